@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# Needs CPython 3.11 or newer with pip, and make. Everything else is installed below this folder.
+
+PYTHON ?= python3
+PINS := .ci/requirements
+MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
+ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
+STAMPS := $(ENVIRONMENTS:%=%/.stamp)
+
+.PHONY: help demo test lint lock clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
+	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests"
+	@echo "make lint   run lint, types and import walls only"
+	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
+	@echo "make clean  remove environments, tools, builds and caches"
+
+demo: .venv/.stamp
+	.venv/bin/python dags_examples/run_demo.py
+
+test: $(STAMPS)
+	.ci/checks lint unit packaging integration
+
+lint: .venv/.stamp
+	.ci/checks lint
+
+lock: .tools/.stamp
+	$(PYTHON) .ci/environments.py lock $(LOCK)
+
+clean:
+	rm -rf $(ENVIRONMENTS) .tools .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.tools/.stamp: $(PINS)/tools.txt
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action ignore --upgrade --target .tools --requirement $<
+	@touch $@
+
+.venv/.stamp: $(PINS)/dev-cpu.txt $(PINS)/dev-gpu.txt
+.venv-light/.stamp: $(PINS)/airflow-light.txt
+.venv-pre/.stamp: $(PINS)/airflow-pre.txt
+.venv-ray/.stamp: $(PINS)/ray-only.txt
+.venv/.stamp .venv-pre/.stamp: pyproject.toml
+
+$(STAMPS): .ci/environments.py .tools/.stamp
+	@$(MAKE_ENV)
