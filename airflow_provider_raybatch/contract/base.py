@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of every contract model, and pydantic's errors turned into one sentence."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from airflow_provider_raybatch.contract.failures import SpecError
+
+Model = TypeVar("Model", bound="ContractModel")
+
+_LONGEST_VALUE = 120
+
+
+class ContractModel(BaseModel):
+    """Frozen and strict about unknown fields, so that a misspelt argument is never silently ignored.
+
+    Pydantic's own errors show no input, since some models hold secrets; :func:`parse` shows it where it may.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), hide_input_in_errors=True)
+
+
+def parse(model: type[Model], data: Any) -> Model:
+    """Validate `data`, or raise one sentence.
+
+    :param model: the contract model.
+    :param data: plain Python data (``dict``) or a JSON document (``str``, ``bytes``).
+    :raises SpecError: names the field, the value and the remedy.
+    """
+    try:
+        if isinstance(data, (str, bytes)):
+            return model.model_validate_json(data)
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(sentence(error)) from None
+
+
+def sentence(error: ValidationError) -> str:
+    """The first of pydantic's errors as one sentence, with the number of the others."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    location = [str(part) for part in first["loc"]]
+    if location[:1] == ["prompt"]:
+        del location[1:2]  # pydantic puts the union's tag there, which the user never wrote
+    field = ".".join(location) or error.title
+    kind, message = first["type"], first["msg"]
+    if kind == "extra_forbidden":
+        text = f"{field}: there is no such field; remove it or correct its spelling"
+    elif kind == "missing":
+        text = f"{field}: a value is needed here; none was given"
+    elif kind == "value_error":
+        text = f"{field}: {first['ctx']['error']!s}" if field != error.title else str(first["ctx"]["error"])
+    else:
+        text = f"{field}: {message[0].lower()}{message[1:]}, but it is {shown(first['input'])}"
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return text + more + "."
+
+
+def shown(value: object) -> str:
+    """`value` as it is shown in a message: ``repr``, cut to a bearable length."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running job says about itself: one JSON document a line in the driver's log, behind a marker."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import Summary
+
+MARKER = "::raybatch:: "
+
+
+class Phase(ContractModel):
+    """The job entered a phase: ``preflight``, ``waiting``, ``starting``, ``generating``, ``committing``."""
+
+    event: Literal["phase"] = "phase"
+    phase: str
+    message: str
+
+    def text(self) -> str:
+        """For people."""
+        return self.message
+
+
+class Notice(ContractModel):
+    """Something worth knowing that is no failure; `level` ``warning`` or ``info``."""
+
+    event: Literal["notice"] = "notice"
+    level: Literal["info", "warning"] = "info"
+    message: str
+
+    def text(self) -> str:
+        """For people."""
+        return self.message
+
+
+class Progress(ContractModel):
+    """How far the job is.
+
+    :param total: rows of the input.
+    :param eta_seconds: ``None`` until a rate is known.
+    """
+
+    event: Literal["progress"] = "progress"
+    done: int
+    total: int
+    errors: int = 0
+    resumed: int = 0
+    rows_per_second: float = 0.0
+    output_tokens_per_second: float = 0.0
+    eta_seconds: float | None = None
+
+    def text(self) -> str:
+        """For people."""
+        share = f" ({100 * self.done / self.total:.1f} %)" if self.total else ""
+        errors = f", {self.errors:,} in error" if self.errors else ""
+        eta = f", about {_duration(self.eta_seconds)} left" if self.eta_seconds is not None else ""
+        rates = f"{self.rows_per_second:,.1f} rows/s, {self.output_tokens_per_second:,.0f} tokens/s"
+        return f"{self.done:,} of {self.total:,} rows{share}{errors}, {rates}{eta}"
+
+
+class Failed(ContractModel):
+    """The job ended badly; the last event."""
+
+    event: Literal["failed"] = "failed"
+    failure_class: FailureClass
+    message: str
+
+    def text(self) -> str:
+        """For people."""
+        return f"{self.failure_class.value}: {self.message}"
+
+
+class Committed(ContractModel):
+    """The dataset stands; the last event.
+
+    :param reused: whether an earlier submission had committed it already.
+    """
+
+    event: Literal["committed"] = "committed"
+    summary: Summary
+    reused: bool = False
+
+    def text(self) -> str:
+        """For people."""
+        how = "found, committed earlier" if self.reused else "committed"
+        return (
+            f"{self.summary.rows:,} rows {how} at {self.summary.uri} ({self.summary.errors:,} in error); "
+            f"manifest {self.summary.manifest_uri}"
+        )
+
+
+Event = Phase | Notice | Progress | Failed | Committed
+JobEvent = Annotated[Event, Field(discriminator="event")]
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(JobEvent)
+
+
+def line(event: Event) -> str:
+    """`event` as a log line, without the line feed."""
+    return MARKER + event.model_dump_json(exclude_none=True)
+
+
+def read_line(text: str) -> Event | None:
+    """The event in a log line, ``None`` for any other line.
+
+    A line of a newer version that doesn't fit counts as other.
+    """
+    _, found, document = text.partition(MARKER)
+    if not found:
+        return None
+    try:
+        return _ADAPTER.validate_json(document)
+    except ValidationError:
+        return None
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a batch inference can end badly, and what follows from each way."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class FailureClass(str, Enum):
+    """Why a job did not deliver. The class, never the text, decides whether a retry makes sense."""
+
+    USER_ERROR = "user_error"
+    """The spec, the source, a credential or the destination is wrong; a retry would fail the same way."""
+    UNSCHEDULABLE = "unschedulable"
+    """The cluster can never hold what the job asks for."""
+    TOO_MANY_ERRORS = "too_many_errors"
+    """More rows failed than `max_error_fraction` allows."""
+    POISON_ROW = "poison_row"
+    """A row kills the engine whenever it is tried."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The engine or a worker ran out of memory."""
+    ENGINE_DEAD = "engine_dead"
+    """The engine died more often than it may be restarted."""
+    NODE_LOST = "node_lost"
+    """A node of the cluster, with the driver on it, went away."""
+    CLUSTER_LOST = "cluster_lost"
+    """The head restarted and forgot the job (another Ray session answers)."""
+    CLUSTER_UNREACHABLE = "cluster_unreachable"
+    """The Jobs API gave no answer for longer than is tolerated."""
+    STORAGE = "storage"
+    """Reading the source or writing the destination failed after retries."""
+    STALLED = "stalled"
+    """No progress for `no_progress_timeout`."""
+    LIMIT_REACHED = "limit_reached"
+    """The job has used up `max_tokens_total` or `max_gpu_hours`; the finished rows are kept."""
+    TIMEOUT = "timeout"
+    """The job's deadline passed."""
+    CANCELLED = "cancelled"
+    """Somebody stopped the job."""
+    SUPERSEDED = "superseded"
+    """A newer submission claimed the destination."""
+    INTERNAL = "internal"
+    """Anything else: most likely a defect in the provider or in what it runs on."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another attempt of the same task can end differently."""
+        return self not in _FINAL
+
+
+_FINAL = frozenset({
+    FailureClass.USER_ERROR,
+    FailureClass.UNSCHEDULABLE,
+    FailureClass.TOO_MANY_ERRORS,
+    FailureClass.SUPERSEDED,
+    FailureClass.LIMIT_REACHED,
+    FailureClass.POISON_ROW,
+})
+
+
+class RaybatchError(Exception):
+    """Root of all errors of this package.
+
+    :param message: one sentence that names the field, the value and the remedy.
+    :param failure_class: overrides the class attribute of the same name.
+    """
+
+    failure_class: FailureClass = FailureClass.INTERNAL
+
+    def __init__(self, message: str, failure_class: FailureClass | None = None) -> None:
+        super().__init__(message)
+        if failure_class is not None:
+            self.failure_class = failure_class
+
+
+class SpecError(RaybatchError, ValueError):
+    """An argument of the job is wrong, alone or together with others; found without looking at any data."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class PreflightError(RaybatchError):
+    """The job can't work as asked, found out before any engine started."""
+
+    failure_class = FailureClass.USER_ERROR

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job leaves behind: the description of one complete, immutable dataset."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.spec import OutputFormat, TaskKey
+
+
+class ManifestFile(ContractModel):
+    """One published part. `path` is relative to the manifest's `uri`."""
+
+    path: str
+    rows: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+
+
+class Column(ContractModel):
+    """One column of the dataset; `type` as Arrow writes it, such as ``string`` or ``int64``."""
+
+    name: str
+    type: str
+
+
+class Counts(ContractModel):
+    """Rows. `input` = `ok` + `error`.
+
+    :param resumed: of the ok rows, how many an earlier submission had generated.
+    :param reused: of the ok rows, how many came out of the response store.
+    :param duplicates: of the ok rows, how many got the answer of an equal request of this dataset.
+    :param errors_by_step: failed rows by the step that failed: read, template, tokenize, engine, parse.
+    """
+
+    input: int = Field(ge=0)
+    ok: int = Field(ge=0)
+    error: int = Field(ge=0)
+    resumed: int = Field(default=0, ge=0)
+    reused: int = Field(default=0, ge=0)
+    duplicates: int = Field(default=0, ge=0)
+    errors_by_step: dict[str, int] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _reconcile(self) -> Counts:
+        if self.input != self.ok + self.error:
+            raise ValueError(f"counts: input {self.input} is not ok {self.ok} plus error {self.error}")
+        return self
+
+
+class Tokens(ContractModel):
+    """Tokens of the delivered rows.
+
+    :param cached: of `input`, how many came out of the prefix cache.
+    """
+
+    input: int = Field(default=0, ge=0)
+    cached: int = Field(default=0, ge=0)
+    output: int = Field(default=0, ge=0)
+
+
+class ReplicaStats(ContractModel):
+    """What one replica did in this submission.
+
+    :param startup_seconds: from the start of its process to the first request it could take.
+    :param gpu_utilization: mean of the driver's reading, 0 to 100, ``None`` without an NVIDIA GPU. Says that
+        kernels ran, not how well: judge by tokens a second.
+    """
+
+    replica: str
+    node: str = ""
+    rows: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    startup_seconds: float = 0.0
+    gpu_utilization: float | None = None
+
+
+class StageSeconds(ContractModel):
+    """Seconds summed over all batches, so they exceed wall time where batches overlap."""
+
+    read: float = 0.0
+    render: float = 0.0
+    tokenize: float = 0.0
+    generate: float = 0.0
+    detokenize: float = 0.0
+    write: float = 0.0
+
+
+class Timing(ContractModel):
+    """Wall seconds of this submission.
+
+    :param startup_seconds: from the job's start to the first request in an engine.
+    :param generation_seconds: from the first request to the last finished row.
+    :param commit_seconds: publishing the dataset.
+    """
+
+    preflight_seconds: float = 0.0
+    startup_seconds: float = 0.0
+    generation_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    output_tokens_per_second: float = 0.0
+    rows_per_second: float = 0.0
+
+
+class Digests(ContractModel):
+    """What the responses depend on: SHA-256, 32 hex digits; empty where an engine has no such thing."""
+
+    model: str = ""
+    tokenizer: str = ""
+    chat_template: str = ""
+    spec: str = ""
+
+
+class BatchManifest(ContractModel):
+    """A committed dataset.
+
+    :param uri: the immutable folder that holds `files` and nothing else.
+    :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
+    :param files: in the order of the dataset.
+    :param finish_reasons: completions by finish reason (``stop``, ``length``, ...).
+    :param effective_sampling: the model's `generation_config` merged with the user's `sampling`.
+    :param versions: of the software that made it.
+    """
+
+    schema_version: Literal[1] = 1
+    uri: str
+    manifest_uri: str
+    dead_letter_uri: str | None = None
+    format: OutputFormat
+    ordered: bool = False
+    files: list[ManifestFile]
+    columns: list[Column] = Field(alias="schema")
+    counts: Counts
+    tokens: Tokens = Field(default_factory=Tokens)
+    finish_reasons: dict[str, int] = Field(default_factory=dict)
+    timing: Timing = Field(default_factory=Timing)
+    stages: StageSeconds = Field(default_factory=StageSeconds)
+    replicas: list[ReplicaStats] = Field(default_factory=list)
+    effective_sampling: dict[str, Any] = Field(default_factory=dict)
+    plan: dict[str, Any] = Field(default_factory=dict)
+    digests: Digests = Field(default_factory=Digests)
+    versions: dict[str, str] = Field(default_factory=dict)
+    owner: TaskKey
+    run_token: str
+    submission_id: str
+    created_at: str
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(**{
+        **ContractModel.model_config,
+        "populate_by_name": True,
+    })
+
+    def summary(self) -> Summary:
+        """What the next task needs, small enough for an XCom."""
+        return Summary(
+            uri=self.uri,
+            manifest_uri=self.manifest_uri,
+            dead_letter_uri=self.dead_letter_uri,
+            format=self.format,
+            rows=self.counts.ok,
+            errors=self.counts.error,
+            tokens=self.tokens,
+            output_tokens_per_second=self.timing.output_tokens_per_second,
+        )
+
+
+class Summary(ContractModel):
+    """A manifest in a few lines: travels in the job's last event."""
+
+    uri: str
+    manifest_uri: str
+    dead_letter_uri: str | None = None
+    format: OutputFormat
+    rows: int
+    errors: int
+    tokens: Tokens
+    output_tokens_per_second: float = 0.0

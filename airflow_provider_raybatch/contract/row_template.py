@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompt templates over a row's columns: a plain substitution, one level deep.
+
+Only ``{row.name}`` and ``{row['any name']}`` (or double quotes) are placeholders. Every other brace is text,
+so a prompt with JSON in it needs no escaping, and values are never scanned again, so data can't inject a
+placeholder.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_PLACEHOLDER = re.compile(r"\{row(?:\.([A-Za-z_]\w*)|\['([^']+)'\]|\[\"([^\"]+)\"\])\}")
+_LOOKALIKE = re.compile(r"\{+\s*row\s*[.\[][^{}\n]{0,80}\}")
+
+
+class RowTemplateError(ValueError):
+    """A row has no usable value for a placeholder."""
+
+
+class RowTemplate:
+    """A compiled template.
+
+    :param text: the template.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        pieces = _PLACEHOLDER.split(text)
+        # re.split yields: text, group1, group2, group3, text, ... ; exactly one of the three groups is set.
+        self._literals: list[str] = pieces[0::4]
+        self._names: list[str] = [
+            next(name for name in pieces[i : i + 3] if name is not None) for i in range(1, len(pieces), 4)
+        ]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns the template reads, each once, in order of appearance."""
+        return list(dict.fromkeys(self._names))
+
+    @property
+    def lookalikes(self) -> list[str]:
+        """Text that resembles a placeholder but is none, such as ``{row.a.b}``: worth a warning, no error."""
+        rest = _PLACEHOLDER.sub("", self.text)
+        return list(dict.fromkeys(_LOOKALIKE.findall(rest)))
+
+    def render(self, row: Mapping[str, Any]) -> str:
+        """Fill in one row.
+
+        :raises RowTemplateError: the column is missing, null, or binary.
+        """
+        out = [self._literals[0]]
+        for name, literal in zip(self._names, self._literals[1:], strict=True):
+            out.append(as_text(name, row))
+            out.append(literal)
+        return "".join(out)
+
+
+def as_text(name: str, row: Mapping[str, Any]) -> str:
+    """The value of a column as prompt text: strings as they are, times in ISO 8601, nested values as JSON.
+
+    :raises RowTemplateError: the column is missing, null, or binary.
+    """
+    try:
+        value = row[name]
+    except KeyError:
+        raise RowTemplateError(f"the row has no column {name!r}") from None
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise RowTemplateError(f"column {name!r} is null")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise RowTemplateError(f"column {name!r} is binary and has no text form")
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    return str(value)

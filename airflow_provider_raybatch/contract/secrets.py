@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials on their way from a connection to the job: never in spec, log or the Jobs API's answers.
+
+They travel as a package of their own, which the job reads from the cluster's store and deletes. Whoever may
+call the Jobs API may run code on the cluster, so against them only `seal` with a key that the cluster's nodes
+hold helps.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
+
+SEAL_KEY_VARIABLE = "RAYBATCH_SEAL_KEY"
+"""Environment variable of the cluster's nodes that holds the Fernet key, if sealing is wanted."""
+
+_PLAIN, _SEALED = b"raybatch-plain:", b"raybatch-sealed:"
+
+
+class AwsCredentials(ContractModel):
+    """What S3 needs; field names as boto3's."""
+
+    aws_access_key_id: SecretStr | None = None
+    aws_secret_access_key: SecretStr | None = None
+    aws_session_token: SecretStr | None = None
+    region_name: str | None = None
+    endpoint_url: str | None = None
+
+
+class Secrets(ContractModel):
+    """Everything secret that a job may need.
+
+    :param hf_token: Hugging Face token, for gated models.
+    """
+
+    aws: AwsCredentials | None = None
+    hf_token: SecretStr | None = None
+
+    def revealed(self) -> dict[str, Any]:
+        """Plain values, for the wire and for the libraries that use them; never log it."""
+
+        def reveal(value: Any) -> Any:
+            if isinstance(value, SecretStr):
+                return value.get_secret_value()
+            if isinstance(value, dict):
+                return {name: reveal(inner) for name, inner in value.items() if inner is not None}
+            return value
+
+        revealed = reveal(self.model_dump(exclude_none=True))
+        assert isinstance(revealed, dict)
+        return revealed
+
+
+def seal(secrets: Secrets, key: str | None) -> bytes:
+    """The package's content: sealed where there is a key (Fernet), plain otherwise.
+
+    :raises SpecError: the key is no Fernet key.
+    """
+    document = json.dumps(secrets.revealed()).encode()
+    if not key:
+        return _PLAIN + document
+    from cryptography.fernet import Fernet
+
+    try:
+        return _SEALED + Fernet(key).encrypt(document)
+    except ValueError:
+        raise SpecError(
+            "seal_key: the connection's key is no Fernet key; make one with "
+            "cryptography.fernet.Fernet.generate_key()."
+        ) from None
+
+
+def unseal(content: bytes, key: str | None) -> Secrets:
+    """The reverse of :func:`seal`.
+
+    :raises PreflightError: the content is sealed and the key is missing or another.
+    """
+    if content.startswith(_PLAIN):
+        return Secrets.model_validate_json(content[len(_PLAIN) :])
+    if not key:
+        raise PreflightError(
+            f"credentials: they arrived sealed, but the cluster has no key; set {SEAL_KEY_VARIABLE} on its "
+            "nodes or remove seal_key from the connection."
+        )
+    try:
+        from cryptography.fernet import Fernet, InvalidToken
+    except ImportError:
+        raise PreflightError(
+            "credentials: they arrived sealed, but the cluster lacks the package 'cryptography'; install it "
+            "there."
+        ) from None
+    try:
+        return Secrets.model_validate_json(Fernet(key).decrypt(content[len(_SEALED) :]))
+    except (InvalidToken, ValueError):
+        raise PreflightError(
+            f"credentials: the cluster's {SEAL_KEY_VARIABLE} does not open them; use the connection's "
+            "seal_key there."
+        ) from None

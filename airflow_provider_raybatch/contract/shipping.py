@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How distributions travel with a job.
+
+Ray puts what it unpacks before everything else on Python's path, where a shipped wheel would hide the
+cluster's own, which may be the only one that fits its Python. So shipped ones lie in a folder of that name,
+one level deeper, and the job puts this folder last on its path.
+"""
+
+from __future__ import annotations
+
+WHEELS_FOLDER = "raybatch_wheels"

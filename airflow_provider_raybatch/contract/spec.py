@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Airflow side writes and the job reads: one JSON document that says all about a batch inference."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.location import (
+    DESTINATION_SCHEMES,
+    SOURCE_SCHEMES,
+    WILDCARDS,
+    check_location,
+    plain,
+    reads_into,
+)
+from airflow_provider_raybatch.contract.prompt import FunctionPrompt, PromptSpec, ResponseFormat
+
+SourceFormat = Literal["parquet", "jsonl", "csv"]
+OutputFormat = Literal["parquet", "jsonl"]
+
+OUTPUT_COLUMNS = ("response", "finish_reason", "input_tokens", "cached_tokens", "output_tokens")
+COMPLETIONS_COLUMN = "completions"
+REUSED_COLUMN = "reused_from"
+_SIZING_ARGS = frozenset({
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "enforce_eager",
+    "distributed_executor_backend",
+    "block_size",
+    "swap_space",
+    "cpu_offload_gb",
+    "seconds_per_token",
+    "startup_seconds",
+    "kill_pattern",
+    "fail_pattern",
+})
+
+
+class SourceSpec(ContractModel):
+    """Where the rows come from.
+
+    :param paths: files, folders or globs: local paths, ``file://``, ``s3://`` or ``https://`` (files only).
+    :param format: by default the file extension tells.
+    :param limit: only the first so many rows, to try things out.
+    :param id_column: a column whose values name the rows, each once; by default a row's name is its position
+        in the input.
+    """
+
+    paths: list[str] = Field(min_length=1)
+    format: SourceFormat | None = None
+    limit: int | None = Field(default=None, ge=1)
+    id_column: str | None = Field(default=None, min_length=1)
+
+    @field_validator("paths")
+    @classmethod
+    def _known_schemes(cls, paths: list[str]) -> list[str]:
+        for path in paths:
+            check_location(path, SOURCE_SCHEMES)
+        return paths
+
+
+class DestinationSpec(ContractModel):
+    """Where the dataset goes.
+
+    :param uri: a folder: local path, ``file://`` or ``s3://``.
+    :param format: of the published parts.
+    :param rows_per_part: about how many rows a published part has; by default parts are of about 128 MiB.
+    :param on_owned_by_other: what to do when the folder holds the dataset of another task or run.
+    :param output_prefix: put before the names of the output columns, to keep them apart from the input's.
+    """
+
+    uri: str
+    format: OutputFormat = "parquet"
+    rows_per_part: int | None = Field(default=None, ge=1)
+    on_owned_by_other: Literal["refuse", "take_over"] = "refuse"
+    output_prefix: str = ""
+
+    @field_validator("uri")
+    @classmethod
+    def _known_scheme(cls, uri: str) -> str:
+        check_location(uri, DESTINATION_SCHEMES)
+        if WILDCARDS & set(uri):
+            raise ValueError(f"{uri!r} has a wildcard; name one folder")
+        return uri.rstrip("/") or "/"
+
+
+class EngineSpec(ContractModel):
+    """Which engine answers, and how many of it.
+
+    :param kind: ``vllm`` (default), ``ray_data_llm`` (Ray's own processor) or ``echo`` (no model: a dry run).
+    :param args: vLLM's engine arguments under vLLM's names (``tensor_parallel_size``, ``quantization``, ...);
+        for ``echo``, the options of :class:`~airflow_provider_raybatch.job.engine.echo.EchoOptions`.
+    :param replicas: engines side by side; by default as many as the cluster's GPUs hold, one on CPUs.
+    :param accelerator_type: Ray's accelerator type a replica needs, such as ``H200``.
+    :param num_cpus: CPUs that each replica reserves; by default 1, less where the cluster is small.
+    :param rows_in_flight: rows a replica works on at once; by default four times the engine's `max_num_seqs`.
+    :param batch_size: rows that are read, rendered, tokenised and written together; by default derived.
+    :param processor: only ``ray_data_llm``: further fields of Ray's ``vLLMEngineProcessorConfig`` or of the
+        processor config named by ``processor["config"]``.
+    :param max_restarts: how often in a row an engine may die without a single row finished in between, beyond
+        what it takes to find the row that kills it.
+    """
+
+    kind: Literal["vllm", "ray_data_llm", "echo"] = "vllm"
+    args: dict[str, Any] = Field(default_factory=dict)
+    replicas: int | None = Field(default=None, ge=1)
+    accelerator_type: str | None = None
+    num_cpus: float | None = Field(default=None, gt=0)
+    rows_in_flight: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)
+    processor: dict[str, Any] = Field(default_factory=dict)
+    max_restarts: int = Field(default=3, ge=0)
+
+    @model_validator(mode="after")
+    def _processor_only_for_ray(self) -> EngineSpec:
+        if self.processor and self.kind != "ray_data_llm":
+            raise ValueError(
+                f"processor: only engine 'ray_data_llm' takes it, not {self.kind!r}; put vLLM's arguments "
+                "into engine_args"
+            )
+        return self
+
+    @field_validator("args")
+    @classmethod
+    def _whole_parallel_sizes(cls, args: dict[str, Any]) -> dict[str, Any]:
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            size = args.get(name, 1)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"{name}: it must be a whole number of at least 1, but it is {size!r}")
+        return args
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs one replica spans: tensor parallel times pipeline parallel."""
+        return int(self.args.get("tensor_parallel_size", 1) * self.args.get("pipeline_parallel_size", 1))
+
+
+class ModelSpec(ContractModel):
+    """The model, as vLLM names it.
+
+    :param name: Hugging Face id or a folder that the cluster's nodes can read.
+    :param chat_template: a Jinja chat template that replaces the tokenizer's.
+    :param chat_template_kwargs: passed to the chat template, for example ``{"enable_thinking": false}``.
+    """
+
+    name: str = Field(min_length=1)
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+class TaskKey(ContractModel):
+    """Which Airflow task instance a job belongs to, whatever its try number.
+
+    :param namespace: tells apart several Airflows that share a cluster.
+    """
+
+    namespace: str = "default"
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits, stable across machines and Python versions."""
+        parts = [self.namespace, self.dag_id, self.run_id, self.task_id, self.map_index]
+        return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:32]
+
+    def __str__(self) -> str:
+        mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"{self.dag_id}.{self.task_id}{mapped} of run {self.run_id}"
+
+
+class Limits(ContractModel):
+    """Bounds of a job.
+
+    :param deadline: epoch seconds at which the job ends itself, ``None`` for no deadline.
+    :param no_progress_timeout: seconds without a finished row or a change of phase, after which the job fails
+        with a diagnosis.
+    :param cluster_wait: seconds to wait for nodes that are missing; by default 900 where an autoscaler may
+        bring them, and none where there is no sign of one.
+    :param max_error_fraction: share of rows that may fail, 0 to 1; judged at the end and while the job runs.
+    :param max_errors: how many rows may fail; the stricter of the two counts.
+    :param max_row_attempts: how often a row is asked that fails each time, over all submissions of the task.
+    :param max_tokens_total: input and output tokens that the task may pay for, over all its submissions.
+    :param max_gpu_hours: GPU hours that one submission may hold, from the start of its replicas.
+    :param flush_interval: seconds that a finished row waits at most for the slower rows of its chunk until it
+        is written, so that it is not paid for again.
+    """
+
+    deadline: float | None = None
+    no_progress_timeout: float = Field(default=1800.0, gt=0)
+    cluster_wait: float | None = Field(default=None, ge=0)
+    max_error_fraction: float = Field(default=0.0, ge=0.0, le=1.0)
+    max_errors: int | None = Field(default=None, ge=0)
+    max_row_attempts: int = Field(default=3, ge=1)
+    max_tokens_total: int | None = Field(default=None, ge=1)
+    max_gpu_hours: float | None = Field(default=None, gt=0)
+    flush_interval: float = Field(default=60.0, gt=0)
+
+
+class ReuseSpec(ContractModel):
+    """A response store: rows that any run has paid for, found again by their request key.
+
+    :param uri: a folder: local path, ``file://`` or ``s3://``; runs, backfills and DAGs may share it.
+    :param max_age: seconds after which a stored response is no longer taken; by default it always is.
+    """
+
+    uri: str
+    max_age: float | None = Field(default=None, gt=0)
+
+    @field_validator("uri")
+    @classmethod
+    def _known_scheme(cls, uri: str) -> str:
+        check_location(uri, DESTINATION_SCHEMES)
+        return uri.rstrip("/") or "/"
+
+
+class Submission(ContractModel):
+    """Who runs this job: filled in at submission, no part of the fingerprint.
+
+    :param run_token: UUID of the task's current run; a retry keeps it, a clear renews it.
+    :param submission_id: Ray's id of this job.
+    :param secrets_package: name under which the cluster's package store holds the credentials, if any travel.
+    """
+
+    task: TaskKey
+    run_token: str
+    submission_id: str
+    secrets_package: str | None = None
+
+
+class BatchInferenceSpec(ContractModel):
+    """A whole batch inference.
+
+    :param sampling: vLLM sampling parameters under vLLM's names; merged over the model's `generation_config`.
+    :param sampling_column: a column (struct or JSON object) with sampling parameters that override `sampling`
+        per row.
+    :param preserve_order: publish the rows in input order.
+    :param response_format: what a response must be to count as good.
+    :param reuse: a response store to take answers from and to add answers to; none by default.
+    :param deduplicate: ask equal requests at temperature 0 once, and give every row that asks it the answer.
+    :param on_clear: what a cleared task does with the rows that it has: ``keep`` those that still answer the
+        same request, or ``regenerate`` all.
+    :param submission: who runs it; ``None`` until submitted.
+    """
+
+    schema_version: Literal[1] = 1
+    source: SourceSpec
+    prompt: PromptSpec
+    model: ModelSpec
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    sampling_column: str | None = None
+    engine: EngineSpec = Field(default_factory=EngineSpec)
+    destination: DestinationSpec
+    limits: Limits = Field(default_factory=Limits)
+    preserve_order: bool = False
+    response_format: ResponseFormat = Field(default_factory=ResponseFormat)
+    reuse: ReuseSpec | None = None
+    deduplicate: bool = True
+    on_clear: Literal["keep", "regenerate"] = "keep"
+    submission: Submission | None = None
+
+    @field_validator("sampling")
+    @classmethod
+    def _known_sampling(cls, value: dict[str, Any]) -> dict[str, Any]:
+        n = value.get("n", 1)
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise ValueError(
+                f"n: the number of completions must be a whole number of at least 1, but it is {n!r}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _source_is_not_destination(self) -> BatchInferenceSpec:
+        destination = self.destination.uri
+        for path in self.source.paths:
+            if plain(path) == plain(destination):
+                raise ValueError(f"destination: {destination!r} is also the source; choose another folder")
+            if reads_into(path, destination):
+                raise ValueError(
+                    f"destination: {destination!r} lies inside the source {path!r}, so the next run would "
+                    "read its own output; choose a folder outside"
+                )
+        return self
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
+        content = self.model_dump(mode="json", exclude={"submission", "limits"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[
+            :32
+        ]
+
+    @property
+    def response_digest(self) -> str:
+        """32 hex digits over what decides a response: prompt, model, sampling and the engine's numerics.
+
+        Sizes, replicas and the destination's format are left out, so a job that is resumed on another
+        cluster, or with another plan, keeps the rows it has.
+        """
+        content = self.model_dump(
+            mode="json", include={"prompt", "model", "sampling", "sampling_column", "response_format"}
+        )
+        numerics = {name: value for name, value in self.engine.args.items() if name not in _SIZING_ARGS}
+        content["engine"] = [self.engine.kind, numerics, self.engine.processor]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[
+            :32
+        ]
+
+    @property
+    def needs_json(self) -> bool:
+        """Whether a good response must parse as JSON."""
+        structured = self.sampling.get("structured_outputs") or {}
+        asked = isinstance(structured, dict) and (structured.get("json") or structured.get("json_object"))
+        return bool(self.response_format.json_object or asked)
+
+    @property
+    def keeps_completions(self) -> bool:
+        """Whether rows have, or may have, more than one completion, so that there is a column for them."""
+        several_at_times = self.sampling_column is not None or isinstance(self.prompt, FunctionPrompt)
+        return int(self.sampling.get("n", 1)) > 1 or several_at_times
+
+    @property
+    def output_columns(self) -> list[str]:
+        """Names of the columns that the dataset has besides the input's, in their order."""
+        names = [*OUTPUT_COLUMNS]
+        names += [COMPLETIONS_COLUMN] if self.keeps_completions else []
+        names += [REUSED_COLUMN] if self.reuse is not None else []
+        return [self.destination.output_prefix + name for name in names]

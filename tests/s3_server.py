@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An S3 API server over real HTTP (moto's)."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """Where it listens. Its credentials are good for everything as long as it doesn't check any."""
+
+    url: str
+
+    @property
+    def credentials(self) -> AwsCredentials:
+        return AwsCredentials(
+            aws_access_key_id=SecretStr("key"),
+            aws_secret_access_key=SecretStr("secret"),
+            endpoint_url=self.url,
+        )
+
+    def new_bucket(self) -> str:
+        import boto3
+
+        name = f"bucket-{uuid.uuid4().hex[:8]}"
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+        )
+        client.create_bucket(Bucket=name)
+        return name
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[S3Server]:
+    """Skips the test where moto is not installed."""
+    server_module = pytest.importorskip("moto.server")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield S3Server(f"http://{host}:{port}")
+    server.stop()

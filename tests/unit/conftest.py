@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Property tests that give the same answer on each run and however slow the machine is."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "raybatch",
+    database=None,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("raybatch")

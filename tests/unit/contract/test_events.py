@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.events import (
+    MARKER,
+    Committed,
+    Failed,
+    Notice,
+    Phase,
+    Progress,
+    line,
+    read_line,
+)
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+
+SUMMARY = Summary(
+    uri="s3://b/out/data/1",
+    manifest_uri="s3://b/out/manifests/1.json",
+    format="parquet",
+    rows=1200,
+    errors=3,
+    tokens=Tokens(input=10, cached=2, output=5),
+)
+EVENTS: list[Any] = [
+    Phase(phase="waiting", message='waiting for "2" nodes\nand more'),
+    Notice(level="warning", message="ü"),
+    Progress(done=5, total=10, rows_per_second=1.5, eta_seconds=3.0),
+    Failed(failure_class=FailureClass.POISON_ROW, message="x"),
+    Committed(summary=SUMMARY, reused=True),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: str(event.event))
+def test_an_event_comes_back_from_its_line(event: Any) -> None:
+    text = line(event)
+    assert "\n" not in text
+    assert read_line(text) == event
+    # Ray puts the worker's name before lines that come from elsewhere.
+    assert read_line(f"(pid=12) {text}") == event
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "some other line",
+        "::raybatch:",
+        MARKER,
+        MARKER + "{",
+        MARKER + '{"event":"unheard-of"}',
+        MARKER + '{"event":"phase","phase":"x","message":"m","new_field":1}',
+    ],
+)
+def test_other_lines_are_no_events(text: str) -> None:
+    assert read_line(text) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (
+            Progress(done=1500, total=3000, rows_per_second=12.34, output_tokens_per_second=1234.5),
+            "1,500 of 3,000 rows (50.0 %), 12.3 rows/s, 1,234 tokens/s",
+        ),
+        (
+            Progress(done=1, total=3, errors=1, eta_seconds=3725.0),
+            "1 of 3 rows (33.3 %), 1 in error, 0.0 rows/s, 0 tokens/s, about 1 h 02 min left",
+        ),
+        (
+            Progress(done=0, total=0, eta_seconds=59.6),
+            "0 of 0 rows, 0.0 rows/s, 0 tokens/s, about 1 min 00 s left",
+        ),
+        (
+            Progress(done=0, total=1, eta_seconds=5),
+            "0 of 1 rows (0.0 %), 0.0 rows/s, 0 tokens/s, about 5 s left",
+        ),
+        (EVENTS[3], "poison_row: x"),
+        (
+            EVENTS[4],
+            "1,200 rows found, committed earlier at s3://b/out/data/1 (3 in error); "
+            "manifest s3://b/out/manifests/1.json",
+        ),
+        (EVENTS[1], "ü"),
+    ],
+)
+def test_for_people(event: Any, text: str) -> None:
+    assert event.text() == text
+
+
+def test_which_failures_a_retry_can_mend() -> None:
+    final = {failure for failure in FailureClass if not failure.retryable}
+    assert final == {
+        FailureClass.USER_ERROR,
+        FailureClass.UNSCHEDULABLE,
+        FailureClass.TOO_MANY_ERRORS,
+        FailureClass.SUPERSEDED,
+    }

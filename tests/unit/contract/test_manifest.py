@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+
+from ..specs import TASK
+
+
+def document(**fields: Any) -> dict[str, Any]:
+    return {
+        "uri": "/out/data/1",
+        "manifest_uri": "/out/manifests/1.json",
+        "format": "parquet",
+        "files": [{"path": "part-00000.parquet", "rows": 3, "bytes": 10}],
+        "schema": [{"name": "id", "type": "int64"}],
+        "counts": {"input": 4, "ok": 3, "error": 1},
+        "owner": TASK,
+        "run_token": "t",
+        "submission_id": "raybatch-x-0",
+        "created_at": "2026-01-01T00:00:00+00:00",
+        **fields,
+    }
+
+
+def test_the_document_says_schema_and_reads_back() -> None:
+    manifest = parse(BatchManifest, document())
+    written = manifest.model_dump_json(by_alias=True)
+    assert json.loads(written)["schema"] == [{"name": "id", "type": "int64"}]
+    assert parse(BatchManifest, written) == manifest
+
+
+def test_counts_reconcile() -> None:
+    with pytest.raises(SpecError, match="counts: input 5 is not ok 3 plus error 1"):
+        parse(BatchManifest, document(counts={"input": 5, "ok": 3, "error": 1}))
+
+
+@pytest.mark.parametrize("counts", [{"input": 0, "ok": -1, "error": 1}, {"input": 1, "ok": 1}])
+def test_counts_are_whole_and_not_negative(counts: dict[str, int]) -> None:
+    with pytest.raises(SpecError, match=r"^counts\."):
+        parse(BatchManifest, document(counts=counts))
+
+
+def test_the_summary_is_what_the_manifest_says() -> None:
+    manifest = parse(BatchManifest, document(dead_letter_uri="/out/dead_letter/1", tokens={"output": 7}))
+    summary = manifest.summary()
+    assert (summary.rows, summary.errors, summary.tokens.output) == (3, 1, 7)
+    assert (summary.uri, summary.dead_letter_uri) == ("/out/data/1", "/out/dead_letter/1")
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(SpecError, match="colour: there is no such field"):
+        parse(BatchManifest, document(colour="red"))

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.contract.prompt import FunctionPrompt, MessagesColumnPrompt, MessagesPrompt
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, DestinationSpec, SourceSpec, TaskKey
+
+from ..specs import TASK, document, spec, submitted
+
+
+def error_of(**fields: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        spec(**fields)
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"sorce": 1}, "sorce: there is no such field; remove it or correct its spelling."),
+        (
+            {"engine": {"kind": "echo", "tensor_parallel_size": 2}},
+            "engine.tensor_parallel_size: there is no such field; remove it or correct its spelling.",
+        ),
+        ({"model": {}}, "model.name: a value is needed here; none was given."),
+        (
+            {"sampling": {"n": 0}},
+            "sampling: n: the number of completions must be a whole number of at least 1, but it is 0.",
+        ),
+        (
+            {"sampling": {"n": True}},
+            "sampling: n: the number of completions must be a whole number of at least 1, but it is True.",
+        ),
+        (
+            {"source": {"paths": ["gs://bucket/x"]}},
+            "source.paths: 'gs://bucket/x' has the scheme 'gs'; use a local path or one of file://, s3://, "
+            "https://, http://.",
+        ),
+        (
+            {"source": {"paths": ["S3://bucket/x"]}},
+            "source.paths: 'S3://bucket/x' has the scheme 'S3'; use a local path or one of file://, s3://, "
+            "https://, http://.",
+        ),
+        (
+            {"source": {"paths": ["/in/{{ ds }}/"]}},
+            "source.paths: '/in/{{ ds }}/' still has a Jinja expression; the field was not rendered.",
+        ),
+        (
+            {"source": {"paths": [" "]}},
+            "source.paths: a path is empty; name a file, a folder or a glob.",
+        ),
+        (
+            {"source": {"paths": ["s3:///key"]}},
+            "source.paths: 's3:///key' names no bucket; write it as s3://bucket/key.",
+        ),
+        (
+            {"source": {"paths": ["s3://data-*/x.csv"]}},
+            "source.paths: 's3://data-*/x.csv' has a wildcard in its bucket; name one bucket.",
+        ),
+        (
+            {"destination": {"uri": "https://host/out"}},
+            "destination.uri: 'https://host/out' has the scheme 'https'; use a local path or one of file://, "
+            "s3://.",
+        ),
+        (
+            {"destination": {"uri": "/out/*"}},
+            "destination.uri: '/out/*' has a wildcard; name one folder.",
+        ),
+        (
+            {"prompt": {"kind": "function", "function": "not a path"}},
+            "prompt.function: 'not a path' is not an import path; write it as 'package.module:function'.",
+        ),
+        (
+            {"prompt": {"kind": "template", "template": ""}},
+            "prompt.template: string should have at least 1 character, but it is ''.",
+        ),
+        (
+            {"engine": {"kind": "vllm", "processor": {"a": 1}}},
+            "engine: processor: only engine 'ray_data_llm' takes it, not 'vllm'; put vLLM's arguments into "
+            "engine_args.",
+        ),
+        (
+            {"limits": {"max_error_fraction": 1.5}},
+            "limits.max_error_fraction: input should be less than or equal to 1, but it is 1.5.",
+        ),
+        (
+            {"source": {"paths": []}},
+            "source.paths: list should have at least 1 item after validation, not 0, but it is [].",
+        ),
+        (
+            {"engine": {"kind": "sglang"}},
+            "engine.kind: input should be 'vllm', 'ray_data_llm' or 'echo', but it is 'sglang'.",
+        ),
+        (
+            {"schema_version": 2},
+            "schema_version: input should be 1, but it is 2.",
+        ),
+    ],
+)
+def test_an_error_is_one_sentence_with_field_value_and_remedy(fields: dict[str, Any], sentence: str) -> None:
+    assert error_of(**fields) == sentence
+
+
+def test_the_number_of_further_errors_is_told() -> None:
+    assert error_of(sampling={"n": 0}, sorce=1).endswith(" (and 1 more).")
+
+
+def test_long_values_are_cut() -> None:
+    assert len(error_of(engine={"kind": "x" * 5000})) < 300
+
+
+def test_a_prompt_of_an_unknown_kind_says_which_there_are() -> None:
+    sentence = error_of(prompt={"kind": "tempalte", "template": "x"})
+    assert sentence.startswith("prompt: ")
+    assert "'tempalte'" in sentence
+    assert "'messages_column'" in sentence
+
+
+def test_broken_json_is_an_error_of_the_spec() -> None:
+    with pytest.raises(SpecError, match="BatchInferenceSpec: invalid JSON"):
+        parse(BatchInferenceSpec, b"{")
+
+
+@pytest.mark.parametrize(
+    ("source", "destination"),
+    [
+        ("/data/x", "/data/x"),
+        ("/data/x/", "/data/x"),
+        ("file:///data/x", "/data/x"),
+        ("/data/y/../x", "/data/x/"),
+        ("s3://bucket/x/", "s3://bucket/x"),
+    ],
+)
+def test_source_and_destination_differ_however_they_are_written(source: str, destination: str) -> None:
+    sentence = error_of(source={"paths": ["/other.csv", source]}, destination={"uri": destination})
+    assert "is also the source; choose another folder" in sentence
+
+
+@pytest.mark.parametrize(
+    ("source", "destination"),
+    [("/data", "/data/out"), ("s3://bucket", "s3://bucket/out"), ("/data/**/*.csv", "/data/out")],
+)
+def test_a_destination_inside_the_source_would_be_read_by_the_next_run(source: str, destination: str) -> None:
+    sentence = error_of(source={"paths": [source]}, destination={"uri": destination})
+    assert sentence == (
+        f"destination: {destination!r} lies inside the source {source!r}, so the next run would read its own "
+        "output; choose a folder outside."
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "destination"),
+    [
+        ("/data/in", "/data/in2"),
+        ("/data/in/x.csv", "/data/in/out"),
+        ("/data/in/*.csv", "/data/in/out"),
+        ("s3://bucket/a", "s3://other/a"),
+        ("/data/out/day1", "/data/out"),
+    ],
+)
+def test_neighbours_are_no_conflict(source: str, destination: str) -> None:
+    assert spec(source={"paths": [source]}, destination={"uri": destination}).destination.uri == destination
+
+
+@pytest.mark.parametrize(
+    ("uri", "kept"),
+    [("/out/", "/out"), ("/", "/"), ("s3://bucket/", "s3://bucket"), ("file:///out//", "file:///out")],
+)
+def test_trailing_slashes_of_the_destination_go(uri: str, kept: str) -> None:
+    assert parse(DestinationSpec, {"uri": uri}).uri == kept
+
+
+def test_a_spec_survives_its_way_through_json() -> None:
+    whole = submitted(
+        sampling={
+            "temperature": 0,
+            "structured_outputs": {"json": {"anyOf": [{"type": "null"}, {"minimum": 1}]}},
+        },
+        prompt={"kind": "messages", "messages": [{"role": "user", "content": "{row.a}"}]},
+        limits={"deadline": 1.5},
+    )
+    assert parse(BatchInferenceSpec, whole.model_dump_json()) == whole
+
+
+def test_specs_are_frozen() -> None:
+    whole = spec()
+    with pytest.raises(ValidationError):
+        whole.preserve_order = True  # type: ignore[misc]  # that it is read-only is the point
+
+
+class TestFingerprint:
+    def test_who_runs_it_and_its_limits_are_no_part(self) -> None:
+        one = submitted(0, limits={"deadline": 1.0})
+        other = submitted(1, token="other", limits={"max_error_fraction": 0.5})
+        assert one.fingerprint == other.fingerprint == spec().fingerprint
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"source": {"paths": ["/data/other.jsonl"]}},
+            {"prompt": {"kind": "template", "template": "Say: {row.text}"}},
+            {"model": {"name": "other"}},
+            {"sampling": {"temperature": 0}},
+            {"engine": {"kind": "echo", "replicas": 2}},
+            {"destination": {"uri": "/data/out", "format": "jsonl"}},
+            {"preserve_order": True},
+        ],
+    )
+    def test_everything_that_changes_the_dataset_is_part(self, fields: dict[str, Any]) -> None:
+        assert spec(**fields).fingerprint != spec().fingerprint
+
+    def test_the_order_of_keys_does_not_matter(self) -> None:
+        one, other = {"temperature": 0, "n": 2}, {"n": 2, "temperature": 0}
+        assert spec(sampling=one).fingerprint == spec(sampling=other).fingerprint
+
+
+class TestResponseDigest:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"source": {"paths": ["/data/other.jsonl"]}},
+            {"destination": {"uri": "/elsewhere", "format": "jsonl"}},
+            {"engine": {"kind": "echo", "replicas": 4, "batch_size": 7, "num_cpus": 2}},
+            {"engine": {"kind": "echo", "args": {"max_num_seqs": 4, "startup_seconds": 3}}},
+            {"preserve_order": True},
+        ],
+    )
+    def test_what_only_changes_how_it_runs_keeps_the_finished_rows(self, fields: dict[str, Any]) -> None:
+        assert spec(**fields).response_digest == spec().response_digest
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"prompt": {"kind": "template", "template": "Say: {row.text}"}},
+            {"model": {"name": "other"}},
+            {"sampling": {"seed": 1}},
+            {"sampling_column": "s"},
+            {"response_format": {"json_object": True}},
+            {"engine": {"kind": "vllm", "args": {}}},
+            {"engine": {"kind": "echo", "args": {"quantization": "fp8"}}},
+        ],
+    )
+    def test_what_changes_a_response_makes_all_rows_new(self, fields: dict[str, Any]) -> None:
+        assert spec(**fields).response_digest != spec().response_digest
+
+
+class TestTaskKey:
+    def test_the_digest_tells_tasks_apart(self) -> None:
+        key = TaskKey(**TASK)
+        others = [
+            TaskKey(**{**TASK, field: value})
+            for field, value in [
+                ("namespace", "b"),
+                ("dag_id", "b"),
+                ("run_id", "b"),
+                ("task_id", "b"),
+                ("map_index", 0),
+            ]
+        ]
+        digests = {key.digest, *(other.digest for other in others)}
+        assert len(digests) == 6
+        assert all(len(digest) == 32 for digest in digests)
+
+    def test_the_digest_is_the_same_on_every_machine_and_python(self) -> None:
+        assert TaskKey(**TASK).digest == "0dbb522e82ca3fe4d498a03e427fc99b"
+
+    def test_for_people(self) -> None:
+        assert str(TaskKey(**TASK)) == "nightly.label of run r1"
+        assert str(TaskKey(**TASK, map_index=2)) == "nightly.label[2] of run r1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "needs"),
+    [
+        ({}, False),
+        ({"response_format": {"json_object": True}}, True),
+        ({"response_format": None}, False),
+        ({"sampling": {"structured_outputs": {"json": {"type": "object"}}}}, True),
+        ({"sampling": {"structured_outputs": {"json_object": True}}}, True),
+        ({"sampling": {"structured_outputs": {"choice": ["a"]}}}, False),
+    ],
+)
+def test_json_is_checked_where_it_was_asked_for(fields: dict[str, Any], needs: bool) -> None:
+    assert spec(**fields).needs_json is needs
+
+
+@pytest.mark.parametrize(
+    ("fields", "keeps"),
+    [
+        ({}, False),
+        ({"sampling": {"n": 1}}, False),
+        ({"sampling": {"n": 3}}, True),
+        ({"sampling_column": "s"}, True),
+        ({"prompt": {"kind": "function", "function": "m:f"}}, True),
+    ],
+)
+def test_all_completions_are_kept_where_there_may_be_several(fields: dict[str, Any], keeps: bool) -> None:
+    assert spec(**fields).keeps_completions is keeps
+
+
+def test_output_columns_are_named_before_anything_runs() -> None:
+    assert spec(destination={"uri": "/out", "output_prefix": "llm_"}).output_columns == [
+        "llm_response",
+        "llm_finish_reason",
+        "llm_input_tokens",
+        "llm_cached_tokens",
+        "llm_output_tokens",
+    ]
+    assert spec(sampling={"n": 2}).output_columns[-1] == "completions"
+
+
+def test_prompts_know_their_columns() -> None:
+    chat = parse(
+        MessagesPrompt,
+        {
+            "messages": [
+                {"role": "system", "content": "{row.b}"},
+                {"role": "user", "content": "{row.a}{row.b}"},
+            ]
+        },
+    )
+    assert chat.columns() == ["b", "a"]
+    assert MessagesColumnPrompt(column="m", system_prompt="{row.m}{row.x}").columns() == ["m", "x"]
+    assert FunctionPrompt(function="m:f", system_prompt="{row.x}").columns() == ["x"]
+
+
+def test_gpus_of_a_replica() -> None:
+    engine = {"kind": "vllm", "args": {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}}
+    assert spec(engine=engine).engine.gpus_per_replica == 8
+    assert spec().engine.gpus_per_replica == 1
+
+
+def test_the_spec_has_a_json_schema() -> None:
+    schema = BatchInferenceSpec.model_json_schema()
+    assert set(document()) <= set(schema["properties"])
+    assert schema["additionalProperties"] is False
+    json.dumps(SourceSpec.model_json_schema())
