@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a cluster's dashboard is, and how to talk to it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit, urlunsplit
+
+from airflow_provider_raybatch.contract.failures import SpecError
+
+
+@dataclass(frozen=True)
+class ClusterAddress:
+    """A Ray dashboard, which serves the Jobs API.
+
+    :param url: ``http(s)://host[:port][/prefix]``; the prefix is kept, for proxies.
+    :param token: bearer token, sent as ``Authorization`` unless `headers` has one.
+    :param headers: further headers, such as ``X-Ray-Authorization`` for a proxy that keeps ``Authorization``
+        to itself.
+    :param cookies: for proxies that sign on by cookie.
+    :param verify: TLS verification: ``True`` (system's and bundled roots), ``False``, or the path of a CA
+        bundle.
+    :param connect_timeout: seconds until a connection must stand.
+    :param request_timeout: seconds between two bytes of an answer.
+    :raises SpecError: the url is no http(s) url, or carries a login or a query; a header can't be sent.
+    """
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    verify: bool | str = True
+    connect_timeout: float = 10.0
+    request_timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            host, _ = parts.hostname, parts.port
+        except ValueError as error:
+            raise SpecError(
+                f"url: {_without_userinfo(self.url)!r} is no url ({error}); write it as http://host:8265."
+            ) from None
+        if parts.scheme not in {"http", "https"} or not host:
+            raise SpecError(
+                f"url: {_without_userinfo(self.url)!r} is no http(s) url; write it as http://host:8265."
+            )
+        if parts.username is not None or parts.password is not None:
+            raise SpecError(
+                f"url: {self.shown} carries a login, which would end up in logs; put it into the "
+                "connection's headers."
+            )
+        for name, value in {"token": self.token or "", **self.headers, **self.cookies}.items():
+            # Refused here, since the HTTP library would show the value.
+            if not value.isascii() or not value.isprintable():
+                raise SpecError(
+                    f"{name}: its value has a line feed or the like that no header can hold; enter it again."
+                )
+        if parts.query or parts.fragment:
+            raise SpecError(
+                f"url: {self.shown} must end at its path; the query or fragment after it can't be kept."
+            )
+
+    @property
+    def base(self) -> str:
+        """The url with a trailing slash, so that API paths are appended to its prefix."""
+        return self.url.rstrip("/") + "/"
+
+    @property
+    def shown(self) -> str:
+        """The url as it may stand in a message: without login, query and fragment."""
+        return _without_userinfo(self.url)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the dashboard is on this very machine."""
+        host = urlsplit(self.url).hostname or ""
+        return host in {"localhost", "::1"} or host.startswith("127.")
+
+    def request_headers(self) -> dict[str, str]:
+        """Headers of every request.
+
+        Ray refuses what looks like a browser (a ``Mozilla`` user agent, ``Origin``, ``Referer``) on POST and
+        PUT.
+        """
+        headers = {"User-Agent": "airflow-provider-raybatch", "Accept": "*/*", **self.headers}
+        if self.token and not any(name.lower() == "authorization" for name in headers):
+            headers["Authorization"] = f"Bearer {self.token}"
+        return headers
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """What httpx takes as `verify`.
+
+        :raises SpecError: the CA bundle can't be read.
+        """
+        if isinstance(self.verify, bool):
+            return self.verify
+        try:
+            return ssl.create_default_context(cafile=self.verify)
+        except (OSError, ssl.SSLError) as error:
+            raise SpecError(
+                f"verify: the CA bundle {self.verify!r} can't be read ({error}); name a PEM file."
+            ) from None
+
+
+def _without_userinfo(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.rpartition("@")[2]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

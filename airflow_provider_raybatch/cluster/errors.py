@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong between here and a Ray cluster. Every message is one sentence and names no secret."""
+
+from __future__ import annotations
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+
+
+class ClusterError(RaybatchError):
+    """Root of the errors of this wing."""
+
+
+class ClusterUnreachableError(ClusterError):
+    """No usable answer: no connection, a timeout or a 5xx. May be better later."""
+
+    failure_class = FailureClass.CLUSTER_UNREACHABLE
+
+
+class AuthenticationError(ClusterError):
+    """The cluster, or a proxy before it, wants a token (401) or another one (403)."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class TlsError(ClusterError):
+    """The server's certificate is not trusted, or the server speaks no TLS."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class NotARayDashboardError(ClusterError):
+    """Something answers at the address, but it is no Ray dashboard."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class JobExistsError(ClusterError):
+    """The cluster holds a job of this submission id already."""
+
+
+class PackageTooLargeError(ClusterError):
+    """A package exceeds what Ray's dashboard accepts."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class PackageError(ClusterError, ValueError):
+    """What was to be shipped to the cluster can't be: not found, of an unsupported kind, or too large."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class RequestRejectedError(ClusterError):
+    """The Jobs API understood the request and refused it (4xx)."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class StaleStateError(ClusterError):
+    """An earlier submission of the same run exists with other arguments, and `on_stale_state` is ``fail``."""
+
+    failure_class = FailureClass.USER_ERROR
+
+
+class StopTimeoutError(ClusterError):
+    """A job that was asked to stop is still alive after the time that was given to it."""
+
+    failure_class = FailureClass.INTERNAL
+
+
+class EmbeddedClusterError(ClusterError):
+    """The private Ray of a task didn't start."""
+
+    failure_class = FailureClass.INTERNAL

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a look at a job means: pure decisions, without a client.
+
+Lost, failed, unreachable and stopped are different things with different consequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from airflow_provider_raybatch.cluster.diagnosis import Diagnosis, diagnose
+from airflow_provider_raybatch.cluster.log_tail import digest, first_new
+from airflow_provider_raybatch.cluster.models import TAIL_LINES, JobInfo, JobStatus
+from airflow_provider_raybatch.contract.events import (
+    MARKER,
+    Committed,
+    Failed,
+    JobEvent,
+    Notice,
+    Progress,
+    read_line,
+)
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import Summary
+
+State = Literal["succeeded", "failed", "stopped", "lost", "deleted", "unreachable", "timeout"]
+Level = Literal["info", "warning", "error"]
+
+_LOOKS_FOR_THE_END = 3
+
+
+@dataclass(frozen=True)
+class FollowedLine:
+    """One new line for the task's log; `text` is an event's own text where the line was one."""
+
+    text: str
+    level: Level = "info"
+    event: JobEvent | None = None
+
+
+@dataclass(frozen=True)
+class FollowState:
+    """What a follower remembers between two looks; JSON by :meth:`to_json`.
+
+    :param session_name: of the Ray session that took the job; ``None`` if unknown.
+    :param from_start: whether the first look shows all lines, or (after a restart of the follower) only the
+        last progress.
+    :param seen: stand-ins of the lines that the last look showed.
+    :param looked: whether the log was read at least once.
+    :param unreachable_since: epoch seconds, ``None`` while the cluster answers.
+    :param blind_looks: looks at a finished job whose log could not be read.
+    """
+
+    session_name: str | None = None
+    from_start: bool = True
+    seen: tuple[str, ...] = ()
+    looked: bool = False
+    unreachable_since: float | None = None
+    blind_looks: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return _plain(_STATE, self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> FollowState:
+        """The reverse of :meth:`to_json`."""
+        return _STATE.validate_python(data)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at a job.
+
+    :param at: epoch seconds.
+    :param info: ``None`` when the cluster doesn't know the job, or gave no answer (then `error` says why).
+    :param session_name: asked only when the job is unknown.
+    :param tail: the end of the log, ``None`` when it could not be read.
+    :param tail_limit: how many lines were asked for.
+    """
+
+    at: float
+    info: JobInfo | None = None
+    session_name: str | None = None
+    tail: tuple[str, ...] | None = None
+    tail_limit: int = TAIL_LINES
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended.
+
+    :param failure_class: ``None`` only for ``succeeded``.
+    :param message: one sentence or a few lines for people.
+    :param summary: of the dataset, where the job committed one.
+    :param info: the job as last seen.
+    """
+
+    state: State
+    failure_class: FailureClass | None
+    message: str
+    summary: Summary | None = None
+    info: JobInfo | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for a trigger's event."""
+        return _plain(_OUTCOME, self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Outcome:
+        """The reverse of :meth:`to_json`."""
+        return _OUTCOME.validate_python(data)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What follows from a look: `outcome` is ``None`` while the job goes on."""
+
+    state: FollowState
+    lines: tuple[FollowedLine, ...] = ()
+    outcome: Outcome | None = None
+
+
+_STATE = TypeAdapter(FollowState)
+_OUTCOME = TypeAdapter(Outcome)
+
+
+def _plain(adapter: TypeAdapter[Any], value: object) -> dict[str, Any]:
+    plain = adapter.dump_python(value, mode="json")
+    assert isinstance(plain, dict)
+    return plain
+
+
+def judge(
+    observation: Observation,
+    state: FollowState,
+    *,
+    deadline: float | None = None,
+    unreachable_timeout: float = 600.0,
+) -> Verdict:
+    """What a look means; pure.
+
+    :param deadline: epoch seconds after which an unfinished job has the outcome ``timeout``; the caller stops
+        it.
+    :param unreachable_timeout: seconds without an answer that are borne.
+    """
+    if observation.error is not None:
+        return _no_answer(observation, state, observation.error, deadline, unreachable_timeout)
+    back: tuple[FollowedLine, ...] = ()
+    if state.unreachable_since is not None:
+        silent = observation.at - state.unreachable_since
+        back = (FollowedLine(f"The Ray cluster answers again after {silent:.0f} s."),)
+        state = replace(state, unreachable_since=None)
+    info = observation.info
+    if info is None:
+        return Verdict(state, back, _gone(observation, state))
+    lines, state = _new_lines(observation, state)
+    lines = back + lines
+    if not info.status.is_terminal:
+        if deadline is not None and observation.at >= deadline:
+            return Verdict(state, lines, _too_late(info))
+        return Verdict(state, lines)
+    if observation.tail is None and state.blind_looks + 1 < _LOOKS_FOR_THE_END:
+        return Verdict(replace(state, blind_looks=state.blind_looks + 1), lines)
+    return Verdict(state, lines, _ended(info, observation.tail))
+
+
+def describe(outcome: Outcome) -> str:
+    """One line for people."""
+    if outcome.failure_class is None:
+        return outcome.message
+    return f"{outcome.failure_class.value}: {outcome.message}"
+
+
+def _no_answer(
+    observation: Observation,
+    state: FollowState,
+    error: str,
+    deadline: float | None,
+    unreachable_timeout: float,
+) -> Verdict:
+    since = state.unreachable_since
+    if since is None:
+        since = observation.at
+        lines: tuple[FollowedLine, ...] = (
+            FollowedLine(
+                f"{error} Waiting up to {unreachable_timeout:.0f} s for it; the job goes on.", "warning"
+            ),
+        )
+    else:
+        lines = ()
+    state = replace(state, unreachable_since=since)
+    silent = observation.at - since
+    if silent >= unreachable_timeout:
+        message = f"The Ray cluster gave no answer for {silent:.0f} s, and the job was left alone. {error}"
+        return Verdict(state, lines, Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, message))
+    if deadline is not None and observation.at >= deadline:
+        message = f"The deadline passed while the Ray cluster gave no answer. {error}"
+        return Verdict(state, lines, Outcome("timeout", FailureClass.TIMEOUT, message))
+    return Verdict(state, lines)
+
+
+def _gone(observation: Observation, state: FollowState) -> Outcome:
+    if observation.session_name is not None and observation.session_name == state.session_name:
+        return Outcome(
+            "deleted",
+            FailureClass.CANCELLED,
+            "Somebody deleted the job from the Ray cluster; how it ended is unknown.",
+        )
+    return Outcome(
+        "lost",
+        FailureClass.CLUSTER_LOST,
+        f"The Ray cluster lost the job: its head restarted (session {state.session_name or 'unknown'} is now "
+        f"{observation.session_name or 'unknown'}).",
+    )
+
+
+def _too_late(info: JobInfo) -> Outcome:
+    return Outcome(
+        "timeout", FailureClass.TIMEOUT, f"The job was still {info.status.value} at its deadline.", info=info
+    )
+
+
+def _ended(info: JobInfo, tail: tuple[str, ...] | None) -> Outcome:
+    # Where the log is out of reach, Ray's message still holds its last ten lines.
+    lines = tail if tail is not None else tuple(info.message.splitlines())
+    last = next(
+        (event for event in map(read_line, reversed(lines)) if isinstance(event, (Failed, Committed))), None
+    )
+    if isinstance(last, Committed):
+        # Whatever befell the driver after that: the dataset stands.
+        return Outcome("succeeded", None, last.text(), last.summary, info)
+    if info.status is JobStatus.SUCCEEDED:
+        return Outcome("succeeded", None, "The job finished successfully.", None, info)
+    if info.status is JobStatus.STOPPED:
+        return Outcome("stopped", FailureClass.CANCELLED, "Somebody stopped the job.", None, info)
+    found = Diagnosis(last.failure_class, last.message) if isinstance(last, Failed) else diagnose(info, lines)
+    return Outcome("failed", found.failure_class, found.message, None, info)
+
+
+def _new_lines(observation: Observation, state: FollowState) -> tuple[tuple[FollowedLine, ...], FollowState]:
+    if observation.tail is None:
+        return (), state
+    tail = observation.tail
+    digests = tuple(digest(line) for line in tail)
+    start = first_new(state.seen, digests, TAIL_LINES)
+    skipped: str | None = None
+    if not state.looked and not state.from_start:
+        new = _last_progress(tail)
+    elif start is None:
+        skipped, new = f"More than {len(tail):,} lines", tail
+    else:
+        new = tail[start:]
+        if not state.looked and len(tail) >= observation.tail_limit:
+            skipped = "Earlier lines"
+    if len(new) > TAIL_LINES:
+        early, new = new[:-TAIL_LINES], new[-TAIL_LINES:]
+        kept = tuple(line for line in early if MARKER in line)
+        skipped = skipped or f"{len(early) - len(kept):,} lines"
+        new = kept + new
+    state = replace(state, seen=digests[-TAIL_LINES:], looked=True)
+    followed = tuple(_followed(line) for line in new)
+    if skipped:
+        note = FollowedLine(f"[{skipped} of the driver's log left out here; the Ray dashboard has them.]")
+        followed = (note, *followed)
+    return followed, state
+
+
+def _last_progress(tail: tuple[str, ...]) -> tuple[str, ...]:
+    return next(((line,) for line in reversed(tail) if isinstance(read_line(line), Progress)), ())
+
+
+def _followed(line: str) -> FollowedLine:
+    event = read_line(line)
+    if event is None:
+        return FollowedLine(line)
+    level: Level = "info"
+    if isinstance(event, Failed):
+        level = "error"
+    elif isinstance(event, Notice):
+        level = event.level
+    return FollowedLine(event.text(), level, event)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Jobs API takes and gives, under Ray's own names (``ray.dashboard.modules.job.common``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+TAIL_LINES = 1000
+"""Lines of a driver's log that one look reads."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class JobStatus(StrEnum):
+    """Status of a job: ``PENDING`` -> ``RUNNING`` -> one of the three terminal ones."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the status can't change any more."""
+        return self in {JobStatus.STOPPED, JobStatus.SUCCEEDED, JobStatus.FAILED}
+
+
+@dataclass(frozen=True)
+class ClusterVersion:
+    """Answer of ``/api/version``. `session_name` changes whenever the head starts anew."""
+
+    ray_version: str
+    session_name: str | None
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job to submit.
+
+    :param submission_id: see :func:`sanitised`.
+    :param entrypoint_memory: bytes.
+    :param entrypoint_resources: custom resources by name.
+    :param entrypoint_label_selector: labels the driver's node must have.
+    """
+
+    entrypoint: str
+    submission_id: str
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    entrypoint_num_cpus: float | None = None
+    entrypoint_num_gpus: float | None = None
+    entrypoint_memory: int | None = None
+    entrypoint_resources: Mapping[str, float] | None = None
+    entrypoint_label_selector: Mapping[str, str] | None = None
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body; what is not set is left out, since older clusters refuse fields they don't know."""
+        optional = {
+            "entrypoint_num_cpus": self.entrypoint_num_cpus,
+            "entrypoint_num_gpus": self.entrypoint_num_gpus,
+            "entrypoint_memory": self.entrypoint_memory,
+            "entrypoint_resources": dict(self.entrypoint_resources) if self.entrypoint_resources else None,
+            "entrypoint_label_selector": dict(self.entrypoint_label_selector)
+            if self.entrypoint_label_selector
+            else None,
+        }
+        return {
+            "entrypoint": self.entrypoint,
+            "submission_id": self.submission_id,
+            "runtime_env": dict(self.runtime_env),
+            "metadata": dict(self.metadata),
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job as the cluster knows it, without its runtime env, whose ``env_vars`` may hold secrets.
+
+    :param submission_id: empty for a driver that was not submitted through the Jobs API.
+    :param error_type: Ray's ``JobErrorType`` as text, such as ``JOB_ENTRYPOINT_COMMAND_ERROR``.
+    :param start_time: epoch milliseconds.
+    :param end_time: epoch milliseconds.
+    :param job_id: Ray's own id, which the dashboard's pages use; ``None`` until a driver attached.
+    """
+
+    submission_id: str
+    status: JobStatus
+    entrypoint: str = ""
+    message: str = ""
+    error_type: str | None = None
+    driver_exit_code: int | None = None
+    driver_node_id: str | None = None
+    start_time: int | None = None
+    end_time: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    job_id: str | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job waits or runs."""
+        return not self.status.is_terminal
+
+    @classmethod
+    def from_answer(cls, answer: Mapping[str, Any]) -> JobInfo:
+        """Read a ``JobDetails`` document; fields that are not known here are ignored.
+
+        :raises ValueError: the status is unknown or missing.
+        """
+        return cls(
+            submission_id=answer.get("submission_id") or "",
+            status=JobStatus(str(answer.get("status"))),
+            entrypoint=answer.get("entrypoint") or "",
+            message=answer.get("message") or "",
+            error_type=answer.get("error_type"),
+            driver_exit_code=answer.get("driver_exit_code"),
+            driver_node_id=answer.get("driver_node_id"),
+            start_time=answer.get("start_time"),
+            end_time=answer.get("end_time"),
+            metadata=dict(answer.get("metadata") or {}),
+            job_id=answer.get("job_id"),
+        )
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """One living node and what it has in total: Ray's resource names (``CPU``, ``GPU``, ``memory``, ...)."""
+
+    node_id: str
+    node_ip: str
+    is_head: bool
+    total: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ClusterResources:
+    """The living nodes of a cluster."""
+
+    nodes: tuple[NodeResources, ...]
+
+    @property
+    def total(self) -> dict[str, float]:
+        """Sums over all nodes, without Ray's bookkeeping resources (``node:...``)."""
+        sums: dict[str, float] = {}
+        for node in self.nodes:
+            for name, amount in node.total.items():
+                if not name.startswith("node:"):
+                    sums[name] = sums.get(name, 0.0) + amount
+        return sums
+
+
+def sanitised(submission_id: str) -> str:
+    """`submission_id` with everything but letters, digits and ``._-`` replaced.
+
+    A slash in an id leaves Ray with a record that stays PENDING for good and that no endpoint reaches.
+    """
+    return _UNSAFE.sub("-", submission_id)

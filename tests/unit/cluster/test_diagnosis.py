@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raybatch.cluster.diagnosis import diagnose, shortened
+from airflow_provider_raybatch.cluster.models import JobInfo, JobStatus
+from airflow_provider_raybatch.contract.failures import FailureClass
+
+TRACEBACK = """Job entrypoint command failed with exit code 1, last available logs:
+Traceback (most recent call last):
+  File "main.py", line 3, in <module>
+    1 / 0
+ZeroDivisionError: division by zero
+
+"""
+
+
+def failed(message="", error_type="JOB_ENTRYPOINT_COMMAND_ERROR", code=1):
+    return JobInfo("x", JobStatus.FAILED, message=message, error_type=error_type, driver_exit_code=code)
+
+
+@pytest.mark.parametrize(
+    ("info", "failure_class", "retryable"),
+    [
+        (failed(TRACEBACK), FailureClass.INTERNAL, True),
+        (failed("killed", code=-9), FailureClass.OUT_OF_MEMORY, True),
+        (failed("killed", code=137), FailureClass.OUT_OF_MEMORY, True),
+        (failed("killed", "JOB_SUPERVISOR_ACTOR_DIED", None), FailureClass.NODE_LOST, True),
+        (failed("", "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", None), FailureClass.NODE_LOST, True),
+        (failed("", "JOB_SUPERVISOR_ACTOR_START_TIMEOUT", None), FailureClass.STALLED, True),
+        (failed("", "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", None), FailureClass.INTERNAL, True),
+        (failed("pip failed", "RUNTIME_ENV_SETUP_FAILURE", None), FailureClass.USER_ERROR, False),
+        (failed("", "JOB_ENTRYPOINT_COMMAND_START_ERROR", None), FailureClass.USER_ERROR, False),
+        (failed("", "JOB_SUPERVISOR_ACTOR_START_FAILURE", None), FailureClass.INTERNAL, True),
+        (
+            failed("Failed to start: 'env_vars'\nTypeError: no", "JOB_SUPERVISOR_ACTOR_START_FAILURE", None),
+            FailureClass.USER_ERROR,
+            False,
+        ),
+        (failed("", "SOMETHING_NEW", None), FailureClass.INTERNAL, True),
+        (failed("", None, None), FailureClass.INTERNAL, True),
+    ],
+)
+def test_rays_error_types_become_classes(info, failure_class, retryable):
+    found = diagnose(info)
+    assert found.failure_class is failure_class
+    assert found.failure_class.retryable is retryable
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Failed to download runtime_env file package gcs://x from the GCS to the Ray worker node.",
+        "pip: ConnectTimeoutError: Connection to the index timed out",
+        "Temporary failure in name resolution",
+    ],
+)
+def test_a_passing_failure_of_the_runtime_env_may_be_retried(message):
+    assert diagnose(failed(message, "RUNTIME_ENV_SETUP_FAILURE", None)).failure_class.retryable
+
+
+@pytest.mark.parametrize(
+    ("message", "tail", "line"),
+    [
+        (TRACEBACK, (), "ZeroDivisionError: division by zero"),
+        ("no exception\nlast words\n", (), "last words"),
+        ("short", ["x", "my.module.OddError: from the log", "bye"], "my.module.OddError: from the log"),
+        ("", (), "no message"),
+        ("ValueError without a colon", (), "ValueError without a colon"),
+    ],
+)
+def test_the_telling_line(message, tail, line):
+    assert shortened(message, tail) == line
+
+
+def test_long_lines_are_cut():
+    assert len(shortened("ValueError: " + "x" * 9000)) == 600
+
+
+def test_the_exit_code_is_told():
+    assert diagnose(failed(TRACEBACK, code=3)).message == (
+        "The job failed (exit code 3): ZeroDivisionError: division by zero"
+    )

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+
+import pytest
+
+from airflow_provider_raybatch.cluster.embedded import EmbeddedCluster
+from airflow_provider_raybatch.cluster.errors import EmbeddedClusterError
+
+
+def test_a_lock_that_is_not_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lock = tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock"
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(EmbeddedClusterError, match=f"The lock file {lock} "):
+        EmbeddedCluster(print).__enter__()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_without_ray_the_sentence_names_the_extra(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
+    with pytest.raises(EmbeddedClusterError, match=r"airflow-provider-raybatch\[embedded-cpu\]") as raised:
+        EmbeddedCluster(print).__enter__()
+    assert not raised.value.failure_class.retryable

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_raybatch.cluster.judging import FollowState, Observation, Outcome, describe, judge
+from airflow_provider_raybatch.cluster.models import TAIL_LINES, JobInfo, JobStatus
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+
+STATE = FollowState(session_name="s1")
+SUMMARY = Summary(uri="/o", manifest_uri="/m", format="parquet", rows=3, errors=1, tokens=Tokens(output=7))
+COMMITTED = events.line(events.Committed(summary=SUMMARY))
+FAILED = events.line(events.Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone."))
+PROGRESS = [events.line(events.Progress(done=done, total=9)) for done in range(3)]
+
+
+def look(status="RUNNING", tail=(), at=100.0, **fields):
+    return Observation(
+        at=at, info=JobInfo("x", JobStatus(status), **fields), tail=tail if tail is None else tuple(tail)
+    )
+
+
+def texts(verdict):
+    return [line.text for line in verdict.lines]
+
+
+@pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
+def test_an_active_job_goes_on(status):
+    assert judge(look(status), STATE).outcome is None
+
+
+def test_success_with_a_dataset():
+    outcome = judge(look("SUCCEEDED", ["noise", COMMITTED, "goodbye"]), STATE).outcome
+    assert (outcome.state, outcome.failure_class, outcome.summary) == ("succeeded", None, SUMMARY)
+    assert "3 rows committed at /o" in describe(outcome)
+
+
+def test_success_without_a_dataset():
+    outcome = judge(look("SUCCEEDED", ["noise"]), STATE).outcome
+    assert (outcome.state, outcome.summary) == ("succeeded", None)
+
+
+@pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
+def test_a_committed_dataset_stands_whatever_follows(status):
+    outcome = judge(look(status, [FAILED, COMMITTED, "Segmentation fault"]), STATE).outcome
+    assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)
+
+
+def test_a_failure_speaks_for_itself():
+    info = {"message": "exit code 1", "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR", "driver_exit_code": 1}
+    outcome = judge(look("FAILED", [FAILED, "noise"], **info), STATE).outcome
+    assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.STORAGE)
+    assert describe(outcome) == "storage: The bucket is gone."
+
+
+def test_a_failure_without_an_event_is_diagnosed():
+    outcome = judge(
+        look("FAILED", ["x"], message="gone", error_type="JOB_SUPERVISOR_ACTOR_DIED"), STATE
+    ).outcome
+    assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.NODE_LOST)
+    assert "gone" in outcome.message
+
+
+def test_a_stopped_job():
+    outcome = judge(look("STOPPED"), STATE).outcome
+    assert (outcome.state, outcome.failure_class) == ("stopped", FailureClass.CANCELLED)
+
+
+@pytest.mark.parametrize(
+    ("session", "state", "failure_class"),
+    [("s1", "deleted", FailureClass.CANCELLED), ("s2", "lost", FailureClass.CLUSTER_LOST)],
+)
+def test_an_unknown_job_is_deleted_or_lost(session, state, failure_class):
+    outcome = judge(Observation(at=1, session_name=session), STATE).outcome
+    assert (outcome.state, outcome.failure_class) == (state, failure_class)
+
+
+def test_without_a_known_session_an_unknown_job_counts_as_lost():
+    assert judge(Observation(at=1), FollowState()).outcome.state == "lost"
+
+
+def test_silence_is_borne_and_then_ends_the_following():
+    state, told = STATE, []
+    for at in (100.0, 300.0, 699.0):
+        verdict = judge(Observation(at=at, error="No answer."), state, unreachable_timeout=600)
+        assert verdict.outcome is None
+        told += verdict.lines
+        state = verdict.state
+    assert [line.level for line in told] == ["warning"]
+    outcome = judge(Observation(at=700.0, error="No answer."), state, unreachable_timeout=600).outcome
+    assert (outcome.state, outcome.failure_class) == ("unreachable", FailureClass.CLUSTER_UNREACHABLE)
+    assert "600 s" in outcome.message
+
+
+def test_an_answer_resets_the_clock():
+    state = judge(Observation(at=100.0, error="No answer."), STATE).state
+    verdict = judge(look(at=160.0), state)
+    assert texts(verdict) == ["The Ray cluster answers again after 60 s."]
+    verdict = judge(Observation(at=800.0, error="No answer."), verdict.state, unreachable_timeout=600)
+    assert verdict.outcome is None
+
+
+def test_the_deadline():
+    assert judge(look(at=99.0), STATE, deadline=100).outcome is None
+    for late in (look(at=100.0), Observation(at=100.0, error="No answer.")):
+        outcome = judge(late, STATE, deadline=100).outcome
+        assert (outcome.state, outcome.failure_class) == ("timeout", FailureClass.TIMEOUT)
+
+
+def test_a_job_that_ended_in_time_is_not_late():
+    assert judge(look("SUCCEEDED", [COMMITTED], at=200.0), STATE, deadline=100).outcome.state == "succeeded"
+
+
+def test_each_line_is_told_once():
+    first = judge(look(tail=["a", PROGRESS[0]]), STATE)
+    second = judge(look(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), first.state)
+    third = judge(look(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), second.state)
+    assert texts(first) == ["a", "0 of 9 rows (0.0 %), 0.0 rows/s, 0 tokens/s"]
+    assert texts(second) == ["b", "1 of 9 rows (11.1 %), 0.0 rows/s, 0 tokens/s"]
+    assert texts(third) == []
+
+
+def test_the_state_survives_json():
+    first = judge(look(tail=["a", "b"]), STATE)
+    restored = FollowState.from_json(json.loads(json.dumps(first.state.to_json())))
+    assert restored == first.state
+    assert texts(judge(look(tail=["a", "b", "c"]), restored)) == ["c"]
+
+
+def test_a_restarted_follower_tells_only_the_last_progress():
+    state = FollowState(session_name="s1", from_start=False)
+    verdict = judge(look(tail=["a", *PROGRESS, "b"]), state)
+    assert [line.event.done for line in verdict.lines] == [2]
+    assert texts(judge(look(tail=["a", *PROGRESS, "b", "c"]), verdict.state)) == ["c"]
+
+
+def test_a_log_that_cannot_be_read_is_caught_up_with():
+    first = judge(look(tail=["a"]), STATE)
+    blind = judge(look(tail=None), first.state)
+    assert blind.lines == ()
+    assert texts(judge(look(tail=["a", "b"]), blind.state)) == ["b"]
+
+
+def test_a_tail_that_outran_us_says_so_and_keeps_events():
+    state = judge(look(tail=["before"]), STATE).state
+    flood = [f"line {number}" for number in range(3000)]
+    flood[10] = PROGRESS[1]
+    verdict = judge(
+        Observation(at=1, info=JobInfo("x", JobStatus.RUNNING), tail=("before", *flood), tail_limit=20_000),
+        state,
+    )
+    told = texts(verdict)
+    assert "1,999 lines of the driver's log left out" in told[0]
+    assert told[1].startswith("1 of 9 rows")
+    assert told[2:] == flood[-TAIL_LINES:]
+    assert texts(judge(look(tail=flood[-TAIL_LINES:]), verdict.state)) == []
+
+
+def test_a_tail_that_lost_its_connection_says_so():
+    state = judge(look(tail=["before"]), STATE).state
+    verdict = judge(look(tail=[f"line {number}" for number in range(TAIL_LINES)]), state)
+    assert "More than 1,000 lines" in texts(verdict)[0]
+    assert len(verdict.lines) == TAIL_LINES + 1
+
+
+def test_a_first_look_at_a_long_log_says_that_it_is_not_all():
+    verdict = judge(look(tail=[f"line {number}" for number in range(TAIL_LINES)]), STATE)
+    assert "Earlier lines of the driver's log left out" in texts(verdict)[0]
+
+
+def test_a_finished_job_without_its_log_is_looked_at_again():
+    state = STATE
+    for _ in range(2):
+        verdict = judge(look("SUCCEEDED", None), state)
+        assert verdict.outcome is None
+        state = verdict.state
+    assert judge(look("SUCCEEDED", [COMMITTED]), state).outcome.summary == SUMMARY
+    assert judge(look("SUCCEEDED", None), state).outcome.state == "succeeded"
+
+
+def test_rays_message_stands_in_for_a_log_out_of_reach():
+    observation = look("FAILED", None, message=f"last logs:\n{FAILED}\n")
+    state = FollowState(session_name="s1", blind_looks=2)
+    assert judge(observation, state).outcome.failure_class is FailureClass.STORAGE
+
+
+def test_levels():
+    warning = events.line(events.Notice(level="warning", message="w"))
+    notice = events.line(events.Notice(message="n"))
+    verdict = judge(look(tail=["raw", warning, notice, FAILED, events.MARKER + '{"event": "newer"}']), STATE)
+    assert [line.level for line in verdict.lines] == ["info", "warning", "info", "error", "info"]
+    assert [line.event is None for line in verdict.lines] == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome("succeeded", None, "m", SUMMARY, JobInfo("x", JobStatus.SUCCEEDED, metadata={"a": "b"})),
+        Outcome("lost", FailureClass.CLUSTER_LOST, "m"),
+    ],
+)
+def test_outcomes_survive_json(outcome):
+    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome

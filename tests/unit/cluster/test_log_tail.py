@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from airflow_provider_raybatch.cluster.jobs import whole_lines
+from airflow_provider_raybatch.cluster.log_tail import digest, first_new
+
+
+@pytest.mark.parametrize(
+    ("seen", "tail", "start"),
+    [
+        ([], ["a", "b"], 0),
+        (["a", "b"], ["a", "b"], 2),
+        (["a", "b"], ["a", "b", "c"], 2),
+        (["a"], [], 0),
+        (["a", "b", "c", "d"], ["b", "c", "d", "e"], 3),
+        (["a", "b", "c", "d"], ["d", "e", "f", "g"], 1),
+        (["a", "b", "c", "d"], ["e", "f", "g", "h"], None),
+        # Whole logs tell by their growth, however alike their lines are.
+        (["x", "x"], ["x", "x", "x"], 2),
+        (["x"], ["x", "x", "x"], 1),
+        (["a", "x"], ["a", "x", "a", "x"], 2),
+    ],
+)
+def test_where_the_new_lines_begin(seen, tail, start):
+    assert first_new(seen, tail, limit=4) == start
+
+
+def test_a_followed_log_comes_through_once_and_in_order():
+    generator = random.Random(5)
+    limit, log, seen, shown = 50, [], [], []
+    for _ in range(200):
+        log += [f"line {generator.randrange(10)}" for _ in range(generator.randrange(limit - 20))]
+        tail = log[-limit:]
+        start = first_new(seen, [digest(line) for line in tail], limit)
+        assert start is not None
+        shown += tail[start:]
+        seen = [digest(line) for line in tail]
+    assert shown == log
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "lines"),
+    [
+        ("", False, []),
+        ("a\nb\n", False, ["a", "b"]),
+        ("a\nhal", False, ["a"]),
+        ("a\nhal", True, ["a", "hal"]),
+        ("a\r\nb\r\n", False, ["a", "b"]),
+        (" 1%\r 50%\r100%\n", False, ["100%"]),
+        ("\n\n", False, ["", ""]),
+    ],
+)
+def test_only_whole_lines_are_shown(text, ended, lines):
+    assert whole_lines(text, last_is_whole=ended) == lines

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raybatch.cluster.errors import NotARayDashboardError
+from airflow_provider_raybatch.cluster.models import (
+    ClusterResources,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    NodeResources,
+    sanitised,
+)
+
+
+def test_what_is_not_asked_for_is_not_sent():
+    assert set(JobRequest("true", "x").body()) == {"entrypoint", "submission_id", "runtime_env", "metadata"}
+    full = JobRequest(
+        "true",
+        "x",
+        entrypoint_num_cpus=0.5,
+        entrypoint_num_gpus=0,
+        entrypoint_memory=10,
+        entrypoint_resources={"r": 1},
+        entrypoint_label_selector={"a": "b"},
+    ).body()
+    assert full["entrypoint_num_cpus"] == 0.5
+    assert full["entrypoint_num_gpus"] == 0
+    assert full["entrypoint_label_selector"] == {"a": "b"}
+
+
+def test_a_job_without_its_runtime_env():
+    info = JobInfo.from_answer({
+        "submission_id": "x",
+        "status": "FAILED",
+        "runtime_env": {"env_vars": {"KEY": "s3cret"}},
+        "metadata": None,
+        "something_new": 1,
+    })
+    assert "s3cret" not in repr(info)
+    assert (info.status, dict(info.metadata), info.is_active) == (JobStatus.FAILED, {}, False)
+
+
+async def test_an_unknown_status_is_no_ray_dashboards(dashboard, client):
+    dashboard.jobs["x"] = {"submission_id": "x", "status": "DANCING"}
+    with pytest.raises(NotARayDashboardError):
+        await client.info("x")
+
+
+@pytest.mark.parametrize(("given", "safe"), [("a/b c", "a-b-c"), ("A.b_c-1", "A.b_c-1"), ("ü→", "-")])
+def test_ids_are_sanitised(given, safe):
+    assert sanitised(given) == safe
+
+
+def test_totals_leave_out_bookkeeping():
+    nodes = tuple(
+        NodeResources(str(n), "", n == 0, {"CPU": 2.0, f"node:{n}": 1.0, "GPU": n}) for n in range(3)
+    )
+    assert ClusterResources(nodes).total == {"CPU": 6.0, "GPU": 3.0}
+
+
+async def test_resources_are_none_where_the_state_api_is_off(dashboard, client):
+    assert await client.resources() is None
+    assert await client.takes_jobs() is False

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guardian with a stand-in for Ray that makes processes as Ray does: children, grandchildren, orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.cluster import guardian, ray_head
+from airflow_provider_raybatch.cluster.errors import EmbeddedClusterError
+from airflow_provider_raybatch.cluster.ray_head import RayHead, _free_ports, _object_store_bytes
+
+# A child that ignores SIGTERM, and an orphan in a session of its own, as daemons are.
+FAMILY = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+orphan = "import subprocess, sys; subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True)"
+subprocess.Popen([sys.executable, "-c", stubborn])
+subprocess.run([sys.executable, "-c", orphan, "-c", stubborn], check=True)
+Path("up").write_text("")
+time.sleep(600)
+"""
+
+
+def marked(mark):
+    """Living processes whose environment has `mark`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition, seconds=15.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """A guardian around FAMILY: (mark, home, write end of its pipe, its process)."""
+    home = tmp_path / "home"
+    home.mkdir()
+    mark = f"GUARDIAN_TEST_{os.urandom(8).hex()}"
+    read_end, write_end = os.pipe()
+    command = [sys.executable, "-P", guardian.__file__, "--pipe", str(read_end), "--home", str(home)]
+    process = subprocess.Popen(
+        [*command, "--", sys.executable, "-c", FAMILY], pass_fds=[read_end], env={**os.environ, mark: "1"}
+    )
+    os.close(read_end)
+    wait_until((home / "up").exists)
+    yield mark.encode(), home, write_end, process
+    for pid in marked(mark.encode()):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_at_end_of_file_everything_ends_and_the_folder_goes(guarded):
+    mark, home, write_end, process = guarded
+    assert len(marked(mark)) == 4
+    started = time.monotonic()
+    os.close(write_end)
+    assert process.wait(15) == 0
+    assert time.monotonic() - started < 8
+    assert marked(mark) == []
+    assert not home.exists()
+
+
+def test_sigterm_ends_everything_too(guarded):
+    mark, home, write_end, process = guarded
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == 0
+    os.close(write_end)
+    assert marked(mark) == []
+    assert not home.exists()
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    def make(script):
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return str(program)
+
+    return make
+
+
+def homes():
+    return set(Path(tempfile.gettempdir()).glob("rb-*"))
+
+
+def test_a_ray_that_ends_at_once_is_told_with_its_log(stand_in):
+    before = homes()
+    with pytest.raises(EmbeddedClusterError, match="ended while it started") as raised:
+        RayHead(python=stand_in("echo no port is free; exit 3")).__enter__()
+    assert "no port is free" in str(raised.value)
+    assert homes() <= before
+
+
+def test_a_ray_that_never_answers_is_told_with_its_log_and_ended(stand_in):
+    mark = f"HEAD_TEST_{os.urandom(8).hex()}"
+    before = homes()
+    head = RayHead({mark: "1"}, python=stand_in("echo hanging; sleep 600"), startup_timeout=0.5)
+    with pytest.raises(EmbeddedClusterError, match=r"took no jobs within 0 s.*hanging"):
+        head.__enter__()
+    assert marked(mark.encode()) == []
+    assert homes() <= before
+
+
+@pytest.mark.parametrize(("quick", "tries"), [(60.0, 1), (0.0, 2)])
+def test_only_what_may_be_a_busy_hosts_fault_is_tried_twice(stand_in, tmp_path, monkeypatch, quick, tries):
+    monkeypatch.setattr(ray_head, "_QUICK_FAILURE_SECONDS", quick)
+    before = homes()
+    with pytest.raises(EmbeddedClusterError, match="the raylet timed out"):
+        RayHead(python=stand_in(f"echo x >> {tmp_path}/tries; echo the raylet timed out; exit 1")).__enter__()
+    assert (tmp_path / "tries").read_text().count("x") == tries
+    assert homes() <= before
+
+
+def test_the_command_line_and_environment(stand_in, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/elsewhere")
+    foreign = "$RAY_ADDRESS$RAY_AUTH_TOKEN_PATH"
+    script = f'echo "args: $*"; echo "token: $RAY_AUTH_MODE/${{#RAY_AUTH_TOKEN}} other: {foreign}"; exit 1'
+    with pytest.raises(EmbeddedClusterError) as raised:
+        RayHead(python=stand_in(script), num_cpus=2).__enter__()
+    said = str(raised.value)
+    assert "start --head --disable-usage-stats" in said
+    assert "--dashboard-host=127.0.0.1" in said
+    assert "--num-cpus=2" in said
+    assert "token: token/64 other: \n" in said + "\n"
+    with pytest.raises(EmbeddedClusterError) as raised:
+        RayHead(python=stand_in(script), with_token=False).__enter__()
+    assert "token: disabled/0" in str(raised.value)
+
+
+def test_a_forked_child_does_not_keep_ray_alive():
+    read_end, write_end = os.pipe()
+    ray_head._open_pipes.add(write_end)
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+        os._exit(0)
+    ray_head._close_pipe(write_end)
+    try:
+        wait_until(lambda: os.read(read_end, 1) == b"", 5)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(read_end)
+
+
+def test_ports_differ():
+    assert len(set(_free_ports(20))) == 20
+
+
+@pytest.mark.parametrize(
+    ("gib", "wanted"),
+    [(4, 4 * 2**30 * 15 // 100), (16, 2 * 2**30), (31, 2 * 2**30), (64, None), (2000, None)],
+)
+def test_object_store_is_modest_on_small_hosts(gib, wanted):
+    assert _object_store_bytes(gib * 2**30) == wanted

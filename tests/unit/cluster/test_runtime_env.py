@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import copy
+import io
+import zipfile
+
+import pytest
+
+from airflow_provider_raybatch.cluster.runtime_env import upload_runtime_env, with_packages
+from airflow_provider_raybatch.contract.failures import SpecError
+
+
+def stored(dashboard, uri):
+    return zipfile.ZipFile(io.BytesIO(dashboard.packages[uri.removeprefix("gcs://")])).namelist()
+
+
+async def test_local_folders_become_packages(dashboard, client, tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/main.py").write_text("1")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/__init__.py").write_text("2")
+    (tmp_path / "single.py").write_text("3")
+    given = {
+        "working_dir": str(tmp_path / "work"),
+        "py_modules": [tmp_path / "lib", str(tmp_path / "single.py"), "s3://bucket/x.zip"],
+        "env_vars": {"A": "1"},
+        "pip": ["emoji"],
+    }
+    before = copy.deepcopy(given)
+    made = await upload_runtime_env(client, given)
+    assert given == before
+    assert stored(dashboard, made["working_dir"]) == ["main.py"]
+    assert [stored(dashboard, uri) for uri in made["py_modules"][:2]] == [["lib/__init__.py"], ["single.py"]]
+    assert made["py_modules"][2] == "s3://bucket/x.zip"
+    assert (made["env_vars"], made["pip"]) == ({"A": "1"}, ["emoji"])
+
+
+async def test_uris_pass_through_without_a_request(dashboard, client):
+    given = {"working_dir": "https://host/work.zip", "py_modules": ["gcs://_ray_pkg_a.zip"]}
+    assert await upload_runtime_env(client, given) == given
+    assert await upload_runtime_env(client, None) == {}
+    assert dashboard.requests == []
+
+
+async def test_a_package_is_uploaded_once(dashboard, client, tmp_path):
+    (tmp_path / "main.py").write_text("1")
+    for _ in range(2):
+        await upload_runtime_env(client, {"working_dir": str(tmp_path)})
+    assert dashboard.count("PUT") == 1
+
+
+@pytest.mark.parametrize(
+    ("runtime_env", "told"),
+    [
+        (
+            {"working_dir": "/no/such/folder"},
+            "runtime_env.working_dir: '/no/such/folder' does not exist here",
+        ),
+        ({"py_modules": ["/no/such"]}, "runtime_env.py_modules: '/no/such' does not exist here"),
+        ({"py_modules": "folder"}, "must be a list"),
+        ({"py_modules": [1]}, "must be a list"),
+        ({"py_modules": ["/etc/hostname"]}, "neither a folder nor a .py file"),
+        (["pip"], "runtime_env: it must be a dictionary"),
+    ],
+)
+async def test_wrong_entries_get_their_sentence(client, runtime_env, told):
+    with pytest.raises(SpecError) as raised:
+        await upload_runtime_env(client, runtime_env)
+    assert told in str(raised.value)
+
+
+def test_our_modules_come_before_the_users():
+    given = {"py_modules": ["gcs://theirs.zip"], "env_vars": {"A": "1"}}
+    made = with_packages(given, working_dir="gcs://w.zip", py_modules=["gcs://ours.zip"])
+    assert made == {
+        "py_modules": ["gcs://ours.zip", "gcs://theirs.zip"],
+        "env_vars": {"A": "1"},
+        "working_dir": "gcs://w.zip",
+    }
+    made["env_vars"]["B"] = "2"
+    assert given == {"py_modules": ["gcs://theirs.zip"], "env_vars": {"A": "1"}}
+
+
+def test_a_users_working_dir_is_refused():
+    with pytest.raises(SpecError, match=r"^runtime_env\.working_dir: .*'s3://w\.zip' can't be used"):
+        with_packages({"working_dir": "s3://w.zip"}, working_dir="gcs://w.zip", py_modules=[])

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from airflow_provider_raybatch.cluster import source as source_module
+from airflow_provider_raybatch.cluster.errors import PackageError
+from airflow_provider_raybatch.cluster.source import package_of_source
+
+
+@pytest.fixture
+def folder(tmp_path):
+    files = {
+        "prompts.py": "raise SystemExit('importing me is an error')\ndef build(row): return row['a']\n",
+        "team/__init__.py": "from team.deep.prompts import build\n",
+        "team/data.txt": "data",
+        "team/deep/__init__.py": "",
+        "team/deep/prompts.py": "build = lambda row: 'x'\n",
+        "team/__pycache__/x.pyc": "",
+        "spaced/mod.py": "def build(row): ...\n",
+        "broken.py": "def build(row) return 1\n",
+        "mydag.py": "from airflow.sdk import dag\ndef build(row): ...\n",
+        "conditional.py": "if True:\n    def build(row): ...\n",
+        "starred.py": "from team import *\n",
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def test_a_module_travels_alone_and_is_not_imported(folder):
+    package = package_of_source("prompts:build", [folder])
+    assert set(package.files) == {"prompts.py"}
+    assert "prompts" not in sys.modules
+
+
+@pytest.mark.parametrize("path", ["team.deep.prompts:build", "team:build"])
+def test_a_package_travels_whole(folder, path):
+    assert set(package_of_source(path, [folder]).files) == {
+        "team/__init__.py",
+        "team/data.txt",
+        "team/deep/__init__.py",
+        "team/deep/prompts.py",
+    }
+
+
+def test_changed_source_is_another_package(folder):
+    before = package_of_source("team.deep.prompts:build", [folder]).uri
+    (folder / "team/data.txt").write_text("other data")
+    assert package_of_source("team.deep.prompts:build", [folder]).uri != before
+
+
+@pytest.mark.parametrize("path", ["conditional:build", "starred:build"])
+def test_names_that_only_an_import_can_show_pass(folder, path):
+    assert package_of_source(path, [folder]).files
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("prompts", "is no import path"),
+        ("prompts:", "is no import path"),
+        ("pro-mpts:build", "is no import path"),
+        ("missing:build", "there is no module 'missing'"),
+        ("prompts.sub:build", "is a module and no package"),
+        ("team.gone:build", "has no source file"),
+        ("spaced.mod:build", "namespace package"),
+        ("broken:build", "line 1"),
+        ("mydag:build", "imports Airflow"),
+        ("prompts:other", "no top-level 'other'"),
+        ("team.deep.prompts:other", "no top-level 'other'"),
+    ],
+)
+def test_what_can_not_be_shipped_gets_its_sentence(folder, path, told):
+    with pytest.raises(PackageError, match=r"^function: ") as raised:
+        package_of_source(path, [folder])
+    assert told in str(raised.value)
+    assert raised.value.failure_class.value == "user_error"
+
+
+def test_extension_modules_are_refused(tmp_path):
+    (tmp_path / "fast.abi3.so").write_bytes(b"")
+    with pytest.raises(PackageError, match="no plain Python source"):
+        package_of_source("fast:build", [tmp_path])
+
+
+def test_too_much_source(folder, monkeypatch):
+    monkeypatch.setattr(source_module, "SOURCE_LIMIT", 100)
+    (folder / "team/data.txt").write_bytes(bytes(200))
+    with pytest.raises(PackageError, match=r"largest file: team/data\.txt"):
+        package_of_source("team:build", [folder])
+
+
+def test_search_path_is_pythons_by_default(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    assert set(package_of_source("prompts:build").files) == {"prompts.py"}

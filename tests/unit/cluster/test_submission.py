@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+
+import pytest
+
+from airflow_provider_raybatch.cluster.errors import (
+    ClusterError,
+    ClusterUnreachableError,
+    StaleStateError,
+    StopTimeoutError,
+)
+from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest, JobStatus, sanitised
+from airflow_provider_raybatch.cluster.submission import (
+    FINGERPRINT,
+    RUN_TOKEN,
+    Action,
+    SubmissionKey,
+    decide,
+    stop_older,
+    submit_or_adopt,
+)
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.spec import TaskKey
+
+TASK = TaskKey(dag_id="d", run_id="scheduled__2026-11-21T00:00:00+00:00", task_id="group.t")
+KEY = SubmissionKey(TASK, "token-1")
+ID = KEY.submission_id
+
+
+async def build(submission_id):
+    return JobRequest("true", submission_id, metadata={"own": "1"})
+
+
+def job(status, fingerprint="f", token="token-1"):
+    return JobInfo(ID(0), status, metadata={RUN_TOKEN: token, FINGERPRINT: fingerprint})
+
+
+def test_ids_are_stable_distinct_and_safe():
+    assert ID(0) == SubmissionKey(TaskKey(**TASK.model_dump()), "token-1").submission_id(0)
+    keys = [
+        KEY,
+        SubmissionKey(TASK, "token-2"),
+        SubmissionKey(TASK.model_copy(update={"map_index": 1}), "token-1"),
+        SubmissionKey(TASK.model_copy(update={"namespace": "other"}), "token-1"),
+    ]
+    ids = [key.submission_id(k) for key in keys for k in (0, 1)]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"raybatch-[0-9a-f]{24}-[01]", each) and sanitised(each) == each for each in ids)
+
+
+def test_metadata_is_text_only():
+    assert all(isinstance(value, str) for value in KEY.metadata("f").values())
+
+
+POLICIES = ("replace", "adopt", "fail")
+ACTIVE = (JobStatus.PENDING, JobStatus.RUNNING)
+
+
+def expected(status, same_fingerprint, policy, finished):
+    """The rule, said another way than the code does."""
+    if status in (JobStatus.FAILED, JobStatus.STOPPED):
+        return Action.SUBMIT
+    if status is JobStatus.SUCCEEDED:
+        if not finished:
+            return Action.SUBMIT
+        if same_fingerprint or policy == "adopt":
+            return Action.RETURN
+        return Action.FAIL if policy == "fail" else Action.SUBMIT
+    if same_fingerprint or policy == "adopt":
+        return Action.ADOPT
+    return Action.FAIL if policy == "fail" else Action.REPLACE
+
+
+@pytest.mark.parametrize(
+    ("status", "same", "policy", "finished"),
+    list(itertools.product(JobStatus, (True, False), POLICIES, (True, False))),
+)
+def test_every_state_of_the_latest_job_is_decided(status, same, policy, finished):
+    decision = decide(
+        job(status),
+        run_token="token-1",
+        fingerprint="f" if same else "g",
+        on_stale_state=policy,
+        finished=finished,
+    )
+    assert decision.action is expected(status, same, policy, finished)
+    assert ID(0) in decision.reason
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_a_job_there_is_nothing_to_adopt(policy):
+    assert decide(None, run_token="t", fingerprint="f", on_stale_state=policy).action is Action.SUBMIT
+
+
+@pytest.mark.parametrize("status", JobStatus)
+def test_a_job_of_another_run_is_never_touched(status):
+    decision = decide(job(status, token="token-2"), run_token="token-1", fingerprint="f", finished=True)
+    assert decision.action is Action.SUBMIT
+
+
+async def test_first_submission(dashboard, client):
+    submitted = await submit_or_adopt(client, KEY, "f", build)
+    assert (submitted.submission_id, submitted.k, submitted.adopted) == (ID(0), 0, False)
+    assert submitted.session_name == "session_1"
+    assert submitted.info.metadata == {"own": "1", **KEY.metadata("f")}
+
+
+async def test_second_submission_adopts(dashboard, client):
+    await submit_or_adopt(client, KEY, "f", build)
+    dashboard.requests.clear()
+    again = await submit_or_adopt(client, KEY, "f", build)
+    assert (again.submission_id, again.k, again.adopted) == (ID(0), 0, True)
+    assert dashboard.count("POST") == 0
+    assert dashboard.count("GET", "/api/jobs/") == 2
+
+
+@pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
+async def test_an_ended_job_is_followed_by_the_next_number(dashboard, client, status):
+    for k in range(3):
+        submitted = await submit_or_adopt(client, KEY, f"f{k}", build, on_stale_state="fail")
+        assert (submitted.submission_id, submitted.k, submitted.adopted) == (ID(k), k, False)
+        dashboard.end(ID(k), status)
+
+
+@pytest.mark.parametrize(("finished", "k", "adopted"), [(True, 0, True), (False, 1, False)])
+async def test_a_succeeded_job_counts_if_its_result_stands(dashboard, client, finished, k, adopted):
+    await submit_or_adopt(client, KEY, "f", build)
+    dashboard.end(ID(0), "SUCCEEDED")
+    asked = []
+
+    async def is_finished(info):
+        asked.append(info.submission_id)
+        return finished
+
+    submitted = await submit_or_adopt(client, KEY, "f", build, finished=is_finished)
+    assert (submitted.k, submitted.adopted) == (k, adopted)
+    assert asked == [ID(0)]
+
+
+async def test_changed_arguments_replace_the_running_job(dashboard, client):
+    await submit_or_adopt(client, KEY, "f", build)
+    dashboard.stops_needed = 2
+    replaced = await submit_or_adopt(client, KEY, "g", build)
+    assert (replaced.k, replaced.adopted) == (1, False)
+    assert dashboard.jobs[ID(0)]["status"] == "STOPPED"
+
+
+async def test_the_job_to_replace_must_end_first(dashboard, client):
+    await submit_or_adopt(client, KEY, "f", build)
+    dashboard.stops_needed = 1000
+    with pytest.raises(StopTimeoutError, match="still RUNNING"):
+        await submit_or_adopt(client, KEY, "g", build, stop_timeout=0.1)
+    assert list(dashboard.jobs) == [ID(0)]
+
+
+async def test_changed_arguments_can_be_adopted(dashboard, client):
+    await submit_or_adopt(client, KEY, "f", build)
+    adopted = await submit_or_adopt(client, KEY, "g", build, on_stale_state="adopt")
+    assert (adopted.k, adopted.adopted) == (0, True)
+
+
+async def test_changed_arguments_can_be_refused(dashboard, client):
+    await submit_or_adopt(client, KEY, "f", build)
+    with pytest.raises(StaleStateError, match=r"on_stale_state: .*with other arguments"):
+        await submit_or_adopt(client, KEY, "g", build, on_stale_state="fail")
+    assert list(dashboard.jobs) == [ID(0)]
+
+
+@pytest.mark.parametrize("abort", [True, False])
+async def test_a_lost_answer_to_the_post_makes_no_second_job(dashboard, client, answer, abort):
+    def accept_and_say_nothing():
+        request = asyncio.run(build(ID(0)))
+        dashboard.submit({**request.body(), "metadata": KEY.metadata("f")})
+        return answer(502, b"bad gateway", abort=abort)
+
+    dashboard.stage("POST", "/api/jobs/", accept_and_say_nothing)
+    submitted = await submit_or_adopt(client, KEY, "f", build)
+    assert submitted.submission_id == ID(0)
+    assert dashboard.count("POST") == 1
+    assert list(dashboard.jobs) == [ID(0)]
+
+
+async def test_a_post_that_never_arrived_is_sent_again(dashboard, client, answer):
+    dashboard.stage("POST", "/api/jobs/", answer(500, b"No available agent to submit job"))
+    assert (await submit_or_adopt(client, KEY, "f", build)).submission_id == ID(0)
+    assert dashboard.count("POST") == 2
+
+
+async def test_posts_are_bounded(dashboard, client, answer):
+    for _ in range(20):
+        dashboard.stage("POST", "/api/jobs/", answer(500, b"No available agent to submit job"))
+    with pytest.raises(ClusterUnreachableError, match="No available agent"):
+        await submit_or_adopt(client, KEY, "f", build)
+    assert dashboard.count("POST") == 4
+
+
+async def test_two_at_once_come_to_one_job(dashboard, client):
+    both = await asyncio.gather(*(submit_or_adopt(client, KEY, "f", build) for _ in range(2)))
+    assert {each.submission_id for each in both} == {ID(0)}
+    assert list(dashboard.jobs) == [ID(0)]
+
+
+async def test_a_race_with_other_arguments_is_judged_again(dashboard, client):
+    async def overtaken(submission_id):
+        if submission_id == ID(0):
+            other = await build(submission_id)
+            dashboard.submit({**other.body(), "metadata": KEY.metadata("other")})
+        return await build(submission_id)
+
+    submitted = await submit_or_adopt(client, KEY, "f", overtaken)
+    assert (submitted.k, submitted.adopted) == (1, False)
+    assert dashboard.jobs[ID(0)]["status"] == "STOPPED"
+
+
+async def test_a_job_that_vanishes_after_its_post(dashboard, client, answer):
+    dashboard.stage("POST", "/api/jobs/", answer(200, b"{}"))
+    with pytest.raises(ClusterError, match="vanished") as raised:
+        await submit_or_adopt(client, KEY, "f", build)
+    assert raised.value.failure_class is FailureClass.CLUSTER_LOST
+
+
+async def test_older_runs_of_the_task_are_stopped_and_nothing_else(dashboard, client):
+    dashboard.stops_needed = -10
+    other_task = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="other"), "token")
+    for key in (SubmissionKey(TASK, "token-0"), other_task, KEY, SubmissionKey(TASK, "token-2")):
+        await submit_or_adopt(client, key, "f", build)
+    older = SubmissionKey(TASK, "token-0").submission_id(0)
+    assert await stop_older(client, TASK.digest, ID(0)) == [older]
+    states = {name: each["status"] for name, each in dashboard.jobs.items()}
+    assert states.pop(older) == "STOPPED"
+    assert set(states.values()) == {"RUNNING"}
+
+
+async def test_without_the_job_to_keep_nothing_is_stopped(dashboard, client):
+    await submit_or_adopt(client, KEY, "f", build)
+    assert await stop_older(client, TASK.digest, "raybatch-unknown-0") == []
+    assert dashboard.jobs[ID(0)]["status"] == "RUNNING"
+
+
+async def test_stopping_is_repeated_until_the_job_has_ended(dashboard, client):
+    await submit_or_adopt(client, KEY, "f", build)
+    dashboard.stops_needed = 3
+    info = await client.stop_until_terminal(ID(0), 20)
+    assert info.status is JobStatus.STOPPED
+    assert dashboard.count("POST", f"/api/jobs/{ID(0)}/stop") == 3
+    assert await client.stop_until_terminal("unknown", 1) is None

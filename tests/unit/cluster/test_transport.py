@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from airflow_provider_raybatch.cluster.address import ClusterAddress
+from airflow_provider_raybatch.cluster.errors import (
+    AuthenticationError,
+    ClusterUnreachableError,
+    NotARayDashboardError,
+    PackageTooLargeError,
+    RequestRejectedError,
+    TlsError,
+)
+from airflow_provider_raybatch.cluster.jobs import PACKAGE_LIMIT, RayJobsClient
+from airflow_provider_raybatch.cluster.models import JobRequest
+from airflow_provider_raybatch.cluster.transport import RetryPolicy, excerpt
+
+QUICK = RetryPolicy(attempts=3, first_wait=0.01)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def test_reading_is_repeated_until_an_answer_comes(dashboard, client, answer):
+    dashboard.stage("GET", "/api/version", answer(abort=True))
+    dashboard.stage("GET", "/api/version", answer(503, b"starting"))
+    assert (await client.version()).ray_version == "2.60.0"
+    assert dashboard.count("GET", "/api/version") == 3
+
+
+async def test_repeats_are_bounded(dashboard, client, answer):
+    for _ in range(5):
+        dashboard.stage("GET", "/api/version", answer(502, b"<html>Bad gateway</html>"))
+    with pytest.raises(ClusterUnreachableError, match=r"502: an HTML page"):
+        await client.version()
+    assert dashboard.count("GET", "/api/version") == QUICK.attempts
+
+
+async def test_a_submission_is_never_repeated(dashboard, client, answer):
+    dashboard.stage("POST", "/api/jobs/", answer(abort=True))
+    with pytest.raises(ClusterUnreachableError):
+        await client.submit(JobRequest("true", "a-1"))
+    assert dashboard.count("POST") == 1
+
+
+async def test_refusals_are_not_repeated(dashboard, client, answer):
+    dashboard.stage("GET", "/api/jobs/x", answer(401, b"Unauthorized"))
+    with pytest.raises(AuthenticationError):
+        await client.info("x")
+    assert dashboard.count("GET") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "kind", "told"),
+    [
+        (400, b"bad field", RequestRejectedError, "400: bad field"),
+        (401, b"Unauthorized: no token", AuthenticationError, "wants a token"),
+        (403, b"Forbidden", AuthenticationError, "refuses the token"),
+        (404, b"404: Not Found", NotARayDashboardError, "correct the url"),
+        (404, b"<html>default backend</html>", NotARayDashboardError, "an HTML page"),
+        (405, b"", NotARayDashboardError, "no text"),
+        (413, b"too large", PackageTooLargeError, "413"),
+        (429, b"slow down", ClusterUnreachableError, "overloaded"),
+        (500, b"No available agent to submit job", ClusterUnreachableError, "No available agent"),
+        (500, b"RuntimeError: Request failed with status code 400: why.", RequestRejectedError, "why"),
+        (302, b"", NotARayDashboardError, "302"),
+    ],
+)
+async def test_status_codes_become_the_right_error(dashboard, client, answer, code, body, kind, told):
+    for _ in range(QUICK.attempts):
+        dashboard.stage("GET", "/api/jobs/x", answer(code, body))
+    with pytest.raises(kind) as raised:
+        await client.info("x")
+    assert told in str(raised.value)
+    assert dashboard.url in str(raised.value)
+    assert str(raised.value).endswith(".")
+
+
+async def test_a_web_page_is_no_dashboard(dashboard, client, answer):
+    dashboard.stage("GET", "/api/version", answer(200, b"<html>Welcome</html>"))
+    with pytest.raises(NotARayDashboardError, match="/api/version"):
+        await client.version()
+    dashboard.stage("GET", "/api/version", answer(200, b'{"version": "7"}'))
+    with pytest.raises(NotARayDashboardError, match="/api/version"):
+        await client.version()
+
+
+async def test_nobody_listens():
+    address = ClusterAddress(f"http://127.0.0.1:{free_port()}")
+    async with RayJobsClient(address, retries=QUICK) as client:
+        with pytest.raises(ClusterUnreachableError, match="gave no answer"):
+            await client.version()
+
+
+async def test_a_silent_server_times_out():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = ClusterAddress(f"http://127.0.0.1:{silent.getsockname()[1]}", request_timeout=0.2)
+        async with RayJobsClient(address, retries=RetryPolicy(attempts=1)) as client:
+            with pytest.raises(ClusterUnreachableError, match="ReadTimeout"):
+                await client.version()
+
+
+async def test_tls_to_a_server_without_it(dashboard):
+    async with RayJobsClient(
+        ClusterAddress(dashboard.url.replace("http:", "https:")), retries=QUICK
+    ) as client:
+        with pytest.raises(TlsError, match="plain HTTP"):
+            await client.version()
+
+
+async def test_headers_cookies_and_token_are_sent(dashboard):
+    address = ClusterAddress(dashboard.url, token="t", headers={"X-Team": "a"}, cookies={"sid": "c"})
+    async with RayJobsClient(address) as client:
+        await client.version()
+    sent = dashboard.headers[-1]
+    assert (sent["authorization"], sent["x-team"], sent["cookie"]) == ("Bearer t", "a", "sid=c")
+    assert sent["user-agent"] == "airflow-provider-raybatch"
+
+
+async def test_secrets_stay_out_of_errors(dashboard, answer):
+    dashboard.stage("GET", "/api/version", answer(403, b"Forbidden"))
+    address = ClusterAddress(dashboard.url, token="s3cret", headers={"X-Key": "s3cret"})
+    async with RayJobsClient(address) as client:
+        with pytest.raises(AuthenticationError) as raised:
+            await client.version()
+    assert "s3cret" not in str(raised.value)
+
+
+async def test_a_proxy_without_its_backend_does_not_declare_a_job_dead(dashboard, client, answer):
+    dashboard.stage("GET", "/api/jobs/x", answer(404, b"no healthy upstream"))
+    with pytest.raises(NotARayDashboardError):
+        await client.info("x")
+
+
+async def test_packages_over_the_limit_are_not_sent(dashboard, client):
+    with pytest.raises(PackageTooLargeError, match=r"100\.0 MiB, more than the 100 MiB"):
+        await client.upload_package("gcs://_ray_pkg_x.zip", bytes(PACKAGE_LIMIT + 1))
+    assert dashboard.requests == []
+
+
+async def test_ids_that_ray_would_lose_are_refused(dashboard, client):
+    with pytest.raises(RequestRejectedError, match="submission_id"):
+        await client.submit(JobRequest("true", "a/b"))
+    assert dashboard.requests == []
+
+
+def test_waits_grow_and_are_bounded():
+    policy = RetryPolicy(first_wait=1.0, longest_wait=4.0)
+    for attempt, bound in enumerate([1, 2, 4, 4, 4]):
+        waits = [policy.wait(attempt) for _ in range(300)]
+        assert 0 <= min(waits) < 0.2 * bound
+        assert 0.8 * bound < max(waits) <= bound
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "no text"),
+        ("\n first\nsecond", "first"),
+        ("Traceback (most recent call last):\n  File\nValueError: why\n\n.", "ValueError: why"),
+        ("  <!doctype html>", "an HTML page"),
+    ],
+)
+def test_excerpt(text, line):
+    assert excerpt(text) == line
+
+
+def test_long_excerpts_are_cut():
+    assert len(excerpt("x" * 5000)) == 300
