@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an exception of Ray, vLLM or Python to a failure class and one sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+
+_LONGEST = 600
+_MARKS: tuple[tuple[FailureClass, tuple[str, ...], str], ...] = (
+    (
+        FailureClass.OUT_OF_MEMORY,
+        (
+            "OutOfMemoryError",
+            "CUDA out of memory",
+            "out of memory",
+            "No available memory for the cache blocks",
+            "oom-killed",
+            "memory utilization",
+        ),
+        "lower gpu_memory_utilization or max_model_len in engine_args, or use a larger tensor_parallel_size",
+    ),
+    (
+        FailureClass.OUT_OF_MEMORY,
+        (
+            "larger than the maximum number of tokens that can be stored in KV cache",
+            "larger than the available KV cache memory",
+        ),
+        "lower max_model_len in engine_args, or raise gpu_memory_utilization",
+    ),
+    (
+        FailureClass.USER_ERROR,
+        (
+            "does not appear to have a file named",
+            "is not a local folder and is not a valid model identifier",
+            "Repository Not Found",
+            "Can't load the configuration",
+            "not a valid model",
+            "Invalid repository ID",
+        ),
+        "check the operator's argument model, and hf_conn_id where the model is gated",
+    ),
+    (
+        FailureClass.NODE_LOST,
+        ("NodeDiedError", "its node has died", "The node has been terminated"),
+        "the retry goes on with the missing rows",
+    ),
+    (
+        FailureClass.ENGINE_DEAD,
+        (
+            "EngineDeadError",
+            "ActorDiedError",
+            "ActorUnavailableError",
+            "The actor died",
+            "worker process has died",
+        ),
+        "the engine's own log on the cluster says more; the retry goes on with the missing rows",
+    ),
+    (
+        FailureClass.USER_ERROR,
+        ("validation error for", "pydantic_core._pydantic_core.ValidationError", "VLLMValidationError"),
+        "check engine_args and sampling",
+    ),
+)
+_NOISE = re.compile(
+    r"^(ray::|\s|Traceback|During handling|The above exception|\(.*pid=|The actor|For debugging|\^|File )"
+)
+
+_OWN = re.compile(r"^airflow_provider_raybatch\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def diagnose(error: BaseException) -> tuple[FailureClass, str]:
+    """The class and the sentence of whatever ended the job.
+
+    An error of this package, even deep inside Ray's wrappers, speaks for itself; everything else is told by
+    its marks.
+    """
+    for inner in _chain(error):
+        if isinstance(inner, RaybatchError):
+            return inner.failure_class, _one_line(str(inner))
+    if any(isinstance(inner, KeyboardInterrupt) for inner in _chain(error)):
+        return FailureClass.CANCELLED, "the job was stopped."
+    text = _COLOUR.sub("", "\n".join(f"{type(inner).__name__}: {inner}" for inner in _chain(error)))
+    own = _OWN.findall(text)
+    if own:  # an actor's exception comes as the text of its traceback
+        name, sentence = own[-1]
+        return _class_of(name), _one_line(sentence)
+    return _by_marks(text)
+
+
+def _class_of(name: str) -> FailureClass:
+    known = [RaybatchError]
+    for kind in known:
+        known += kind.__subclasses__()
+    return next((kind.failure_class for kind in known if kind.__name__ == name), FailureClass.INTERNAL)
+
+
+def start_failure(cause: str) -> RaybatchError:
+    """An engine that did not start, told by its root cause (``Class: text``)."""
+    failure_class, sentence = _by_marks(cause)
+    if failure_class is FailureClass.INTERNAL:
+        # Engines fail to start over their arguments, their model or the machine, and none of these heals by
+        # itself.
+        failure_class = FailureClass.USER_ERROR
+    return RaybatchError(f"engine_args: the engine did not start: {sentence}", failure_class)
+
+
+def _by_marks(everything: str) -> tuple[FailureClass, str]:
+    for failure_class, marks, remedy in _MARKS:
+        mark = next((mark for mark in marks if mark in everything), None)
+        if mark is not None:
+            return failure_class, f"{_telling(everything, mark)}; {remedy}."
+    return FailureClass.INTERNAL, _telling(everything, None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what caused it; Ray keeps the remote cause in `cause`."""
+    seen: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        current = queue.pop(0)
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        queue += [getattr(current, "cause", None), current.__cause__, current.__context__]
+
+
+def _telling(text: str, mark: str | None) -> str:
+    """The line that says what went wrong: the one with the mark, else the last that is no traceback's."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
+    if mark is not None:
+        lines = [line for line in lines if mark in line] or lines
+    return _one_line(lines[-1] if lines else text).rstrip(".")
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 3] + "..."

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine must do. One lives in each replica's process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.request import Request, RowFailure
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion.
+
+    :param finish_reason: ``stop``, ``length`` or another word of the engine's.
+    :param output_tokens: how many tokens were generated.
+    """
+
+    text: str
+    finish_reason: str
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Response:
+    """What the model said to one request: at least one completion."""
+
+    completions: tuple[Completion, ...]
+    input_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What is known of an engine once it runs.
+
+    :param effective_sampling: parameters of a request that sets none of its own.
+    """
+
+    effective_sampling: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class EngineDeadError(RaybatchError):
+    """The engine is gone for good; only a new process helps."""
+
+    failure_class = FailureClass.ENGINE_DEAD
+
+
+class Engine(Protocol):
+    """Answers requests.
+
+    `encode` and `decode` are plain functions on batches, run in threads beside the event loop; `generate` is
+    one request, and many of them overlap.
+    """
+
+    info: EngineInfo
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        """Apply the chat template and tokenise.
+
+        An item is whatever `generate` takes, or a :class:`RowFailure`.
+        """
+
+    async def generate(self, encoded: Any) -> Any:
+        """Answer one request: whatever `decode` takes, or a :class:`RowFailure`.
+
+        :raises EngineDeadError: for good.
+        """
+
+    def decode(self, raw: Sequence[Any]) -> list[Response]:
+        """Turn token ids into text."""
+
+    def shutdown(self) -> None:
+        """Free the accelerator."""
+
+
+def failures_apart(items: Sequence[Any]) -> tuple[dict[int, RowFailure], list[int]]:
+    """Positions of the failures with their reasons, and positions of the rest."""
+    failed = {position: item for position, item in enumerate(items) if isinstance(item, RowFailure)}
+    return failed, [position for position in range(len(items)) if position not in failed]
+
+
+def overlong(tokens: int, longest: int) -> str:
+    """The reason of a row whose prompt leaves no room for a single generated token."""
+    return (
+        f"the prompt has {tokens} tokens and the context holds {longest}, which leaves no room for a response"
+    )

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine without a model, which answers with what was asked: a dry run of a DAG takes seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.base import Completion, EngineInfo, Response, overlong
+from airflow_provider_raybatch.job.request import Request, RowFailure
+
+
+class EchoOptions(ContractModel):
+    """`engine_args` of the echo engine.
+
+    :param seconds_per_token: how long a generated word takes, to imitate a model's pace.
+    :param startup_seconds: how long the engine takes to start.
+    :param max_model_len: words of prompt and completion together; longer prompts fail as they do in vLLM.
+    :param max_num_seqs: requests that are answered at the same time; the others wait.
+    :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
+    :param kill_pattern: a request whose prompt contains this text kills the engine's process, to try out
+        recovery.
+    """
+
+    seconds_per_token: float = Field(default=0.0, ge=0)
+    startup_seconds: float = Field(default=0.0, ge=0)
+    max_model_len: int = Field(default=8192, ge=2)
+    max_num_seqs: int = Field(default=1024, ge=1)
+    fail_pattern: str | None = None
+    kill_pattern: str | None = None
+
+
+class EchoSampling(ContractModel):
+    """The sampling parameters that mean something without a model; vLLM's others are let through."""
+
+    n: int = Field(default=1, ge=1)
+    temperature: float = Field(default=0.0, ge=0)
+    seed: int | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    structured_outputs: dict[str, Any] = Field(default_factory=dict)
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(**{**ContractModel.model_config, "extra": "ignore"})
+
+
+def check(spec: BatchInferenceSpec) -> EchoOptions:
+    """What can be wrong with an echo, found before it starts.
+
+    :raises SpecError: an option or a sampling parameter has a value that it can't have.
+    """
+    _parse("sampling", EchoSampling, spec.sampling)
+    return _parse("engine_args", EchoOptions, spec.engine.args)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """`text` is what comes back, `prompt` all that was asked."""
+
+    text: str
+    prompt: str
+    words: int
+    sampling: EchoSampling
+
+
+class EchoEngine:
+    """Deterministic: the completion is the prompt's last message, cut to `max_tokens` words.
+
+    With structured output ``choice``, it picks one of the choices by a hash of the prompt; with ``json`` or
+    ``json_object``, it answers ``{"echo": <message>}``. Completion i of n > 1 is marked ``#i``. A word counts
+    as a token.
+    """
+
+    def __init__(self, spec: BatchInferenceSpec) -> None:
+        self._options = check(spec)
+        self._sampling = dict(spec.sampling)
+        self._slots = asyncio.Semaphore(self._options.max_num_seqs)
+        time.sleep(self._options.startup_seconds)
+        self.info = EngineInfo(
+            effective_sampling=self._sampling, sizes={"max_num_seqs": self._options.max_num_seqs}
+        )
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        return [self._encode_one(request) for request in requests]
+
+    def _encode_one(self, request: Request) -> _Encoded | RowFailure:
+        if request.messages is not None:
+            texts = [str(message.get("content", "")) for message in request.messages]
+        else:
+            texts = [request.prompt or ""]
+        words = " ".join(texts).split()
+        if len(words) >= self._options.max_model_len:
+            return RowFailure("tokenize", overlong(len(words), self._options.max_model_len))
+        try:
+            sampling = _parse("sampling", EchoSampling, {**self._sampling, **request.sampling})
+        except SpecError as error:
+            return RowFailure("engine", str(error))
+        return _Encoded(texts[-1], " ".join(words), len(words), sampling)
+
+    async def generate(self, encoded: Any) -> Any:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        asked: _Encoded = encoded
+        prompt = asked.prompt
+        if self._options.kill_pattern and self._options.kill_pattern in prompt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._options.fail_pattern and self._options.fail_pattern in prompt:
+            return RowFailure(
+                "engine", f"the echo engine fails requests that contain {self._options.fail_pattern!r}"
+            )
+        completions = tuple(_complete(asked, number) for number in range(asked.sampling.n))
+        async with self._slots:
+            if self._options.seconds_per_token:
+                await asyncio.sleep(
+                    self._options.seconds_per_token * max(c.output_tokens for c in completions)
+                )
+        return Response(completions, input_tokens=asked.words)
+
+    def decode(self, raw: Sequence[Any]) -> list[Response]:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        return list(raw)
+
+    def shutdown(self) -> None:
+        """Nothing to free."""
+
+
+def _complete(asked: _Encoded, number: int) -> Completion:
+    sampling, structured = asked.sampling, asked.sampling.structured_outputs
+    if choices := structured.get("choice"):
+        pick = int(hashlib.sha256(asked.prompt.encode()).hexdigest(), 16)
+        return Completion(str(choices[(pick + number) % len(choices)]), "stop", 1)
+    if structured.get("json") or structured.get("json_object"):
+        return Completion(json.dumps({"echo": asked.text}), "stop", max(1, len(asked.text.split())))
+    words = asked.text.split()
+    if number:
+        words.append(f"#{number}")
+    if sampling.temperature > 0:
+        random.Random(f"{sampling.seed or 0}-{number}-{asked.prompt}").shuffle(words)
+    if sampling.max_tokens is not None and len(words) > sampling.max_tokens:
+        return Completion(" ".join(words[: sampling.max_tokens]), "length", sampling.max_tokens)
+    return Completion(" ".join(words), "stop", len(words))
+
+
+def _parse(field: str, model: type[Model], values: Mapping[str, Any]) -> Model:
+    try:
+        return parse(model, dict(values))
+    except SpecError as error:
+        raise SpecError(f"{field}.{error}") from None

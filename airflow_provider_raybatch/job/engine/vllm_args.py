@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the spec to vLLM's own arguments, checked against what the installed vLLM knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+_MOST_CPU_CACHE = 4 * 1024**3
+_FEW = 15
+
+_OURS = {
+    "model": "model",
+    "detokenize": "the engine, which detokenises in batches",
+    "output_kind": "the engine, which asks for final outputs only",
+}
+
+
+def engine_args(spec: BatchInferenceSpec) -> dict[str, Any]:
+    """Arguments for ``AsyncEngineArgs``. The user's win over every default set here.
+
+    :raises PreflightError: vLLM has no such argument.
+    """
+    from vllm import AsyncEngineArgs
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    for name in spec.engine.args:
+        if name == "model":
+            raise PreflightError(
+                "engine_args: 'model' is set by the operator's argument model; remove it here."
+            )
+        if name not in known:
+            raise PreflightError(
+                f"engine_args: vLLM {_version()} has no argument {name!r}{_meant(name, known)}."
+            )
+    defaults: dict[str, Any] = {
+        "model": spec.model.name,
+        "disable_log_stats": False,
+        "enable_log_requests": False,
+    }
+    if spec.engine.gpus_per_replica > 1:
+        # Ray reserves the replica's GPUs on one node, so vLLM's own processes see exactly these.
+        defaults["distributed_executor_backend"] = "mp"
+    if _on_cpu():
+        defaults.update(cpu_defaults(spec.engine.args))
+    return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine.args}
+
+
+def cpu_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What vLLM's CPU build needs to start beside Ray on an ordinary machine.
+
+    :param given: the user's engine arguments.
+    """
+    import psutil  # vLLM brings it; a cluster without vLLM need not have it
+
+    # torch.compile takes minutes of CPU time that a small CPU job never earns back.
+    defaults: dict[str, Any] = {"enforce_eager": True}
+    # vLLM would take 92 % of a memory node that it shares with Ray, and not start where that is not free.
+    if "gpu_memory_utilization" not in given and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+        defaults["kv_cache_memory_bytes"] = min(_MOST_CPU_CACHE, psutil.virtual_memory().available // 5)
+    return defaults
+
+
+def sampling_params(values: Mapping[str, Any]) -> Any:
+    """VLLM's ``SamplingParams``, with `structured_outputs` given as a plain ``dict``.
+
+    :raises ValueError: vLLM refuses a value.
+    :raises PreflightError: vLLM has no such parameter.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    check_sampling_names(values)
+    given = dict(values)
+    structured = given.get("structured_outputs")
+    try:
+        if isinstance(structured, Mapping):
+            given["structured_outputs"] = StructuredOutputsParams(**structured)
+        return SamplingParams(**given)
+    except Exception as error:  # which class it is differs between vLLM's versions
+        raise ValueError(str(error)) from error
+
+
+def check_sampling_names(values: Mapping[str, Any]) -> None:
+    """:raises PreflightError: vLLM has no such sampling parameter, or it is not the user's to set."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    for name in values:
+        if name in _OURS:
+            raise PreflightError(f"sampling: {name!r} is set by {_OURS[name]}; remove it.")
+    _check_names("sampling", values, set(inspect.signature(SamplingParams).parameters))
+    structured = values.get("structured_outputs")
+    if isinstance(structured, Mapping):
+        # vLLM itself passes over names that it doesn't know in here.
+        known = {field.name for field in dataclasses.fields(StructuredOutputsParams)}
+        _check_names("sampling: structured_outputs", structured, known)
+
+
+def _check_names(where: str, values: Mapping[str, Any], known: set[str]) -> None:
+    for name in values:
+        if name not in known or name.startswith("_"):
+            raise PreflightError(
+                f"{where}: vLLM {_version()} has no parameter {name!r}{_meant(name, known)}."
+            )
+
+
+def _meant(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}"
+    names = sorted(one for one in known if not one.startswith("_"))
+    return (
+        f" (it has {', '.join(names)})" if len(names) < _FEW else "; see vLLM's documentation for its names"
+    )
+
+
+def _version() -> str:
+    import vllm
+
+    return str(vllm.__version__)
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())

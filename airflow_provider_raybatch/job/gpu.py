@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU utilisation as NVIDIA's driver reports it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class GpuMeter:
+    """Running mean over the GPUs this process may see. Without NVML or a GPU it stays ``None``."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._nvml: Any = None
+        self._sum = 0.0
+        self._samples = 0
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+        except (ImportError, OSError, RuntimeError):
+            return
+        except Exception as error:
+            if type(error).__name__.startswith("NVMLError"):
+                return
+            raise
+        self._nvml = pynvml
+        self._handles = [self._handle(name) for name in _visible(pynvml.nvmlDeviceGetCount())]
+
+    def _handle(self, name: str) -> Any:
+        if name.isdigit():
+            return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
+        return self._nvml.nvmlDeviceGetHandleByUUID(name)
+
+    def sample(self) -> None:
+        """Take one reading of each GPU."""
+        if self._handles:
+            readings = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in self._handles]
+            self._sum += sum(readings) / len(readings)
+            self._samples += 1
+
+    @property
+    def mean(self) -> float | None:
+        """Mean utilisation so far, 0 to 100."""
+        return round(self._sum / self._samples, 1) if self._samples else None
+
+
+def _visible(count: int) -> list[str]:
+    import os
+
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return [str(number) for number in range(count)]
+    return [name for name in listed.split(",") if name.strip()]

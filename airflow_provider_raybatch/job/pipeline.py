@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Ray Data pipeline, and the watch over it.
+
+The Dataset holds work, not rows: each row of it describes a chunk of the source. One map over it with a pool
+of replicas is the whole pipeline, so a cluster that can hold the replicas can run the job; there is no other
+stage to starve or to wait for. Ray Data gives what it is good at: the actor pool, restarts, retries and
+back-pressure.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+import ray.data
+
+from airflow_provider_raybatch.contract.events import Phase, Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.plan import Plan
+from airflow_provider_raybatch.job.progress import Tracker
+from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.replica import Done, Job, Replica, WorkItem
+
+_POLL = 0.5
+_PROGRESS_EVERY = 10.0
+_STARTING_EVERY = 30.0
+
+
+@dataclass
+class Ran:
+    """What the run left: finished work and the replicas' last words."""
+
+    done: list[Done] = field(default_factory=list)
+    reports: list[ReplicaReport] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    last_row: float = 0.0
+
+    def add(self, done: Done) -> None:
+        """Count a finished work item."""
+        self.done.append(done)
+        self.last_row = time.time()
+        for stage, spent in done.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+
+Check = Callable[[Progress], None]
+"""Called with each reading; raises to end the run."""
+
+
+def run(
+    job: Job,
+    plan: Plan,
+    items: Sequence[WorkItem],
+    tracker: Tracker,
+    say: Callable[[Phase | Progress], None],
+    check: Check,
+) -> Ran:
+    """Do all work items.
+
+    :param say: told the progress every few seconds.
+    :param check: judges each reading.
+    :raises RaybatchError: what `check` raises, or that nothing moved for `no_progress_timeout`.
+    """
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    board = ray.remote(num_cpus=0, max_concurrency=4)(Board).remote()
+    ran, failure = Ran(), _Failure()
+    stages = _dataset(job, plan, items, board)
+    worker = threading.Thread(target=_consume, args=(stages, ran, failure), daemon=True)
+    worker.start()
+    began = said = time.time()
+    while worker.is_alive():
+        worker.join(_POLL)
+        ran.reports = _reports(job, board, ran.done)
+        now = time.time()
+        progress = tracker.update(ran.reports, len(ran.done), now)
+        check(progress)
+        if now - said >= _PROGRESS_EVERY and (
+            progress.done > progress.resumed or now - said >= _STARTING_EVERY
+        ):
+            started = progress.done > progress.resumed
+            say(progress if started else _starting(ran.reports, plan, now - began))
+            said = now
+        _check_moving(job, tracker, ran.reports, plan, now)
+    ran.reports = _reports(job, board, ran.done)
+    failure.throw(ran.reports)
+    say(tracker.update(ran.reports, len(ran.done), time.time()))
+    return ran
+
+
+def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
+    ready = sum(report.state == "ready" for report in reports)
+    message = f"{ready} of {plan.replicas} engines ready after {seconds:.0f} s, no row finished yet"
+    return Phase(phase="starting", message=message)
+
+
+class _Failure:
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def throw(self, reports: Sequence[ReplicaReport]) -> None:
+        """Raise what ended the run: in a replica's own words, if it could still say them."""
+        if self.error is None:
+            return
+        told = next((report.failure for report in reports if report.failure is not None), None)
+        if told is None:
+            raise self.error
+        raise RaybatchError(told[1], FailureClass(told[0])) from self.error
+
+
+def _dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.data.Dataset:
+    if job.spec.engine.kind == ray_data_llm.NAME:
+        return ray_data_llm.dataset(job, plan, items)
+    return dataset(job, plan, items, board)
+
+
+def _consume(stages: ray.data.Dataset, ran: Ran, failure: _Failure) -> None:
+    try:
+        for row in stages.iter_rows():
+            ran.add(Done.from_json(row["done"]))
+    except BaseException as error:  # handed to the main thread, which diagnoses it
+        failure.error = error
+
+
+def dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.data.Dataset:
+    """The Dataset of work, mapped by replicas. Lazy: nothing runs until it is consumed."""
+    work = ray.data.from_items([{"item": item.as_json()} for item in items], override_num_blocks=len(items))
+    restarts = job.spec.engine.max_restarts
+    options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": restarts, "max_task_retries": restarts}
+    if plan.spans_nodes:
+        options["ray_remote_args_fn"] = functools.partial(_over_nodes, plan)
+    else:
+        options["num_gpus"] = plan.gpus
+        if plan.accelerator_type:
+            options["accelerator_type"] = plan.accelerator_type
+    # Ray 2.60 deprecates free-form remote options, but neither 2.56 nor 2.60 has named ones for restarts.
+    warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
+    return work.map_batches(
+        Replica,
+        fn_constructor_args=(job, board),
+        batch_size=1,
+        batch_format="numpy",
+        compute=ray.data.ActorPoolStrategy(
+            size=plan.replicas, max_tasks_in_flight_per_actor=2 * plan.chunks_in_flight
+        ),
+        max_concurrency=plan.chunks_in_flight,
+        **options,
+    )
+
+
+def _over_nodes(plan: Plan) -> dict[str, Any]:
+    """A placement group of one bundle a GPU, wherever they are.
+
+    The replica takes the CPU of the first bundle and no GPU; vLLM's Ray executor, started inside the group,
+    finds the bundles and puts a worker on each GPU.
+    """
+    from ray.util import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    bundle = {"GPU": 1.0}
+    if plan.accelerator_type:
+        bundle[f"accelerator_type:{plan.accelerator_type}"] = 0.001
+    group = placement_group([{**bundle, "CPU": plan.cpus}, *[bundle] * (plan.gpus - 1)], strategy="PACK")
+    return {
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(
+            group, placement_group_capture_child_tasks=True
+        )
+    }
+
+
+def _reports(job: Job, board: Any, done: Sequence[Done]) -> list[ReplicaReport]:
+    """The latest word of each replica: from the board, or with a finished chunk where that is further."""
+    if job.spec.engine.kind == ray_data_llm.NAME:
+        return ray_data_llm.report(job, done)
+    reports = ray.get(board.snapshot.remote(), timeout=60)
+    latest = {report["replica"]: ReplicaReport(**report) for report in reports}
+    for one in done:
+        known = latest.get(one.report.replica)
+        if known is None or known.rows < one.report.rows:
+            latest[one.report.replica] = one.report
+    return list(latest.values())
+
+
+def _check_moving(
+    job: Job, tracker: Tracker, reports: Sequence[ReplicaReport], plan: Plan, now: float
+) -> None:
+    longest = job.spec.limits.no_progress_timeout
+    if now - tracker.last_change <= longest:
+        return
+    ready = sum(report.state == "ready" for report in reports)
+    starting = len(reports) - ready
+    if not reports:
+        available = ", ".join(
+            f"{amount:g} {name}"
+            for name, amount in sorted(ray.available_resources().items())
+            if name in ("CPU", "GPU")
+        )
+        where = f"no replica has started; free on the cluster: {available or 'nothing'}"
+    elif starting:
+        where = f"{starting} of {plan.replicas} replicas are still starting their engine"
+    else:
+        where = f"{ready} replicas are ready, but no row of theirs finishes"
+    raise RaybatchError(
+        f"no_progress_timeout: nothing moved for {longest:g} s ({where}); raise no_progress_timeout if that "
+        "is expected.",
+        FailureClass.STALLED,
+    )

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every size of a job, derived from data, model and cluster, each with its reason.
+
+Pure: no cluster needed to test it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+_GPU_SEQUENCES, _CPU_SEQUENCES = 1024, 256
+"""`max_num_seqs` as vLLM's LLM() takes it on a large GPU (an H200, vLLM 0.26) and on a CPU."""
+_IN_FLIGHT_FACTOR = 4
+_SHORT_RESPONSE = 64
+_SHORT_CHUNK, _LONG_CHUNK = 512, 128
+_CHUNKS_PER_REPLICA = 8
+_LARGEST_CHUNK, _MOST_CHUNKS = 4096, 20_000
+_FEWEST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs where, and how much at once.
+
+    :param replicas: engines side by side.
+    :param cpus: CPUs each replica reserves.
+    :param gpus: GPUs each replica reserves, all on one node unless `spans_nodes`.
+    :param rows_per_chunk: rows that are read, tokenised and written together.
+    :param chunks_in_flight: chunks a replica works on at once.
+    :param reasons: why each value is what it is, by name.
+    :param spans_nodes: whether a replica's GPUs may lie on several nodes (vLLM's Ray executor).
+    """
+
+    replicas: int
+    cpus: float
+    gpus: int
+    accelerator_type: str | None
+    rows_per_chunk: int
+    chunks_in_flight: int
+    reasons: dict[str, str]
+    spans_nodes: bool = False
+
+    def shown(self) -> dict[str, object]:
+        """For the log and the manifest: each value with its reason."""
+        values = {
+            "replicas": self.replicas,
+            "cpus_per_replica": self.cpus,
+            "gpus_per_replica": self.gpus,
+            "rows_per_chunk": self.rows_per_chunk,
+            "chunks_in_flight": self.chunks_in_flight,
+        }
+        return {
+            name: {"value": value, "reason": self.reasons.get(name, "")} for name, value in values.items()
+        }
+
+    def sentence(self, rows: int) -> str:
+        """What is about to start, for the log.
+
+        :param rows: rows to be done.
+        """
+        gpus = f" with {self.gpus} GPU{'s' if self.gpus > 1 else ''} each" if self.gpus else " on CPU"
+        return (
+            f"starting {self.replicas} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
+            f"({self.reasons['replicas']}) for {rows:,} rows; {self.rows_per_chunk} rows a chunk "
+            f"({self.reasons['rows_per_chunk']}), {self.chunks_in_flight} chunks in flight"
+        )
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a cluster has.
+
+    :param nodes: resource totals per node, as Ray names them.
+    :param ceiling: what the autoscaler may reach in all, ``None`` if unknown or without one.
+    """
+
+    nodes: tuple[dict[str, float], ...]
+    ceiling: dict[str, float] | None = None
+
+    def total(self, resource: str) -> float:
+        """Sum over the nodes that are there now."""
+        return sum(node.get(resource, 0.0) for node in self.nodes)
+
+    def places(self, spans_nodes: bool) -> tuple[dict[str, float], ...]:
+        """Where replicas can be put: each node, or all GPU nodes as one where a replica may span several."""
+        if not spans_nodes:
+            return self.nodes
+        pool: dict[str, float] = {}
+        for node in self.nodes:
+            if node.get("GPU", 0.0):
+                pool.update({name: pool.get(name, 0.0) + amount for name, amount in node.items()})
+        return (pool,)
+
+
+def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
+    """The plan for `rows` rows on `cluster`.
+
+    :param rows: rows still to be done.
+    """
+    reasons: dict[str, str] = {}
+    gpus = _gpus(spec, cluster, reasons)
+    cpus = _cpus(spec, cluster, gpus, reasons)
+    replicas = _replicas(spec, rows, cluster, cpus, gpus, reasons)
+    chunk = _rows_per_chunk(spec, rows, replicas, reasons)
+    in_flight = _chunks_in_flight(spec, gpus, chunk, reasons)
+    return Plan(
+        replicas,
+        cpus,
+        gpus,
+        spec.engine.accelerator_type,
+        chunk,
+        in_flight,
+        reasons,
+        _spans_nodes(spec, gpus),
+    )
+
+
+def _spans_nodes(spec: BatchInferenceSpec, gpus: int) -> bool:
+    return gpus > 1 and spec.engine.args.get("distributed_executor_backend") == "ray"
+
+
+def _gpus(spec: BatchInferenceSpec, cluster: Cluster, reasons: dict[str, str]) -> int:
+    if spec.engine.kind == "echo":
+        reasons["gpus_per_replica"] = "the echo engine has no model"
+        return 0
+    ceiling = (cluster.ceiling or {}).get("GPU", 0.0)
+    if (
+        cluster.total("GPU") == 0
+        and ceiling == 0
+        and spec.engine.accelerator_type is None
+        and spec.engine.gpus_per_replica == 1
+    ):
+        reasons["gpus_per_replica"] = "the cluster has no GPU, so vLLM runs on CPUs"
+        return 0
+    reasons["gpus_per_replica"] = "tensor_parallel_size times pipeline_parallel_size"
+    return spec.engine.gpus_per_replica
+
+
+def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int, reasons: dict[str, str]) -> float:
+    if spec.engine.num_cpus is not None:
+        reasons["cpus_per_replica"] = "set by num_cpus"
+        return spec.engine.num_cpus
+    if gpus:
+        smallest = min(
+            (node.get("CPU", 0.0) for node in cluster.nodes if node.get("GPU", 0.0) >= gpus), default=1.0
+        )
+        per_node = max((node.get("GPU", 0.0) // gpus for node in cluster.nodes), default=1.0) or 1.0
+        if 0 < smallest < per_node:
+            reasons["cpus_per_replica"] = f"a GPU node has only {smallest:g} CPUs for {per_node:g} replicas"
+            return smallest / per_node
+    reasons["cpus_per_replica"] = "a replica's own process; tokenising takes what is idle besides"
+    return 1.0
+
+
+def _replicas(
+    spec: BatchInferenceSpec, rows: int, cluster: Cluster, cpus: float, gpus: int, reasons: dict[str, str]
+) -> int:
+    if spec.engine.replicas is not None:
+        reasons["replicas"] = "set by replicas"
+        return spec.engine.replicas
+    if not gpus:
+        reasons["replicas"] = "one is enough without GPUs: it uses all idle CPUs of its node"
+        return 1
+    places = cluster.places(_spans_nodes(spec, gpus))
+    fits = int(sum(_per_node(place, cpus, gpus, spec.engine.accelerator_type) for place in places))
+    if fits == 0:
+        reasons["replicas"] = "no node holds a replica yet; one is asked of the autoscaler"
+        return 1
+    useful = max(1, math.ceil(rows / _FEWEST_ROWS))
+    reasons["replicas"] = f"the cluster's nodes hold {fits}" + (
+        f", the rows feed {useful}" if useful < fits else ""
+    )
+    return min(fits, useful)
+
+
+def _per_node(node: dict[str, float], cpus: float, gpus: int, accelerator_type: str | None) -> float:
+    if accelerator_type is not None and f"accelerator_type:{accelerator_type}" not in node:
+        return 0
+    return min(node.get("GPU", 0.0) // gpus, node.get("CPU", 0.0) // cpus)
+
+
+def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int, reasons: dict[str, str]) -> int:
+    if spec.engine.batch_size is not None:
+        reasons["rows_per_chunk"] = "set by batch_size"
+        return spec.engine.batch_size
+    longest = spec.sampling.get("max_tokens")
+    short = isinstance(longest, int) and longest <= _SHORT_RESPONSE
+    wanted = _SHORT_CHUNK if short else _LONG_CHUNK
+    balanced = math.ceil(rows / (replicas * _CHUNKS_PER_REPLICA))
+    chunk = max(_FEWEST_ROWS, min(wanted, balanced), min(_LARGEST_CHUNK, math.ceil(rows / _MOST_CHUNKS)))
+    reasons["rows_per_chunk"] = (
+        f"{wanted} for {'short' if short else 'long'} responses"
+        if chunk == wanted
+        else f"the driver keeps track of at most {_MOST_CHUNKS:,} chunks"
+        if chunk > wanted
+        else f"{_CHUNKS_PER_REPLICA} chunks a replica, so that none idles at the end"
+    )
+    return chunk
+
+
+def _chunks_in_flight(spec: BatchInferenceSpec, gpus: int, chunk: int, reasons: dict[str, str]) -> int:
+    if spec.engine.rows_in_flight is not None:
+        reasons["chunks_in_flight"] = "set by rows_in_flight"
+        return max(1, math.ceil(spec.engine.rows_in_flight / chunk))
+    sequences = spec.engine.args.get("max_num_seqs")
+    if not isinstance(sequences, int) or sequences < 1:
+        sequences = _GPU_SEQUENCES if gpus else _CPU_SEQUENCES
+    reasons["chunks_in_flight"] = (
+        f"{_IN_FLIGHT_FACTOR} times {sequences} sequences, so that chunks that end together leave no gap"
+    )
+    return max(2, math.ceil(_IN_FLIGHT_FACTOR * sequences / chunk))

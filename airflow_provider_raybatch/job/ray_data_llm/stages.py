@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands before and after Ray's processor: plain functions for ``map_batches`` and ``map``.
+
+A row travels with its ordinal and, pickled, its input columns, which Ray's stages therefore can't touch or
+collide with. A row that fails before the engine carries its failure in ``__inference_error__``, the column by
+which Ray's stages pass it over; every row has that column, since a null in it would silently skip whole
+blocks.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.job import parts
+from airflow_provider_raybatch.job.board import ReplicaReport
+from airflow_provider_raybatch.job.engine.base import Completion, Response
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.job.json_check import checked
+from airflow_provider_raybatch.job.ray_data_llm.variants import Variant, variant
+from airflow_provider_raybatch.job.replica import Done, Job, WorkItem
+from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.source.reading import BadRow, Reader
+from airflow_provider_raybatch.job.source.table import table_of
+
+ERROR = "__inference_error__"
+CARRIED = "carried"
+
+
+def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
+    """Work items to rows with requests."""
+    kind = variant(job.spec)
+    reader = Reader(job.listing, needed_columns(job.spec), job.credentials)
+    render = renderer(job.spec)
+    for document in batch["item"]:
+        item = WorkItem.from_json(str(document))
+        rows = reader.read(item.chunk)
+        positions = [position for position in range(len(rows)) if position not in set(item.skip)]
+        chosen = [rows.rows[position] for position in positions]
+        requests = render_all(render, chosen)
+        encoded = _encoded(job, kind, requests)
+        inputs = rows.columns().take(pa.array(positions, pa.int64())).to_pylist()
+        out: list[dict[str, Any]] = []
+        for position, row, columns, request, ids in zip(
+            positions, chosen, inputs, requests, encoded, strict=True
+        ):
+            failure = next((made for made in (request, ids) if isinstance(made, RowFailure)), None)
+            asked = request if failure is None and isinstance(request, Request) else None
+            shown = (
+                row.text
+                if isinstance(row, BadRow)
+                else request.as_json()
+                if isinstance(request, Request)
+                else ""
+            )
+            carried = {
+                "ordinal": item.chunk.ordinal + position,
+                "row": columns,
+                "request": shown,
+                "at": time.time(),
+            }
+            out.append({
+                CARRIED: pickle.dumps(carried),
+                ERROR: json.dumps([failure.step, failure.reason]) if failure else "",
+                **kind.columns(asked, ids if asked is not None and isinstance(ids, list) else None),
+            })
+        if out:
+            yield {name: [row[name] for row in out] for name in out[0]}
+
+
+def _encoded(
+    job: Job, kind: Variant, requests: list[Request | RowFailure]
+) -> list[list[int] | RowFailure | None]:
+    encoded: list[list[int] | RowFailure | None] = [None] * len(requests)
+    places = [place for place, request in enumerate(requests) if isinstance(request, Request)]
+    for place in places:
+        request = requests[place]
+        if isinstance(request, Request) and request.sampling:
+            encoded[place] = RowFailure("template", "sampling per row needs engine 'vllm'")
+    if kind.needs_tokens:
+        places = [place for place in places if encoded[place] is None]
+        chat = _chat_encoder(
+            job.spec.model.name, job.spec.model.chat_template, json.dumps(job.spec.model.chat_template_kwargs)
+        )
+        asked = [request for place in places if isinstance(request := requests[place], Request)]
+        for place, ids in zip(places, chat.encode(asked), strict=True):
+            encoded[place] = ids
+    return encoded
+
+
+@functools.lru_cache(maxsize=4)
+def _chat_encoder(model: str, template: str | None, kwargs: str) -> ChatEncoder:
+    """Once a worker process: loading a tokeniser takes seconds."""
+    from transformers import AutoTokenizer
+
+    return ChatEncoder(AutoTokenizer.from_pretrained(model), template, json.loads(kwargs))
+
+
+def before(row: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The processor's preprocess: payloads that travelled as text become what the stage takes."""
+    if "body" not in row:
+        return {ERROR: row[ERROR]}
+    body = json.loads(row["body"])
+    if kind == "ServeDeploymentProcessorConfig":
+        chat = "messages" in body
+        return {
+            ERROR: row[ERROR],
+            "method": "chat" if chat else "completions",
+            "dtype": "ChatCompletionRequest" if chat else "CompletionRequest",
+            "request_kwargs": body,
+        }
+    return {ERROR: row[ERROR], "payload": body}
+
+
+def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
+    """After the processor, every row in one schema, whatever Ray's stages added, dropped or left null."""
+    error = row.get(ERROR) or ""
+    result = _failure(error) if error else variant(job.spec).response(row)
+    if isinstance(result, Response):
+        result = checked(result, job.spec, {})
+    if isinstance(result, RowFailure):
+        settled = {"failure": json.dumps([result.step, result.reason]), "response": ""}
+    else:
+        settled = {"failure": "", "response": json.dumps(_plain(result))}
+    return {CARRIED: row[CARRIED], **settled}
+
+
+def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
+    """Settled rows to a part."""
+    outcomes, inputs, asked_at = [], [], []
+    for row in batch.to_pylist():
+        carried = pickle.loads(row[CARRIED])
+        result: Response | RowFailure
+        if row["failure"]:
+            result = RowFailure(*json.loads(row["failure"]))
+        else:
+            result = _response(json.loads(row["response"]))
+        outcomes.append(
+            parts.Outcome(carried["ordinal"], result, carried["request"] if row["failure"] else "")
+        )
+        inputs.append(carried["row"])
+        asked_at.append(carried["at"])
+    first = min(outcome.ordinal for outcome in outcomes)
+    part = parts.write(
+        job.folder,
+        f"{job.part_folder}/{first:012d}-{len(outcomes):06d}.parquet",
+        table_of(inputs),
+        outcomes,
+        job.spec.keeps_completions,
+    )
+    good = [outcome.result for outcome in outcomes if isinstance(outcome.result, Response)]
+    report = ReplicaReport(
+        replica=f"part-{first}",
+        node="",
+        state="ready",
+        rows=len(outcomes),
+        errors=len(outcomes) - len(good),
+        input_tokens=sum(response.input_tokens for response in good),
+        output_tokens=sum(sum(c.output_tokens for c in response.completions) for response in good),
+        first_request=min(asked_at),
+    )
+    return {"done": [Done(part, {}, report).as_json()]}
+
+
+def _failure(error: str) -> RowFailure:
+    try:
+        step, reason = json.loads(error)
+    except (ValueError, TypeError):
+        return RowFailure("engine", error[:1000])
+    return RowFailure(str(step), str(reason))
+
+
+def _plain(response: Response) -> dict[str, Any]:
+    completions = [[c.text, c.finish_reason, c.output_tokens] for c in response.completions]
+    return {"completions": completions, "input": response.input_tokens, "cached": response.cached_tokens}
+
+
+def _response(plain: Mapping[str, Any]) -> Response:
+    completions = tuple(Completion(text, reason, tokens) for text, reason, tokens in plain["completions"])
+    return Response(completions, plain["input"], plain["cached"])

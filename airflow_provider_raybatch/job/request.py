@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a row to what is asked of the model."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.prompt import (
+    FunctionPrompt,
+    MessagesColumnPrompt,
+    MessagesPrompt,
+    PromptColumnPrompt,
+    TemplatePrompt,
+)
+from airflow_provider_raybatch.contract.row_template import RowTemplate, RowTemplateError, as_text
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+_LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one row asks. Exactly one of `messages` (a chat) and `prompt` (raw text) is set.
+
+    :param sampling: vLLM sampling parameters of this row, merged over the job's by the engine.
+    """
+
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        """For the dead letter."""
+        content = {"messages": self.messages, "prompt": self.prompt, "sampling": dict(self.sampling) or None}
+        return json.dumps(
+            {name: value for name, value in content.items() if value is not None},
+            ensure_ascii=False,
+            default=str,
+        )
+
+
+@dataclass(frozen=True)
+class RowFailure:
+    """Why a row has no response.
+
+    :param step: ``read``, ``template``, ``tokenize``, ``engine`` or ``parse``.
+    """
+
+    step: str
+    reason: str
+
+    @classmethod
+    def of(cls, step: str, error: BaseException) -> RowFailure:
+        """From an exception: its class where that says more than the text alone, and its text, cut."""
+        text = (
+            str(error)
+            if isinstance(error, (RowTemplateError, RenderError, RaybatchError))
+            else f"{type(error).__name__}: {error}"
+        )
+        return cls(step, text[:_LONGEST_REASON])
+
+
+class RenderError(ValueError):
+    """A row makes no request."""
+
+
+Render = Callable[[Mapping[str, Any]], Request]
+
+
+def renderer(spec: BatchInferenceSpec) -> Render:
+    """The function that turns a row into a request.
+
+    :raises PreflightError: a user's function can't be imported.
+    """
+    base, outputs, column = _prompt_renderer(spec), spec.output_columns, spec.sampling_column
+
+    def render(row: Mapping[str, Any]) -> Request:
+        # JSONL has no header, so a later row may have a column that preflight could not see.
+        taken = next((name for name in outputs if name in row), None)
+        if taken is not None:
+            raise RenderError(
+                f"the row has a column {taken!r}, which is also an output column; set output_prefix"
+            )
+        request = base(row)
+        if column is None:
+            return request
+        merged = {**request.sampling, **_sampling_of(row.get(column), column)}
+        return Request(request.messages, request.prompt, merged)
+
+    return render
+
+
+def needed_columns(spec: BatchInferenceSpec) -> list[str] | None:
+    """Columns that rendering reads; ``None`` means all, since a user's function may read any."""
+    if isinstance(spec.prompt, FunctionPrompt):
+        return None
+    extra = [spec.sampling_column] if spec.sampling_column else []
+    return list(dict.fromkeys([*spec.prompt.columns(), *extra]))
+
+
+def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure]:
+    """Render rows; one that fails gives its failure, the others go on."""
+    out: list[Request | RowFailure] = []
+    for row in rows:
+        if not isinstance(row, dict):
+            out.append(RowFailure("read", row.reason))
+            continue
+        try:
+            out.append(render(row))
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            out.append(RowFailure.of("template", error))
+    return out
+
+
+def _prompt_renderer(spec: BatchInferenceSpec) -> Render:
+    prompt = spec.prompt
+    if isinstance(prompt, TemplatePrompt):
+        return _template_renderer(prompt)
+    if isinstance(prompt, MessagesPrompt):
+        templates = [(message.role, RowTemplate(message.content)) for message in prompt.messages]
+        return lambda row: Request(
+            messages=[{"role": role, "content": template.render(row)} for role, template in templates]
+        )
+    if isinstance(prompt, MessagesColumnPrompt):
+        return _messages_column_renderer(prompt)
+    if isinstance(prompt, PromptColumnPrompt):
+        column = prompt.column
+        return lambda row: Request(prompt=_not_empty(as_text(column, row), column))
+    return _function_renderer(prompt)
+
+
+def _template_renderer(prompt: TemplatePrompt) -> Render:
+    user, system = RowTemplate(prompt.template), _system(prompt.system_prompt)
+
+    def render(row: Mapping[str, Any]) -> Request:
+        return Request(messages=[*system(row), {"role": "user", "content": user.render(row)}])
+
+    return render
+
+
+def _messages_column_renderer(prompt: MessagesColumnPrompt) -> Render:
+    column, system = prompt.column, _system(prompt.system_prompt)
+
+    def render(row: Mapping[str, Any]) -> Request:
+        return Request(messages=[*system(row), *messages_of(row.get(column), f"column {column!r}")])
+
+    return render
+
+
+def _function_renderer(prompt: FunctionPrompt) -> Render:
+    function, system = load_function(prompt.function), _system(prompt.system_prompt)
+
+    def render(row: Mapping[str, Any]) -> Request:
+        made = function(dict(row))
+        if isinstance(made, str):
+            return Request(messages=[*system(row), {"role": "user", "content": made}])
+        if isinstance(made, dict) and isinstance(made.get("prompt"), str):
+            if not made["prompt"]:
+                raise RenderError(f"what {prompt.function} returned is an empty prompt")
+            return Request(prompt=made["prompt"], sampling=_sampling_of(made.get("sampling"), "sampling"))
+        if isinstance(made, dict) and "messages" in made:
+            messages = messages_of(made["messages"], f"{prompt.function} returned messages which")
+            return Request([*system(row), *messages], None, _sampling_of(made.get("sampling"), "sampling"))
+        return Request(messages=[*system(row), *messages_of(made, f"what {prompt.function} returned")])
+
+    return render
+
+
+def load_function(path: str) -> Callable[[dict[str, Any]], Any]:
+    """Import a user's function.
+
+    :raises PreflightError: the module can't be imported, or has no such function.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
+        raise PreflightError(
+            f"prompt_function: {path!r} can't be imported on the cluster ({type(error).__name__}: {error}); "
+            "add what it needs to runtime_env, and keep it out of the DAG file."
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise PreflightError(
+            f"prompt_function: module {module_name!r} has no function {name!r}; check the import path."
+        )
+    return function  # type: ignore[no-any-return]  # callable() narrows Any only to Any
+
+
+def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
+    """A chat out of a column's value: a list of messages, or that list as a JSON string.
+
+    :raises RenderError: it is none.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise RenderError(f"{what} is a string, but no JSON list of messages ({error})") from None
+    if value is None:
+        raise RenderError(f"{what} is null")
+    if not isinstance(value, list):
+        raise RenderError(f"{what} is {type(value).__name__}, not a list of messages")
+    if not value:
+        raise RenderError(f"{what} has no message in it")
+    messages = []
+    for message in value:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise RenderError(f"{what} has a message without a role")
+        # Arrow gives every struct of a column all fields; an absent one comes as None.
+        messages.append({name: inner for name, inner in message.items() if inner is not None})
+        if "content" not in messages[-1] and "tool_calls" not in messages[-1]:
+            raise RenderError(f"{what} has a message without content")
+    return messages
+
+
+def _system(text: str | None) -> Callable[[Mapping[str, Any]], list[dict[str, Any]]]:
+    if not text:
+        return lambda row: []
+    template = RowTemplate(text)
+    return lambda row: [{"role": "system", "content": template.render(row)}]
+
+
+def _sampling_of(value: Any, what: str) -> dict[str, Any]:
+    if value is None or value == "":
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise RenderError(f"{what} is a string, but no JSON object ({error})") from None
+    if not isinstance(value, dict):
+        raise RenderError(f"{what} is {type(value).__name__}, not an object of sampling parameters")
+    return {name: inner for name, inner in value.items() if inner is not None}
+
+
+def _not_empty(text: str, column: str) -> str:
+    if not text:
+        raise RenderError(f"column {column!r} is empty")
+    return text

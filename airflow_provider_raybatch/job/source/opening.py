@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open a source file for random access, wherever it lies and however it is compressed."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+import shutil
+import tempfile
+import threading
+import zlib
+from collections import defaultdict
+from typing import IO, BinaryIO
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.location import local_path
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.source import web
+from airflow_provider_raybatch.job.source.listing import SourceFile
+from airflow_provider_raybatch.job.storage import Folder, S3Folder, folder
+from airflow_provider_raybatch.job.storage_errors import StorageError
+
+_SPOOLS: dict[tuple[str, str], IO[bytes]] = {}
+_FILE_LOCKS: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+
+
+def open_file(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
+    """The decompressed content, seekable.
+
+    Compressed files and files behind ``https://`` are unpacked into a scratch file once a process, since
+    neither allows random access; the scratch file goes when the process ends.
+
+    :raises PreflightError: the file is not what its extension says.
+    :raises StorageError: it can't be read, or is no longer what was listed.
+    """
+    if not web.is_url(file.uri) and file.compression is None:
+        return _open_plain(file, credentials)
+    key = (file.uri, file.version)
+    with _FILE_LOCKS[key]:
+        if key not in _SPOOLS:
+            _SPOOLS[key] = _spool(file, credentials)
+    return pathlib.Path(_SPOOLS[key].name).open("rb")
+
+
+def changed(file: SourceFile) -> StorageError:
+    """The error of a file that was replaced since it was listed."""
+    return StorageError(f"source: {file.uri} changed while the job ran; run the task again.")
+
+
+def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
+    spool = tempfile.NamedTemporaryFile(prefix="raybatch-")  # noqa: SIM115 - lives as long as the process
+    if web.is_url(file.uri) and file.compression is None:
+        web.fetch(file.uri, spool)
+    elif web.is_url(file.uri):
+        with tempfile.TemporaryFile() as packed:
+            web.fetch(file.uri, packed)
+            packed.seek(0)
+            _unpack(file, packed, spool)
+    else:
+        with _open_plain(file, credentials) as packed_file:
+            _unpack(file, packed_file, spool)
+    spool.flush()
+    return spool
+
+
+def _open_plain(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
+    place: Folder
+    if file.uri.startswith("s3://"):
+        bucket, _, path = file.uri[5:].partition("/")
+        place = S3Folder(bucket, "", credentials)
+    else:
+        place, path = folder("/"), local_path(file.uri).lstrip("/")
+    found = place.head(path)
+    # A disk's modification time is not compared: not every network file system shows all nodes the same.
+    if (
+        found is None
+        or found.size != file.size
+        or (isinstance(place, S3Folder) and found.version != file.version)
+    ):
+        raise changed(file)
+    return place.open(path)
+
+
+def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
+    try:
+        if file.compression == "gzip":
+            with gzip.open(packed) as unpacked:
+                shutil.copyfileobj(unpacked, into)
+        else:
+            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as unpacked:
+                shutil.copyfileobj(unpacked, into)
+    except (OSError, EOFError, zlib.error) as error:
+        raise PreflightError(
+            f"source: {file.uri} can't be unpacked as {file.compression} ({error}); check it, or rename it "
+            "if it is not compressed."
+        ) from error

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read one chunk: its rows for the prompt, and its columns for the dataset."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.source import csv_text
+from airflow_provider_raybatch.job.source.chunks import Chunk, text_start
+from airflow_provider_raybatch.job.source.listing import Listing, SourceFile
+from airflow_provider_raybatch.job.source.opening import changed, open_file
+from airflow_provider_raybatch.job.source.table import plain_schema, table_of
+from airflow_provider_raybatch.job.source.text_index import is_blank
+from airflow_provider_raybatch.job.storage_errors import StorageError
+
+_LARGEST_CACHED_GROUP = 512 * 1024 * 1024
+_LONGEST_SHOWN = 2000
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that could not be read. `text` is its raw text, cut."""
+
+    reason: str
+    text: str
+
+
+class Rows:
+    """The rows of a chunk, in order.
+
+    :param rows: for the prompt: a ``dict`` each, or what is wrong with it.
+    :param table: the columns, where the source has them as Arrow; else made of `rows`.
+    """
+
+    def __init__(self, rows: Sequence[dict[str, Any] | BadRow], table: pa.Table | None = None) -> None:
+        self.rows = rows
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def columns(self) -> pa.Table:
+        """All input columns, a row each; bad rows are null throughout."""
+        if self._table is not None:
+            return self._table
+        return table_of([row if isinstance(row, dict) else {} for row in self.rows])
+
+
+class Reader:
+    """Reads chunks of one listing. Thread-safe; keeps the last Parquet row group it decoded.
+
+    :param columns: columns that the prompt needs as Python values, ``None`` for all (a user's function may
+        read any).
+    """
+
+    def __init__(
+        self, listing: Listing, columns: Sequence[str] | None, credentials: AwsCredentials | None
+    ) -> None:
+        self._listing = listing
+        self._columns = columns
+        self._credentials = credentials
+        self._lock = threading.Lock()
+        self._group: tuple[tuple[int, int], pa.Table] | None = None
+        self._headers: dict[int, tuple[str, ...]] = {}
+
+    def read(self, chunk: Chunk) -> Rows:
+        """The rows of `chunk`.
+
+        :raises StorageError: the file can't be read, or is no longer what it was.
+        """
+        file = self._listing.files[chunk.file]
+        if self._listing.format == "parquet":
+            return self._read_parquet(file, chunk)
+        with open_file(file, self._credentials) as stream:
+            stream.seek(chunk.start)
+            data = stream.read(chunk.stop - chunk.start)
+            header = self._header(chunk.file, stream) if self._listing.format == "csv" else ()
+        rows = _csv_rows(data, header) if self._listing.format == "csv" else _json_rows(data)
+        if len(rows) < chunk.rows:
+            raise changed(file)
+        return Rows(rows[: chunk.rows])  # more than that only where `limit` cuts
+
+    def _read_parquet(self, file: SourceFile, chunk: Chunk) -> Rows:
+        table = self._row_group(file, chunk).slice(chunk.start, chunk.rows)
+        if table.num_rows < chunk.rows:
+            raise changed(file)
+        needed = table if self._columns is None else table.select(list(self._columns))
+        return Rows(needed.to_pylist() if needed.num_columns else [{} for _ in range(chunk.rows)], table)
+
+    def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
+        """A decoded row group.
+
+        Chunks of one group come in sequence, so the last one is nearly always the right one.
+        """
+        key = (chunk.file, chunk.group)
+        with self._lock:
+            if self._group is not None and self._group[0] == key:
+                return self._group[1]
+            try:
+                with open_file(file, self._credentials) as stream:
+                    parquet = pq.ParquetFile(stream)
+                    size = parquet.metadata.row_group(chunk.group).total_byte_size
+                    table = parquet.read_row_group(chunk.group)
+                    table = table.cast(plain_schema(table.schema))
+            except (pa.ArrowException, OSError, IndexError) as error:
+                raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
+            self._group = (key, table) if size <= _LARGEST_CACHED_GROUP else None
+            return table
+
+    def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
+        if number not in self._headers:
+            stream.seek(0)
+            self._headers[number], _ = text_start(self._listing.files[number], stream, True)
+        return self._headers[number]
+
+
+def _json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
+    return [_json_row(line) for line in io.BytesIO(data) if not is_blank(line)]
+
+
+def _json_row(line: bytes) -> dict[str, Any] | BadRow:
+    try:
+        value = json.loads(line)
+        if b"\\u" in line:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except (ValueError, RecursionError) as error:
+        return BadRow(f"the line is no JSON ({error})", _shown(line))
+    if isinstance(value, dict):
+        return value
+    return BadRow(f"the line is JSON, but {type(value).__name__} instead of an object", _shown(line))
+
+
+def _csv_rows(data: bytes, header: tuple[str, ...]) -> list[dict[str, Any] | BadRow]:
+    """CSV has no types, so every value stays text: a leading zero is data."""
+    rows: list[dict[str, Any] | BadRow] = []
+    try:
+        text, damaged = data.decode("utf-8"), False
+    except UnicodeDecodeError:
+        text, damaged = data.decode("utf-8", "surrogateescape"), True
+    for fields in csv_text.records(text):
+        if isinstance(fields, csv_text.BadRecord):
+            rows.append(BadRow(f"the row is no CSV ({fields.reason})", fields.text[:_LONGEST_SHOWN]))
+        elif len(fields) != len(header):
+            rows.append(
+                BadRow(f"the row has {len(fields)} fields, the header has {len(header)}", _shown(fields))
+            )
+        elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
+            rows.append(BadRow("the row is not UTF-8 text", _shown(fields)))
+        else:
+            rows.append(dict(zip(header, fields, strict=True)))
+    return rows
+
+
+def _shown(raw: bytes | list[str]) -> str:
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ",".join(raw)
+    return text.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_SHOWN]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the errors of disks and of S3 to ours: what is wrong, and whether it may heal."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*\w)")
+
+
+class StorageError(RaybatchError):
+    """Reading or writing failed after the store's own retries."""
+
+    failure_class = FailureClass.STORAGE
+
+
+class TakenError(StorageError):
+    """The name exists already, so it was not created."""
+
+
+@contextlib.contextmanager
+def laid_to(field: str) -> Iterator[None]:
+    """Put the name of the spec's field before errors of the store; that a name is taken is no such error."""
+    try:
+        yield
+    except TakenError:
+        raise
+    except StorageError as error:
+        if str(error).startswith(f"{field}: "):
+            raise
+        raise StorageError(f"{field}: {error}", error.failure_class) from error
+
+
+def local_error(verb: str, path: Path, error: OSError) -> StorageError:
+    """What an operating system's error means."""
+    # A wrong path or a missing right stays wrong; a full or failing disk may heal.
+    wrong = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+    lasting = isinstance(error, wrong) or error.errno == errno.EROFS
+    text = f"{path}: can't {verb} it ({error.strerror or error})"
+    if not lasting:
+        return StorageError(f"{text}.")
+    return StorageError(
+        f"{text}; check the path, and that all nodes of the cluster may {verb} there.",
+        FailureClass.USER_ERROR,
+    )
+
+
+def s3_error(verb: str, uri: str, error: Exception) -> StorageError:
+    """What an error of obstore means; told by its text where its class says little."""
+    from obstore import exceptions
+
+    text = str(error)
+    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
+        missing_bucket = "the bucket does not exist; check its name"
+        what = missing_bucket if "NoSuchBucket" in text else "there is no such object"
+        return StorageError(f"{uri}: can't {verb} it, {what}.", FailureClass.USER_ERROR)
+    if "ExpiredToken" in text:
+        return StorageError(
+            f"{uri}: can't {verb} it, the credentials have expired; the retry brings new ones."
+        )
+    denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+    if isinstance(error, denied) or any(
+        mark in text for mark in ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+    ):
+        return StorageError(
+            f"{uri}: can't {verb} it, the credentials are refused ({_answer(text)}); check aws_conn_id "
+            "or the cluster's role.",
+            FailureClass.USER_ERROR,
+        )
+    if any(mark in text for mark in ("/latest/api/token", "/latest/meta-data", "169.254.169.254")):
+        return StorageError(
+            f"{uri}: can't {verb} it, the cluster has no AWS credentials; set aws_conn_id or give its nodes "
+            "a role.",
+            FailureClass.USER_ERROR,
+        )
+    return StorageError(f"{uri}: can't {verb} it ({_answer(text)}).")
+
+
+def _answer(text: str) -> str:
+    """What the store said: its own code where the answer has one, else obstore's first line."""
+    said = _CODE.search(text) or _STATUS.search(text)
+    if said:
+        return said.group(1)
+    lines = text.strip().splitlines()
+    return lines[0][:300] if lines else "no reason given"

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.job.storage import Folder, LocalFolder, S3Folder
+
+from ...s3_server import S3Server, serving
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "s3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """An empty folder of each kind."""
+    if request.param == "local":
+        return LocalFolder(str(tmp_path_factory.mktemp("folder") / "out"))
+    server = request.getfixturevalue("s3_server")
+    return S3Folder(server.new_bucket(), "a/out", server.credentials)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> LocalFolder:
+    return LocalFolder(str(tmp_path / "out"))

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same rows in every format, and all that a listing reads as."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.job.source.chunks import Chunk, cut, survey
+from airflow_provider_raybatch.job.source.listing import Listing, resolve
+from airflow_provider_raybatch.job.source.reading import BadRow, Reader
+
+ROWS = [
+    {"id": number, "text": f'line one\nline, "two" ü {number}', "score": number / 7 if number % 3 else None}
+    for number in range(500)
+]
+
+
+def as_jsonl(rows: Sequence[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> bytes:
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()
+
+
+def as_parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(list(rows)), sink, row_group_size=70)
+    return bytes(sink.getvalue())
+
+
+def packed(content: bytes, how: str) -> bytes:
+    if how == "gz":
+        return gzip.compress(content)
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return bytes(sink.getvalue())
+
+
+WRITERS = {"jsonl": as_jsonl, "csv": as_csv, "parquet": as_parquet}
+
+
+def text_of(row: dict[str, Any]) -> dict[str, str]:
+    """A row as CSV has it."""
+    return {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def read_all(
+    listing: Listing,
+    rows_per_chunk: int = 128,
+    limit: int | None = None,
+    columns: Sequence[str] | None = None,
+    credentials: Any = None,
+) -> tuple[list[Chunk], list[dict[str, Any] | BadRow], list[dict[str, Any]]]:
+    """Chunks, rows and columns of a whole listing, read back to front."""
+    found = cut(survey(listing, credentials), rows_per_chunk, limit)
+    reader = Reader(listing, columns, credentials)
+    read = {chunk.ordinal: reader.read(chunk) for chunk in reversed(found)}
+    rows = [row for chunk in found for row in read[chunk.ordinal].rows]
+    table = [row for chunk in found for row in read[chunk.ordinal].columns().to_pylist()]
+    assert all(len(read[chunk.ordinal]) == chunk.rows for chunk in found)
+    return found, rows, table
+
+
+def listing_of(path: Path | str, **fields: Any) -> Listing:
+    return resolve(SourceSpec(paths=[str(path)], **fields), None)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
+from airflow_provider_raybatch.job.diagnosis import diagnose, start_failure
+
+
+class WrappedError(Exception):
+    """As Ray wraps what a task raised."""
+
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+def test_an_error_of_ours_speaks_for_itself_however_deep() -> None:
+    inner = PreflightError("source: nothing is there.")
+    outer = RuntimeError("the job failed")
+    outer.__cause__ = WrappedError("ray::task() (pid=1)\nTraceback ...", inner)
+    assert diagnose(outer) == (FailureClass.USER_ERROR, "source: nothing is there.")
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "telling"),
+    [
+        (
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+            FailureClass.OUT_OF_MEMORY,
+            "running low on memory; lower gpu_memory_utilization",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            FailureClass.OUT_OF_MEMORY,
+            "Tried to allocate 2.00 GiB; lower",
+        ),
+        (
+            "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 GiB KV "
+            "cache is needed, which is larger than the available KV cache memory (3.00 GiB).",
+            FailureClass.OUT_OF_MEMORY,
+            "lower max_model_len in engine_args, or raise gpu_memory_utilization",
+        ),
+        (
+            "OSError: no/model is not a local folder and is not a valid model identifier listed on the hub",
+            FailureClass.USER_ERROR,
+            "check the operator's argument model",
+        ),
+        (
+            "ray.exceptions.NodeDiedError: Task failed because its node has died.",
+            FailureClass.NODE_LOST,
+            "its node has died; the retry goes on",
+        ),
+        (
+            "ray.exceptions.ActorUnavailableError: The actor x is unavailable: worker process has died",
+            FailureClass.ENGINE_DEAD,
+            "the retry goes on with the missing rows",
+        ),
+        (
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error",
+            FailureClass.USER_ERROR,
+            "check engine_args and sampling",
+        ),
+        ("KeyError: 'x'", FailureClass.INTERNAL, "KeyError: 'x'"),
+    ],
+)
+def test_other_errors_are_told_by_their_marks(text: str, failure: FailureClass, telling: str) -> None:
+    name, _, message = text.partition(": ")
+    kind = type(name, (Exception,), {})
+    for error in (kind(message), WrappedError(f"ray::Replica()\n  File x, line 1\n{text}")):
+        found, sentence = diagnose(error)
+        assert found is failure
+        assert telling in sentence
+        assert "\n" not in sentence
+
+
+def test_an_actor_that_could_not_start_says_what_ours_said() -> None:
+    # Ray hands over the text of an actor's failed start, and no exception.
+    text = (
+        "The actor died because of an error raised in its creation task, ray::MapWorker.__init__() (pid=1)\n"
+        '  File "/x/replica.py", line 9, in __init__\n'
+        "airflow_provider_raybatch.contract.failures.SpecError: engine_args: there is no such field."
+    )
+    assert diagnose(type("ActorDiedError", (Exception,), {})(text)) == (
+        FailureClass.USER_ERROR,
+        "engine_args: there is no such field.",
+    )
+    own_class = text.replace("contract.failures.SpecError", "job.storage_errors.StorageError")
+    found, _ = diagnose(type("ActorDiedError", (Exception,), {})(own_class))
+    assert found is FailureClass.STORAGE
+
+
+def test_a_signal_is_a_stop() -> None:
+    assert diagnose(KeyboardInterrupt())[0] is FailureClass.CANCELLED
+
+
+def test_long_texts_are_cut_and_cycles_end() -> None:
+    error = RuntimeError("x" * 5000)
+    error.__cause__ = ValueError("y")
+    error.__cause__.__cause__ = error
+    _, sentence = diagnose(error)
+    assert len(sentence) <= 610
+
+
+@pytest.mark.parametrize(
+    ("cause", "failure"),
+    [
+        ("ValueError: No available memory for the cache blocks.", FailureClass.OUT_OF_MEMORY),
+        ("KeyError: 'something odd'", FailureClass.USER_ERROR),
+    ],
+)
+def test_an_engine_that_did_not_start(cause: str, failure: FailureClass) -> None:
+    error = start_failure(cause)
+    assert isinstance(error, RaybatchError)
+    assert error.failure_class is failure
+    assert str(error).startswith("engine_args: the engine did not start: ")

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.job.engine.base import Response
+from airflow_provider_raybatch.job.engine.echo import check
+from airflow_provider_raybatch.job.engine.opening import open_engine
+from airflow_provider_raybatch.job.request import Request, RowFailure
+
+from ..specs import spec
+
+
+def answers(
+    *requests: Request, sampling: dict[str, Any] | None = None, **options: Any
+) -> list[Response | RowFailure]:
+    """What the engine makes of the requests, asked all at once."""
+    engine = open_engine(spec(engine={"kind": "echo", "args": options}, sampling=sampling or {}))
+
+    async def ask() -> list[Any]:
+        encoded = engine.encode(requests)
+        return list(
+            await asyncio.gather(
+                *(
+                    asyncio.sleep(0, one) if isinstance(one, RowFailure) else engine.generate(one)
+                    for one in encoded
+                )
+            )
+        )
+
+    raw = asyncio.run(ask())
+    good = engine.decode([one for one in raw if not isinstance(one, RowFailure)])
+    return [one if isinstance(one, RowFailure) else good.pop(0) for one in raw]
+
+
+def answer(text: str, sampling: dict[str, Any] | None = None, **options: Any) -> Response:
+    (made,) = answers(Request(prompt=text), sampling=sampling, **options)
+    assert isinstance(made, Response)
+    return made
+
+
+def test_it_says_what_was_asked() -> None:
+    chat = Request(
+        messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": "a b  c"}]
+    )
+    made = answers(chat, Request(prompt="raw"))
+    assert [(one.completions[0].text, one.input_tokens) for one in made if isinstance(one, Response)] == [
+        ("a b c", 5),
+        ("raw", 1),
+    ]
+
+
+def test_it_stops_where_it_is_told_to() -> None:
+    cut = answer("a b c d", {"max_tokens": 2}).completions[0]
+    assert (cut.text, cut.finish_reason, cut.output_tokens) == ("a b", "length", 2)
+    whole = answer("a b", {"max_tokens": 2}).completions[0]
+    assert (whole.text, whole.finish_reason) == ("a b", "stop")
+
+
+def test_it_gives_as_many_completions_as_wanted_and_they_differ() -> None:
+    made = answer("a b", {"n": 3})
+    assert [completion.text for completion in made.completions] == ["a b", "a b #1", "a b #2"]
+
+
+def test_it_is_deterministic_also_with_a_temperature() -> None:
+    words = " ".join(str(number) for number in range(50))
+    hot = answer(words, {"temperature": 1, "seed": 1})
+    assert hot == answer(words, {"temperature": 1, "seed": 1})
+    assert hot != answer(words, {"temperature": 1, "seed": 2})
+    assert sorted(hot.completions[0].text.split()) == sorted(words.split())
+
+
+def test_structured_outputs_have_their_form() -> None:
+    choices = {"structured_outputs": {"choice": ["yes", "no", "maybe"]}}
+    picked = {answer(f"question {number}", choices).completions[0].text for number in range(30)}
+    assert picked == {"yes", "no", "maybe"}
+    for form in ({"json": {"type": "object"}}, {"json_object": True}):
+        assert json.loads(answer('say "x"', {"structured_outputs": form}).completions[0].text) == {
+            "echo": 'say "x"'
+        }
+
+
+def test_rows_fail_as_they_would_with_a_model() -> None:
+    made = answers(
+        Request(prompt="good one"),
+        Request(prompt="far too many words for it"),
+        Request(prompt="a bad one"),
+        max_model_len=5,
+        fail_pattern="bad",
+    )
+    assert isinstance(made[0], Response)
+    assert made[1] == RowFailure(
+        "tokenize", "the prompt has 6 tokens and the context holds 5, which leaves no room for a response"
+    )
+    assert made[2] == RowFailure("engine", "the echo engine fails requests that contain 'bad'")
+
+
+def test_a_rows_own_sampling_wins_and_junk_in_it_fails_that_row_alone() -> None:
+    made = answers(
+        Request(prompt="a b c", sampling={"max_tokens": 1}),
+        Request(prompt="a b c", sampling={"max_tokens": "many"}),
+        Request(prompt="a b c", sampling={"n": 0}),
+        sampling={"max_tokens": 2, "top_p": 0.9},
+    )
+    assert isinstance(made[0], Response)
+    assert made[0].completions[0].text == "a"
+    assert [one.step for one in made[1:] if isinstance(one, RowFailure)] == ["engine", "engine"]
+    assert "sampling.max_tokens: " in str(made[1])
+    assert "'many'" in str(made[1])
+
+
+def test_it_takes_its_time_and_no_more_requests_than_it_has_slots_for() -> None:
+    requests = [Request(prompt="a b c d e")] * 6
+    began = time.monotonic()
+    answers(*requests, seconds_per_token=0.02, max_num_seqs=2)
+    taken = time.monotonic() - began
+    assert taken >= 3 * 5 * 0.02
+    began = time.monotonic()
+    answers(*requests, seconds_per_token=0.02, max_num_seqs=6)
+    assert time.monotonic() - began < taken
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"engine": {"kind": "echo", "args": {"max_nums_seq": 4}}},
+            "engine_args.max_nums_seq: there is no such field; remove it or correct its spelling.",
+        ),
+        (
+            {"engine": {"kind": "echo", "args": {"max_num_seqs": 0}}},
+            "engine_args.max_num_seqs: input should be greater than or equal to 1, but it is 0.",
+        ),
+        (
+            {"sampling": {"max_tokens": -5}},
+            "sampling.max_tokens: input should be greater than or equal to 1, but it is -5.",
+        ),
+        (
+            {"sampling": {"temperature": "hot"}},
+            "sampling.temperature: input should be a valid number, unable to parse string as a number, but "
+            "it is 'hot'.",
+        ),
+    ],
+)
+def test_wrong_options_are_found_before_it_starts(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        check(spec(**fields))
+    assert str(caught.value) == sentence
+
+
+def test_an_engine_that_is_none_of_its_own_process_is_not_opened() -> None:
+    with pytest.raises(SpecError, match="runs as Ray Data stages"):
+        open_engine(spec(engine={"kind": "ray_data_llm"}))

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may publish: on disk and in S3, whatever dies or comes back at the wrong time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
+from airflow_provider_raybatch.job.journal import JOURNAL, Journal, SupersededError
+from airflow_provider_raybatch.job.storage import Folder
+from airflow_provider_raybatch.job.storage_errors import TakenError
+
+from ..specs import TASK, submitted
+from .publishing import part, publish
+
+OTHER = {**TASK, "run_id": "r2"}
+
+
+def journal(folder: Folder, number: int = 0, *, take_over: bool = False, **fields: Any) -> Journal:
+    return Journal(folder, submitted(number, **fields).submission, take_over)
+
+
+def entries(folder: Folder) -> list[str]:
+    return [entry.path for entry in folder.list(JOURNAL)]
+
+
+def test_a_claim_then_its_commit(folder: Folder) -> None:
+    mine = journal(folder)
+    assert mine.last() is None
+    assert mine.committed() is None
+    mine.claim()
+    mine.check()
+    mine.commit("manifests/x.json")
+    last = mine.last()
+    assert last is not None
+    assert (last.number, last.kind, last.submission_id) == (2, "commit", "raybatch-x-0")
+    assert last.published is not None
+    assert last.published.manifest == "manifests/x.json"
+    assert entries(folder) == [f"{JOURNAL}/00000001.json", f"{JOURNAL}/00000002.json"]
+
+
+def test_a_second_submission_of_the_same_run_finds_what_the_first_committed(folder: Folder) -> None:
+    manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+    assert journal(folder, 1).committed() == manifest
+    assert journal(folder, 1, token="cleared").committed() is None
+
+
+def test_the_dataset_stays_published_while_a_new_run_claims(folder: Folder) -> None:
+    manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+    journal(folder, 1, token="cleared").claim()
+    assert journal(folder, 2).committed() == manifest
+
+
+class TestOwner:
+    def test_another_task_is_refused_before_it_writes_anything(self, folder: Folder) -> None:
+        journal(folder).claim()
+        other = journal(folder, task=OTHER)
+        for refused in (other.check_owner, other.claim):
+            with pytest.raises(PreflightError) as caught:
+                refused()
+            assert str(caught.value) == (
+                f"destination: {folder.uri} belongs to nightly.label of run r1; choose a folder for each run "
+                "(for example with {{ ds }} in it), or set on_destination_owned='take_over'."
+            )
+            assert caught.value.failure_class is FailureClass.USER_ERROR
+        assert len(entries(folder)) == 1
+
+    def test_it_may_take_over_when_told_so(self, folder: Folder) -> None:
+        first = journal(folder)
+        first.claim()
+        second = journal(folder, task=OTHER, take_over=True)
+        second.check_owner()
+        second.claim()
+        second.commit("manifests/second.json")
+        with pytest.raises(SupersededError):
+            first.commit("manifests/first.json")
+
+    def test_nobody_owns_an_empty_folder(self, folder: Folder) -> None:
+        journal(folder).check_owner()
+        assert entries(folder) == []
+
+
+class TestZombie:
+    def test_its_commit_fails_once_another_submission_has_claimed(self, folder: Folder) -> None:
+        zombie, newer = journal(folder, 0), journal(folder, 1)
+        zombie.claim()
+        newer.claim()
+        for late in (zombie.check, lambda: zombie.commit("manifests/zombie.json")):
+            with pytest.raises(SupersededError) as caught:
+                late()
+            assert str(caught.value) == (
+                f"destination: {folder.uri} was claimed by raybatch-x-1 of nightly.label of run r1 while "
+                "this job ran; its rows are kept, but not published."
+            )
+            assert not caught.value.failure_class.retryable
+        newer.commit("manifests/newer.json")
+        last = newer.last()
+        assert last is not None
+        assert last.published is not None
+        assert last.published.manifest == "manifests/newer.json"
+
+    def test_its_commit_fails_after_the_newer_one_committed(self, folder: Folder) -> None:
+        zombie, newer = journal(folder, 0), journal(folder, 1)
+        zombie.claim()
+        newer.claim()
+        newer.commit("manifests/newer.json")
+        with pytest.raises(SupersededError):
+            zombie.commit("manifests/zombie.json")
+
+    def test_of_two_that_commit_at_the_same_time_one_wins(self, folder: Folder) -> None:
+        # Both believe to hold the last claim, as when one claimed in between two steps of the other.
+        for round_number in range(5):
+            first = journal(folder, 2 * round_number)
+            first.claim()
+            claim = first.last()
+            contenders = [first, journal(folder, 2 * round_number + 1)]
+            contenders[1]._mine = claim
+            gate = threading.Barrier(2)
+
+            def commit(one: Journal, gate: threading.Barrier = gate) -> bool:
+                gate.wait()
+                try:
+                    one.commit(f"manifests/{one._submission.submission_id}.json")
+                except SupersededError:
+                    return False
+                return True
+
+            with ThreadPoolExecutor(2) as pool:
+                assert sorted(pool.map(commit, contenders)) == [False, True]
+
+
+def test_claims_at_the_same_time_all_get_their_turn_and_the_last_one_holds(folder: Folder) -> None:
+    contenders = [journal(folder, number) for number in range(6)]
+    gate = threading.Barrier(len(contenders))
+
+    def claim(one: Journal) -> None:
+        gate.wait()
+        one.claim()
+
+    with ThreadPoolExecutor(len(contenders)) as pool:
+        list(pool.map(claim, contenders))
+    assert len(entries(folder)) == len(contenders)
+    last = contenders[0].last()
+    assert last is not None
+    holders = []
+    for one in contenders:
+        try:
+            one.check()
+        except SupersededError:
+            continue
+        holders.append(one._submission.submission_id)
+    assert holders == [last.submission_id]
+
+
+class LostAnswer:
+    """A folder whose first creation is done, but answered as taken: what a client's repeated put sees."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._folder, name)
+
+    def create(self, path: str, content: bytes) -> None:
+        self._folder.create(path, content)
+        if not self.lost:
+            self.lost += 1
+            raise TakenError(f"destination: {path} exists already.")
+
+
+def test_a_creation_whose_answer_was_lost_counts_once(folder: Folder) -> None:
+    place = LostAnswer(folder)
+    mine = Journal(place, submitted().submission, take_over=False)
+    mine.claim()
+    assert place.lost == 1
+    mine.check()
+    mine.commit("manifests/x.json")
+    assert len(entries(folder)) == 2
+
+
+def test_a_commit_needs_a_claim(folder: Folder) -> None:
+    with pytest.raises(ValueError, match="never claimed"):
+        journal(folder).commit("manifests/x.json")

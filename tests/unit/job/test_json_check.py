@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A response that should be JSON and is none is a failed row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.base import Completion, Response
+from airflow_provider_raybatch.job.json_check import checked
+from airflow_provider_raybatch.job.request import RowFailure
+
+SCHEMA = {"structured_outputs": {"json": {"type": "object"}}}
+CHOICE = {"structured_outputs": {"choice": ["a", "b"]}}
+
+
+def spec(**more: Any) -> BatchInferenceSpec:
+    content = {
+        "source": {"paths": ["/in.jsonl"]},
+        "prompt": {"template": "x", "kind": "template"},
+        "model": {"name": "m"},
+        "destination": {"uri": "/out"},
+    }
+    return parse(BatchInferenceSpec, {**content, **more})
+
+
+def response(*texts: str, reason: str = "stop") -> Response:
+    return Response(tuple(Completion(text, reason, 1) for text in texts), 1)
+
+
+@pytest.mark.parametrize(
+    ("job", "row", "good"),
+    [
+        pytest.param({}, {}, True, id="nobody asks"),
+        pytest.param({"sampling": SCHEMA}, {}, False, id="the job asks"),
+        pytest.param({}, SCHEMA, False, id="the row asks"),
+        pytest.param({"sampling": SCHEMA}, CHOICE, True, id="the row asks for something else"),
+        pytest.param({"response_format": {"json_object": True}}, CHOICE, False, id="the format asks"),
+        pytest.param({"sampling": SCHEMA}, {"temperature": 0}, False, id="the row says nothing of it"),
+    ],
+)
+def test_text_where_json_was_asked(job: dict[str, Any], row: dict[str, Any], good: bool) -> None:
+    assert isinstance(checked(response("no json"), spec(**job), row), Response) is good
+
+
+def test_every_completion_counts_and_a_cut_is_named() -> None:
+    failure = checked(response('{"a": 1}', '{"a": ', reason="length"), spec(sampling=SCHEMA), {})
+    assert isinstance(failure, RowFailure)
+    assert failure.step == "parse"
+    assert "cut off by max_tokens" in failure.reason
+
+
+def test_good_json_stays_as_it_is() -> None:
+    answer = response('{"a": 1}')
+    assert checked(answer, spec(sampling=SCHEMA), {}) is answer

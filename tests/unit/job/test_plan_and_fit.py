@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.job import fit
+from airflow_provider_raybatch.job.plan import Cluster, Plan, make
+
+from ..specs import spec
+
+LAPTOP = Cluster(({"CPU": 2.0},))
+H200 = {"CPU": 16.0, "GPU": 1.0, "accelerator_type:H200": 1.0}
+DGX = {"CPU": 128.0, "GPU": 8.0, "accelerator_type:H100": 1.0}
+HEAD = {"CPU": 8.0}
+OVER_NODES = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
+
+
+def plan(
+    cluster: Cluster, rows: int = 100_000, sampling: dict[str, Any] | None = None, **engine: Any
+) -> Plan:
+    return make(spec(engine={"kind": "vllm", **engine}, sampling=sampling or {}), rows, cluster)
+
+
+class TestPlan:
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "replicas", "gpus", "cpus"),
+        [
+            (LAPTOP, {}, 1, 0, 1.0),
+            (LAPTOP, {"kind": "echo"}, 1, 0, 1.0),
+            (LAPTOP, {"num_cpus": 0.5, "replicas": 4}, 4, 0, 0.5),
+            (LAPTOP, {"args": {"tensor_parallel_size": 2}}, 1, 2, 1.0),
+            (LAPTOP, {"accelerator_type": "H200"}, 1, 1, 1.0),
+            (Cluster((HEAD, H200)), {}, 1, 1, 1.0),
+            (Cluster((HEAD, H200)), {"kind": "echo"}, 1, 0, 1.0),
+            (Cluster((HEAD, DGX)), {}, 8, 1, 1.0),
+            (Cluster((HEAD, DGX, DGX)), {"args": {"tensor_parallel_size": 4}}, 4, 4, 1.0),
+            (
+                Cluster((HEAD, DGX)),
+                {"args": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
+                2,
+                4,
+                1.0,
+            ),
+            (Cluster((HEAD, DGX, H200)), {"accelerator_type": "H200"}, 1, 1, 1.0),
+            (Cluster((HEAD, DGX, H200)), {"replicas": 3}, 3, 1, 1.0),
+            # A node that offers Ray fewer CPUs than it has GPUs.
+            (Cluster((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
+            # No GPU yet, but an autoscaler that may bring some.
+            (Cluster((HEAD,), {"CPU": 100.0, "GPU": 8.0}), {}, 1, 1, 1.0),
+        ],
+    )
+    def test_what_is_derived(
+        self, cluster: Cluster, engine: dict[str, Any], replicas: int, gpus: int, cpus: float
+    ) -> None:
+        made = plan(cluster, **engine)
+        assert (made.replicas, made.gpus, made.cpus) == (replicas, gpus, cpus)
+        assert fit.judge(made, cluster, autoscaling=True).verdict in ("fits", "wait", "never")
+
+    def test_few_rows_need_few_replicas(self) -> None:
+        assert plan(Cluster((DGX,)), rows=10).replicas == 2
+        assert plan(Cluster((DGX,)), rows=0).replicas == 1
+
+    @pytest.mark.parametrize(
+        ("rows", "max_tokens", "engine", "chunk"),
+        [
+            (100_000, 16, {}, 512),
+            (100_000, 500, {}, 128),
+            (100_000, None, {}, 128),
+            (200, 16, {}, 25),
+            (3, 16, {}, 8),
+            (100_000, 16, {"batch_size": 7}, 7),
+            (50_000_000, 16, {}, 2500),
+            (5_000_000_000, 16, {}, 4096),
+        ],
+    )
+    def test_chunks(self, rows: int, max_tokens: int | None, engine: dict[str, Any], chunk: int) -> None:
+        sampling = {"max_tokens": max_tokens} if max_tokens else {}
+        made = plan(Cluster((H200,)), rows, sampling, **engine)
+        assert made.rows_per_chunk == chunk
+        assert made.reasons["rows_per_chunk"]
+
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "rows_in_flight"),
+        [
+            (Cluster((H200,)), {}, 4 * 1024),
+            (LAPTOP, {}, 4 * 256),
+            (LAPTOP, {"args": {"max_num_seqs": 16}}, 128),
+            (LAPTOP, {"rows_in_flight": 2000, "batch_size": 100}, 2000),
+            (LAPTOP, {"rows_in_flight": 10, "batch_size": 100}, 100),
+        ],
+    )
+    def test_rows_in_flight_feed_the_scheduler(
+        self, cluster: Cluster, engine: dict[str, Any], rows_in_flight: int
+    ) -> None:
+        made = plan(cluster, **engine)
+        assert made.chunks_in_flight * made.rows_per_chunk >= rows_in_flight
+        assert (made.chunks_in_flight - 2) * made.rows_per_chunk < max(rows_in_flight, 1)
+
+    def test_every_value_has_its_reason(self) -> None:
+        for cluster in (LAPTOP, Cluster((HEAD, DGX)), Cluster(())):
+            shown = plan(cluster).shown()
+            assert all(isinstance(value, dict) and value["reason"] for value in shown.values())
+
+    def test_the_sentence_for_the_log(self) -> None:
+        assert plan(Cluster((DGX,))).sentence(100_000) == (
+            "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
+            "chunk (128 for long responses), 32 chunks in flight"
+        )
+        assert plan(LAPTOP).sentence(5).startswith("starting 1 replica on CPU (one is enough without GPUs")
+
+
+class TestFit:
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "autoscaling", "verdict", "telling"),
+        [
+            (LAPTOP, {}, False, "fits", "the cluster holds 1 replica of 1 CPU"),
+            (LAPTOP, {"num_cpus": 0.1, "replicas": 20}, False, "fits", "20 replicas of 0.1 CPU"),
+            (
+                LAPTOP,
+                {"replicas": 3},
+                False,
+                "never",
+                "replicas: the job asks for 3 replicas of 1 CPU on one node each, and the cluster has room "
+                "for 2 (largest node: 2 CPU); ask for fewer replicas or smaller ones, or add nodes, or "
+                "set cluster_wait if they are about to join.",
+            ),
+            (
+                Cluster((HEAD, H200, H200)),
+                {"args": {"tensor_parallel_size": 2}},
+                False,
+                "never",
+                "asks for 1 replica of 1 CPU and 2 GPU on one node each, and the cluster has room for 0 "
+                "(largest node: 16 CPU and 1 GPU)",
+            ),
+            (
+                Cluster((HEAD, DGX)),
+                {"accelerator_type": "H200"},
+                False,
+                "never",
+                "1 replica of 1 CPU and 1 GPU and an H200 on one node each, and the cluster has room for 0",
+            ),
+            (Cluster((HEAD, H200)), {"accelerator_type": "H200"}, False, "fits", ""),
+            (Cluster(()), {}, False, "never", "the cluster has room for 0 (largest node: 0 CPU)"),
+            (Cluster((HEAD,)), {"replicas": 9}, True, "wait", "waiting for 1 more from the autoscaler."),
+            (Cluster((HEAD,), {"CPU": 16.0}), {"replicas": 9}, True, "wait", "waiting for 1 more"),
+            (
+                Cluster((HEAD,), {"CPU": 16.0}),
+                {"replicas": 20},
+                True,
+                "never",
+                "the autoscaler may reach only 16 CPU in all",
+            ),
+            (
+                Cluster((HEAD,), {"CPU": 100.0, "GPU": 4.0}),
+                {"args": {"tensor_parallel_size": 8}},
+                True,
+                "never",
+                "the autoscaler may reach only 100 CPU and 4 GPU in all",
+            ),
+            # What the autoscaler may reach says nothing of accelerator types.
+            (
+                Cluster((HEAD,), {"CPU": 100.0, "GPU": 4.0}),
+                {"accelerator_type": "H200"},
+                True,
+                "wait",
+                "waiting for 1 more",
+            ),
+        ],
+    )
+    def test_whether_the_cluster_can_ever_hold_it(
+        self, cluster: Cluster, engine: dict[str, Any], autoscaling: bool, verdict: str, telling: str
+    ) -> None:
+        judged = fit.judge(plan(cluster, **engine), cluster, autoscaling)
+        assert (judged.verdict, telling in judged.sentence) == (verdict, True), judged.sentence
+
+
+class TestOverNodes:
+    """With vLLM's Ray executor, the GPUs of a replica may lie on several nodes."""
+
+    def test_single_gpus_of_several_nodes_add_up(self):
+        made = plan(Cluster((HEAD, H200, H200)), args=OVER_NODES)
+        assert (made.replicas, made.gpus, made.spans_nodes) == (1, 2, True)
+        assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
+
+    def test_without_that_executor_they_do_not(self):
+        made = plan(Cluster((HEAD, H200, H200)), args={"tensor_parallel_size": 2})
+        assert not made.spans_nodes
+        assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "never"
+
+    def test_too_few_in_all_is_refused(self):
+        made = plan(Cluster((HEAD, H200)), args=OVER_NODES)
+        refused = fit.judge(made, Cluster((HEAD, H200)), autoscaling=False)
+        assert refused.verdict == "never"
+        assert "2 GPU over any nodes" in refused.sentence
+
+    def test_one_gpu_spans_nothing(self):
+        assert not plan(Cluster((H200,)), args={"distributed_executor_backend": "ray"}).spans_nodes

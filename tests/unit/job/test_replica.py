@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of a row inside of a replica, without a cluster around it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.job import replica as replica_module
+from airflow_provider_raybatch.job.board import Board
+from airflow_provider_raybatch.job.preflight import look_at_source
+from airflow_provider_raybatch.job.replica import Done, Job, Replica, WorkItem
+from airflow_provider_raybatch.job.storage import LocalFolder
+from airflow_provider_raybatch.job.storage_errors import StorageError
+
+from ..specs import submitted
+
+
+class Place:
+    """A destination, a source and a board, and replicas that work on them in this process."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(replica_module, "_identity", lambda: "replica-1")
+        monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
+        self.source = folder / "x.jsonl"
+        self.out = LocalFolder(str(folder / "out"))
+        self.board = Board()
+        # In place of the actor's handle: calls arrive at once.
+        self.handle = SimpleNamespace(report=SimpleNamespace(remote=self.board.report))
+
+    def replica(self, **fields: Any) -> tuple[Replica, list[WorkItem]]:
+        spec = submitted(**{
+            "source": {"paths": [str(self.source)]},
+            "prompt": {"kind": "template", "template": "{row.text}"},
+            "destination": {"uri": self.out.uri},
+            **fields,
+        })
+        source = look_at_source(spec, None)
+        items = [WorkItem(number, chunk) for number, chunk in enumerate(source.chunks(8))]
+        return Replica(Job(spec, source.listing, self.out, "parts/0"), self.handle), items
+
+    @property
+    def report(self) -> dict[str, Any]:
+        (report,) = self.board.snapshot()
+        return report
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, monkeypatch)
+
+
+def do(replica: Replica, items: list[WorkItem]) -> list[Done]:
+    async def run() -> list[Done]:
+        batch = {"item": [item.as_json() for item in items]}
+        return [Done.from_json(made["done"][0]) async for made in replica(batch)]
+
+    return asyncio.run(run())
+
+
+def written(place: Place, done: Done) -> list[dict[str, Any]]:
+    return list(pq.read_table(io.BytesIO(place.out.read(done.part.path))).to_pylist())
+
+
+def lines(*rows: Any) -> str:
+    return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+
+
+def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
+    place.source.write_text(
+        lines(
+            {"text": "good one", "n": 1},
+            {"text": None},
+            "{broken",
+            {"text": "far too many words to fit"},
+            {"text": "please break"},
+            {"text": "good two"},
+        )
+    )
+    args = {"max_model_len": 5, "fail_pattern": "break"}
+    replica, items = place.replica(engine={"kind": "echo", "args": args})
+    (done,) = do(replica, items)
+    rows = written(place, done)
+    assert [row["ordinal"] for row in rows] == list(range(6))
+    assert [row["ok"] for row in rows] == [True, False, False, False, False, True]
+    assert [row["failure"] and row["failure"]["step"] for row in rows] == [
+        None,
+        "template",
+        "read",
+        "tokenize",
+        "engine",
+        None,
+    ]
+    assert rows[2]["failure"]["request"] == "{broken\n"
+    assert json.loads(rows[4]["failure"]["request"])["messages"][0]["content"] == "please break"
+    assert [row["output"] and row["output"]["response"] for row in rows][0::5] == ["good one", "good two"]
+    assert [row["input"]["text"] for row in rows][:2] == ["good one", None]
+    assert (done.part.rows, done.part.ok, done.part.first, done.part.last) == (6, 2, 0, 5)
+    assert (done.report.rows, done.report.errors) == (6, 4)
+    assert (done.report.input_tokens, done.report.output_tokens) == (4, 4)
+    assert set(done.seconds) == {"read", "render", "tokenize", "generate", "detokenize", "write"}
+
+
+def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
+    place.source.write_text(lines(*({"text": str(number)} for number in range(20))))
+    replica, items = place.replica()
+    (done,) = do(replica, [WorkItem(items[1].number, items[1].chunk, skip=(0, 3))])
+    assert [row["ordinal"] for row in written(place, done)] == [9, 10, 12, 13, 14, 15]
+    assert [row["output"]["response"] for row in written(place, done)] == ["9", "10", "12", "13", "14", "15"]
+    assert done.report.rows == 6
+
+
+def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}, *["{"] * 19))
+    replica, items = place.replica()
+    (done,) = do(replica, items[1:2])
+    assert [row["failure"]["step"] for row in written(place, done)] == ["read"] * 8
+    assert (done.part.rows, done.part.ok) == (8, 0)
+
+
+def test_what_should_be_json_is_checked(place: Place) -> None:
+    place.source.write_text(lines({"text": '{"a": 1}'}, {"text": "no json"}, {"text": '{"a": 1, "b": 2}'}))
+    replica, items = place.replica(response_format={"json_object": True}, sampling={"max_tokens": 2})
+    (done,) = do(replica, items)
+    rows = written(place, done)
+    assert [row["ok"] for row in rows] == [True, False, False]
+    assert rows[1]["failure"]["step"] == "parse"
+    assert "the response is no JSON (" in rows[1]["failure"]["reason"]
+    assert "cut off by max_tokens" in rows[2]["failure"]["reason"]
+
+
+def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
+    place.source.write_text(lines({"text": "a b"}))
+    replica, items = place.replica(sampling={"temperature": 0})
+    assert place.report["state"] == "ready"
+    assert (place.report["replica"], place.report["node"], place.report["rows"]) == ("replica-1", "node-1", 0)
+    assert place.report["effective_sampling"] == {"temperature": 0}
+    do(replica, items)
+    replica._reporter.send()
+    assert (place.report["rows"], place.report["output_tokens"]) == (1, 2)
+    assert place.report["first_request"] > 0
+
+
+def test_what_ends_a_replica_is_on_the_board(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "get", lambda reference, timeout: reference)
+    place.source.write_text(lines({"text": "a"}))
+    replica, items = place.replica()
+    place.source.write_text(lines({"text": "another"}))
+    with pytest.raises(StorageError):
+        do(replica, items)
+    assert place.report["failure"] == (
+        "storage",
+        f"source: {place.source} changed while the job ran; run the task again.",
+    )
+
+
+@pytest.mark.parametrize("completions", [1, 3])
+def test_all_completions_are_written(place: Place, completions: int) -> None:
+    place.source.write_text(lines({"text": "a"}))
+    replica, items = place.replica(sampling={"n": completions})
+    (done,) = do(replica, items)
+    (row,) = written(place, done)
+    texts = [one["text"] for one in row["output"].get("completions", [{"text": row["output"]["response"]}])]
+    assert texts == ["a", "a #1", "a #2"][:completions]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What earlier submissions did is not done again, and not one row more is skipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.preflight import Source, look_at_source
+from airflow_provider_raybatch.job.replica import Done, WorkItem
+from airflow_provider_raybatch.job.request import RowFailure
+from airflow_provider_raybatch.job.resume import look_back, work
+from airflow_provider_raybatch.job.storage import LocalFolder
+from airflow_provider_raybatch.job.tolerance import Tolerance
+
+from ..specs import spec
+from .publishing import failure, part, response
+
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    path = tmp_path_factory.mktemp("source") / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": str(number)}) + "\n" for number in range(ROWS)))
+    return look_at_source(
+        spec(source={"paths": [str(path)]}, prompt={"kind": "prompt_column", "column": "text"}), None
+    )
+
+
+def left(items: list[WorkItem]) -> list[int]:
+    """Ordinals that the items will do."""
+    return [
+        item.chunk.ordinal + position
+        for item in items
+        for position in range(item.chunk.rows)
+        if position not in item.skip
+    ]
+
+
+@given(done=st.sets(st.integers(0, ROWS - 1)), rows_per_chunk=st.integers(1, 400))
+def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_per_chunk: int) -> None:
+    items = work(source, rows_per_chunk, np.array(sorted(done), dtype=np.uint64))
+    assert left(items) == sorted(set(range(ROWS)) - done)
+    assert all(len(item.skip) < item.chunk.rows for item in items)
+    assert len({item.number for item in items}) == len(items)
+    assert [WorkItem.from_json(item.as_json()) for item in items] == items
+
+
+def test_nothing_is_left_of_a_finished_input(source: Source) -> None:
+    assert work(source, 50, np.arange(ROWS, dtype=np.uint64)) == []
+
+
+class TestLookBack:
+    RUN = "_raybatch/parts/task/run"
+
+    def test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        part(disk, [{}] * 3, [response(), failure(), response()], submission=0)
+        part(disk, [{}] * 2, [response(), failure()], ordinals=[1, 5], submission=1)
+        earlier = look_back(disk, self.RUN, 10)
+        assert earlier.done.tolist() == [0, 1, 2]
+        assert earlier.rows == 3
+        assert len(earlier.parts) == 2
+
+    def test_rows_past_a_smaller_limit_do_not_count(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        part(disk, [{}] * 4, first=0)
+        part(disk, [{}] * 4, first=4)
+        earlier = look_back(disk, self.RUN, 3)
+        assert earlier.done.tolist() == [0, 1, 2]
+        assert [one.first for one in earlier.parts] == [0]
+
+    def test_nothing_happened_yet(self, tmp_path: Path) -> None:
+        earlier = look_back(LocalFolder(str(tmp_path)), self.RUN, 10)
+        assert (earlier.rows, earlier.parts) == (0, ())
+
+
+class TestTolerance:
+    @pytest.mark.parametrize(
+        ("fraction", "rows", "failed", "exceeded"),
+        [
+            (0.0, 100, 0, False),
+            (0.0, 100, 1, True),
+            (0.01, 100, 1, False),
+            (0.01, 100, 2, True),
+            (1.0, 5, 5, False),
+            (0.0, 0, 0, False),
+            (0.5, 3, 2, True),
+        ],
+    )
+    def test_how_many_are_too_many(self, fraction: float, rows: int, failed: int, exceeded: bool) -> None:
+        assert Tolerance(fraction, rows).exceeded(failed) is exceeded
+
+    def test_each_judgement_says_what_happened_and_what_follows(self, tmp_path: Path) -> None:
+        tolerance = Tolerance(0.1, 20)
+        disk = LocalFolder(str(tmp_path))
+        ledger = [part(disk, [{}] * 20, [failure("parse", "no JSON")] * 3 + [response()] * 17)]
+        judgements = [
+            (
+                lambda: tolerance.before([RowFailure("template", "column 'x' is null")] * 3, 10),
+                "max_error_fraction: 3 of the first 10 rows fail already, more than 0.1 of 20 rows allows "
+                "(for example, template: column 'x' is null); mend them or raise max_error_fraction.",
+            ),
+            (
+                lambda: tolerance.during(Progress(done=5, total=20, errors=3)),
+                "max_error_fraction: 3 rows failed so far, more than 0.1 of 20 rows allows; the finished "
+                "rows are kept for the next attempt.",
+            ),
+            (
+                lambda: tolerance.after(ledger, disk),
+                "max_error_fraction: 3 rows failed, more than 0.1 of 20 rows allows (for example, parse: "
+                "no JSON); the finished rows are kept for the next attempt.",
+            ),
+        ]
+        for judge, sentence in judgements:
+            with pytest.raises(RaybatchError) as caught:
+                judge()
+            assert str(caught.value) == sentence
+            assert caught.value.failure_class is FailureClass.TOO_MANY_ERRORS
+
+    def test_what_is_allowed_passes(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        tolerance = Tolerance(0.5, 4)
+        tolerance.before([failure()] * 2, 2)
+        tolerance.during(Progress(done=2, total=4, errors=2))
+        # The second submission mended one of three.
+        ledger = [
+            part(disk, [{}] * 4, [failure()] * 3 + [response()]),
+            part(disk, [{}], [response()], ordinals=[1], submission=1),
+        ]
+        tolerance.after(ledger, disk)
+
+
+def test_what_a_replica_reports_survives_its_way_through_ray() -> None:
+    from airflow_provider_raybatch.job.board import ReplicaReport
+    from airflow_provider_raybatch.job.parts import Part
+
+    done = Done(Part("x.parquet", 3, 2, 0, 2, 100), {"read": 0.5}, ReplicaReport("a", "n", rows=3))
+    assert Done.from_json(done.as_json()) == done

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules too small for a file of tests each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.job.credentials import environment, fetch
+from airflow_provider_raybatch.job.gpu import GpuMeter
+
+
+def test_a_job_without_a_package_has_no_secrets() -> None:
+    assert fetch(None) == Secrets()
+
+
+def test_the_hub_token_reaches_the_engine_by_its_environment() -> None:
+    assert environment(Secrets(hf_token=SecretStr("hf_x"))) == {"HF_TOKEN": "hf_x"}
+    assert environment(Secrets()) == {}
+
+
+def test_a_machine_without_a_gpu_has_no_utilisation() -> None:
+    meter = GpuMeter()
+    meter.sample()
+    if not Path("/dev/nvidia0").exists():
+        assert meter.mean is None
+
+
+LOGGED = """
+import sys
+from airflow_provider_raybatch.job.engine.own_log import OwnLog
+print("ValueError: of another engine, earlier", flush=True)
+log = OwnLog()
+for line in {lines!r}:
+    print(line, file=sys.stderr, flush=True)
+with open(sys.argv[1], "w") as answer:
+    answer.write(str(log.root_cause()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (
+            [
+                "(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory.",
+                "RuntimeError: Engine core initialization failed. See root cause above. Failed procs: {}",
+            ],
+            "torch.OutOfMemoryError: CUDA out of memory.",
+        ),
+        (["RuntimeError: Engine core initialization failed. See root cause above."], "None"),
+        (["all is well"], "None"),
+    ],
+)
+def test_why_an_engines_process_died_is_found_in_the_log(
+    tmp_path: Path, lines: list[str], cause: str
+) -> None:
+    answer, log = tmp_path / "answer", tmp_path / "log"
+    with log.open("wb") as file:
+        subprocess.run(
+            [sys.executable, "-c", LOGGED.format(lines=lines), str(answer)],
+            stdout=file,
+            stderr=file,
+            check=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    assert answer.read_text() == cause
+
+
+def test_the_job_travels_without_what_its_users_side_needs(tmp_path: Path) -> None:
+    # contract/ and job/ alone, as they are shipped.
+    package = Path(__file__).parents[3] / "airflow_provider_raybatch"
+    with zipfile.ZipFile(tmp_path / "job.zip", "w") as archive:
+        for path in [package / "__init__.py", *package.glob("contract/*.py"), *package.rglob("job/**/*.py")]:
+            archive.write(path, path.relative_to(package.parent))
+    shipped = tmp_path / "shipped"
+    zipfile.ZipFile(tmp_path / "job.zip").extractall(shipped)
+    code = (
+        "import sys; sys.modules['airflow'] = None\n"
+        "import airflow_provider_raybatch.job.run, airflow_provider_raybatch.job.main as m; print(m.__file__)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(shipped)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.strip() == str(shipped / "airflow_provider_raybatch/job/main.py"), found.stderr

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from airflow_provider_raybatch.job.source import csv_text
+from airflow_provider_raybatch.job.source.reading import _csv_rows, _json_rows
+from airflow_provider_raybatch.job.source.text_index import Cell, LongRowError, index
+
+from_csv_alphabet = st.text(st.sampled_from('a,"\n\r ;é'), max_size=60)
+field = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+table = st.lists(st.lists(field, min_size=2, max_size=2), max_size=30)
+
+
+def cells_of(data: bytes, *, quoted: bool, start: int = 0, cell_rows: int = 3, block: int = 7) -> list[Cell]:
+    return list(index(io.BytesIO(data), quoted=quoted, start=start, cell_rows=cell_rows, block=block))
+
+
+def whole_csv(text: str) -> list[list[str] | str]:
+    """All records as csv reads them, ``error`` for those it refuses."""
+    reader = csv.reader(io.StringIO(text, newline="\n"))
+    out: list[list[str] | str] = []
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return out
+        except csv.Error:
+            out.append("error")
+            continue
+        if fields:
+            out.append(fields)
+
+
+def assert_cells_are_whole(cells: list[Cell], data: bytes, start: int, cell_rows: int) -> None:
+    position = start
+    for cell in cells:
+        assert cell.start == position
+        assert cell.stop > cell.start
+        position = cell.stop
+    assert position <= len(data)
+    assert all(cell.rows == cell_rows for cell in cells[:-1])
+    assert all(0 < cell.rows <= cell_rows for cell in cells)
+
+
+@given(text=from_csv_alphabet, cell_rows=st.integers(1, 4), block=st.integers(1, 40))
+@example(text='a"b\nc"d\n', cell_rows=1, block=3)  # quotes inside unquoted fields
+@example(text='a\rb,"c\nd"\n', cell_rows=1, block=100)  # csv gives up on the first line
+@example(text='"a""\n"\n', cell_rows=1, block=4)  # a doubled quote at the end of a block
+@example(text='"a"b"\n"\n', cell_rows=1, block=40)
+@example(text='a\r\n"b\r\nc"\r\n', cell_rows=1, block=2)
+def test_csv_rows_are_where_the_csv_module_finds_them(text: str, cell_rows: int, block: int) -> None:
+    data = text.encode()
+    cells = cells_of(data, quoted=True, cell_rows=cell_rows, block=block)
+    assert_cells_are_whole(cells, data, 0, cell_rows)
+    read = [
+        "error" if isinstance(record, csv_text.BadRecord) else record
+        for cell in cells
+        for record in csv_text.records(data[cell.start : cell.stop].decode())
+    ]
+    assert read == whole_csv(text)
+    assert sum(cell.rows for cell in cells) == len(read)
+
+
+@given(rows=table, ending=st.sampled_from(["\n", "\r\n"]), final=st.booleans(), block=st.integers(1, 200))
+def test_any_table_that_csv_writes_is_cut_between_its_rows(
+    rows: list[list[str]], ending: str, final: bool, block: int
+) -> None:
+    out = io.StringIO(newline="")
+    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator=ending).writerows(rows)
+    text = out.getvalue() if final else out.getvalue().removesuffix(ending)
+    data = text.encode()
+    cells = cells_of(data, quoted=True, cell_rows=2, block=block)
+    read = [row for cell in cells for row in _csv_rows(data[cell.start : cell.stop], ("x", "y"))]
+    assert read == [{"x": x, "y": y} for x, y in rows]
+
+
+@given(
+    values=st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3), max_size=30),
+    endings=st.lists(
+        st.sampled_from(["\n", "\r\n", "\n\n", "\n   \r\n", "\n\t\n"]), min_size=30, max_size=30
+    ),
+    final=st.booleans(),
+    ascii_only=st.booleans(),
+    block=st.integers(1, 200),
+    cell_rows=st.integers(1, 4),
+)
+def test_json_rows_are_where_the_json_module_finds_them(
+    values: list[dict[str, str]],
+    endings: list[str],
+    final: bool,
+    ascii_only: bool,
+    block: int,
+    cell_rows: int,
+) -> None:
+    lines = [json.dumps(value, ensure_ascii=ascii_only) for value in values]
+    text = "".join(line + ending for line, ending in zip(lines, endings, strict=False))
+    data = (text if final else text.rstrip()).encode()
+    cells = cells_of(data, quoted=False, cell_rows=cell_rows, block=block)
+    assert_cells_are_whole(cells, data, 0, cell_rows)
+    read = [row for cell in cells for row in _json_rows(data[cell.start : cell.stop])]
+    assert read == values
+    assert sum(cell.rows for cell in cells) == len(values)
+
+
+@given(data=st.binary(max_size=80), block=st.integers(1, 40))
+def test_whatever_is_in_a_jsonl_file_is_counted_as_it_is_read(data: bytes, block: int) -> None:
+    cells = cells_of(data, quoted=False, block=block)
+    assert [len(_json_rows(data[cell.start : cell.stop])) for cell in cells] == [cell.rows for cell in cells]
+
+
+@given(
+    data=st.lists(st.sampled_from([b"a", b",", b'"', b"\n", b"\r\n", b"\xff", b" "]), max_size=40).map(
+        b"".join
+    ),
+    block=st.integers(1, 40),
+)
+def test_damaged_csv_is_counted_as_it_is_read(data: bytes, block: int) -> None:
+    cells = cells_of(data, quoted=True, block=block)
+    assert [len(_csv_rows(data[c.start : c.stop], ("x",))) for c in cells] == [cell.rows for cell in cells]
+
+
+@pytest.mark.parametrize("quoted", [True, False])
+@pytest.mark.parametrize("data", [b"", b"\n", b"\r\n\r\n", b"\n\n\n"])
+def test_files_without_a_row_have_no_cell(data: bytes, quoted: bool) -> None:
+    assert cells_of(data, quoted=quoted) == []
+
+
+def test_long_lines_of_spaces_are_rows_and_short_ones_are_not() -> None:
+    assert cells_of(b" " * 15 + b"\n", quoted=False) == []
+    assert cells_of(b" " * 40 + b"\n", quoted=False) == [Cell(0, 41, 1)]
+    assert cells_of(b"   \n", quoted=True) == [Cell(0, 4, 1)]
+
+
+def test_rows_begin_past_the_header() -> None:
+    data = b"h1,h2\n1,2\n3,4"
+    assert cells_of(data, quoted=True, start=6, cell_rows=1) == [Cell(6, 10, 1), Cell(10, 13, 1)]
+
+
+@pytest.mark.parametrize(("data", "quoted"), [(b'a,b\nc,"' + b"x\n" * 200, True), (b"x" * 300, False)])
+def test_a_row_without_an_end_is_refused_before_it_fills_the_memory(
+    data: bytes, quoted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_text, "LONGEST_ROW", 100)
+    with pytest.raises(LongRowError) as caught:
+        cells_of(data, quoted=quoted, block=16)
+    assert caught.value.offset == (4 if quoted else 0)
+
+
+def test_a_row_may_span_many_blocks() -> None:
+    data = b'"' + b"x\n" * 500 + b'",1\ny,2\n'
+    assert cells_of(data, quoted=True, cell_rows=1, block=16) == [Cell(0, 1005, 1), Cell(1005, 1009, 1)]
