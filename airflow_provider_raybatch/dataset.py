@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For the code after a batch inference: its dataset as files, Arrow or DuckDB, checked against the manifest.
+
+Works inside and outside of a task. Needs pyarrow or DuckDB only where they are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_provider_raybatch.contract.base import parse, shown
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.dataset as pa_dataset
+
+    from airflow_provider_raybatch.contract.secrets import AwsCredentials
+    from airflow_provider_raybatch.job.storage import Folder
+
+
+class DatasetError(RaybatchError):
+    """The dataset is not what its manifest says, or can't be opened here."""
+
+    failure_class = FailureClass.STORAGE
+
+
+def open_dataset(
+    result: str | os.PathLike[str] | Mapping[str, Any], aws_conn_id: str | None = None
+) -> Dataset:
+    """Open a committed dataset, and check that the files its manifest lists are there and whole.
+
+    :param result: what the batch inference task returned, the `extra` of its outlet's event, or the
+        manifest's uri.
+    :param aws_conn_id: Airflow connection of type ``aws`` for ``s3://``; by default the environment's own
+        identity.
+    :raises DatasetError: there is no manifest, or its files are missing or of another size.
+    """
+    from airflow_provider_raybatch.job.storage import folder
+    from airflow_provider_raybatch.job.storage_errors import StorageError
+
+    uri = _manifest_uri(result)
+    credentials = _credentials(uri, aws_conn_id)
+    parent, _, name = uri.rpartition("/")
+    try:
+        content = folder(parent or ".", credentials).read(name)
+    except StorageError as error:
+        raise DatasetError(f"manifest: {uri!r} can't be read ({error})") from error
+    dataset = Dataset(parse(BatchManifest, content), credentials)
+    dataset.check_files()
+    return dataset
+
+
+class Dataset:
+    """A committed, immutable dataset.
+
+    :param manifest: what it holds.
+    """
+
+    def __init__(self, manifest: BatchManifest, credentials: AwsCredentials | None = None) -> None:
+        from airflow_provider_raybatch.job.storage import folder
+
+        self.manifest = manifest
+        self._credentials = credentials
+        self._folder: Folder = folder(manifest.uri, credentials)
+
+    def __repr__(self) -> str:
+        rows, files = self.manifest.counts.ok, len(self.manifest.files)
+        return f"<Dataset {self.manifest.uri}: {rows:,} rows in {files:,} files>"
+
+    @property
+    def files(self) -> list[str]:
+        """Absolute locations of the files, in the order of the dataset."""
+        return [f"{self._folder.uri}/{file.path}" for file in self.manifest.files]
+
+    def check_files(self) -> None:
+        """Compare names and sizes in the folder with the manifest's.
+
+        :raises DatasetError: a file is missing, of another size, or one too many.
+        """
+        there = {entry.path: entry.size for entry in self._folder.list()}
+        listed = {file.path: file.bytes for file in self.manifest.files}
+        for path, size in listed.items():
+            if path not in there:
+                raise DatasetError(
+                    f"files: {path!r} of {self.manifest.uri} is gone; run the batch inference again."
+                )
+            if there[path] != size:
+                raise DatasetError(
+                    f"files: {path!r} of {self.manifest.uri} has {there[path]:,} bytes, but its manifest "
+                    f"says {size:,}; run the batch inference again."
+                )
+        if extra := sorted(set(there) - set(listed)):
+            raise DatasetError(
+                f"files: {extra[0]!r} in {self.manifest.uri} is not in the manifest; remove it, readers of "
+                "the folder would take it for data."
+            )
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as one Arrow table, in the order of the dataset.
+
+        :raises DatasetError: pyarrow is missing, or the number of rows is not the manifest's.
+        """
+        table = self.arrow_dataset().to_table()
+        self._check_rows(table.num_rows)
+        return table
+
+    def arrow_dataset(self) -> pa_dataset.Dataset:
+        """A lazy Arrow dataset, which reads what a scan of it asks for.
+
+        :raises DatasetError: pyarrow is missing.
+        """
+        try:
+            import pyarrow.dataset as pa_dataset
+        except ImportError as error:
+            raise _missing("pyarrow", error) from error
+        return pa_dataset.dataset(
+            [file.path for file in self.manifest.files],
+            filesystem=_arrow_filesystem(self._folder),
+            format="parquet" if self.manifest.format == "parquet" else "json",
+        )
+
+    def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A lazy DuckDB relation, to be queried or inserted from.
+
+        :param connection: by default DuckDB's own default connection. Files in S3 are read through pyarrow,
+            so that DuckDB needs neither an extension nor credentials.
+        :raises DatasetError: DuckDB (or for S3 pyarrow) is missing, or the number of rows is not the
+            manifest's.
+        """
+        try:
+            import duckdb
+        except ImportError as error:
+            raise _missing("duckdb", error) from error
+        on = duckdb if connection is None else connection
+        remote = self._folder.uri.startswith("s3://")
+        if remote and self.manifest.format == "parquet":
+            relation = on.from_arrow(self.arrow_dataset())
+        elif remote:
+            # In memory: DuckDB and a lazy Arrow dataset of JSON wait for each other for ever.
+            relation = on.from_arrow(self.to_arrow())
+        elif self.manifest.format == "parquet":
+            relation = on.read_parquet(self.files)
+        else:
+            # The stubs know single paths alone; DuckDB takes lists.
+            relation = on.read_json(cast(str, self.files), format="newline_delimited")
+        (rows,) = relation.aggregate("count(*)").fetchall()[0]
+        self._check_rows(rows)
+        return relation
+
+    def _check_rows(self, rows: int) -> None:
+        if rows != self.manifest.counts.ok:
+            raise DatasetError(
+                f"rows: {self.manifest.uri} has {rows:,}, but its manifest says {self.manifest.counts.ok:,}; "
+                "somebody changed it, run the batch inference again."
+            )
+
+
+def _manifest_uri(result: str | os.PathLike[str] | Mapping[str, Any]) -> str:
+    found = result.get("manifest_uri") if isinstance(result, Mapping) else os.fspath(result)
+    if not isinstance(found, str) or not found:
+        raise DatasetError(
+            f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned."
+        )
+    return found
+
+
+def _credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:
+    if aws_conn_id is None or not uri.startswith("s3://"):
+        return None
+    from airflow_provider_raybatch.hooks.credentials import aws_credentials
+
+    return aws_credentials(aws_conn_id)
+
+
+def _missing(package: str, error: ImportError) -> DatasetError:
+    return DatasetError(
+        f"{package}: it is not installed here ({error}); install airflow-provider-raybatch[dataset].",
+        FailureClass.USER_ERROR,
+    )
+
+
+def _arrow_filesystem(folder: Folder) -> Any:
+    """`folder` for pyarrow, so that data is reached as the manifest is, with the same credentials."""
+    from pyarrow import PythonFile, fs
+
+    class Handler(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types here
+        """Reading alone."""
+
+        def get_type_name(self) -> str:
+            return "raybatch"
+
+        def normalize_path(self, path: str) -> str:
+            return path
+
+        def get_file_info(self, paths: list[str]) -> list[Any]:
+            return [self._info(path) for path in paths]
+
+        def open_input_file(self, path: str) -> Any:
+            return PythonFile(folder.open(path), mode="r")
+
+        def open_input_stream(self, path: str) -> Any:
+            return self.open_input_file(path)
+
+        def _info(self, path: str) -> Any:
+            entry = folder.head(path)
+            if entry is None:
+                return fs.FileInfo(path, fs.FileType.NotFound)
+            return fs.FileInfo(path, fs.FileType.File, size=entry.size)
+
+        def _no_writing(self, *args: object) -> Any:
+            raise NotImplementedError("A committed dataset is only read.")
+
+        get_file_info_selector = create_dir = delete_dir = delete_dir_contents = _no_writing
+        delete_root_dir_contents = delete_file = move = copy_file = _no_writing
+        open_output_stream = open_append_stream = _no_writing
+
+    return fs.PyFileSystem(Handler())

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``@task.ray_batch``: a function on the Airflow worker decides what the batch inference is to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.bases.decorator import (
+    DecoratedOperator,
+    TaskDecorator,
+    determine_kwargs,
+    task_decorator_factory,
+)
+from airflow.sdk.definitions._internal.types import SET_DURING_EXECUTION
+from airflow.sdk.definitions.context import context_merge
+
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.exceptions import RayBatchFailException
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, check_names
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_RETURNABLE = (*ARGUMENTS, "runtime_env", "aws_conn_id", "hf_conn_id")
+
+
+class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
+    """The operator behind ``@task.ray_batch``."""
+
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *RayBatchInferenceOperator.template_fields,
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **RayBatchInferenceOperator.template_fields_renderers,
+    }
+    custom_operator_name: str = "@task.ray_batch"
+    overwrite_rtif_after_execution: bool = True
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for name in ("source", "destination"):
+            kwargs.setdefault(name, SET_DURING_EXECUTION)
+        super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
+
+    def execute(self, context: Context) -> Any:
+        """Call the function, take its word for the arguments, and go on as the operator does."""
+        context_merge(context, self.op_kwargs)
+        kwargs = determine_kwargs(self.python_callable, self.op_args, context)
+        self._take(self.python_callable(*self.op_args, **kwargs))
+        return RayBatchInferenceOperator.execute(self, context)
+
+    def _take(self, returned: object) -> None:
+        name = self.python_callable.__name__
+        if not isinstance(returned, Mapping):
+            raise RayBatchFailException(
+                f"{name}: it returned {shown(returned)}; a @task.ray_batch function returns a dictionary of "
+                "arguments.",
+                FailureClass.USER_ERROR,
+            )
+        try:
+            check_names(returned, _RETURNABLE)
+        except SpecError as error:
+            raise RayBatchFailException(
+                f"{name}: it returned an argument that can't be used. {error}"
+            ) from error
+        # Values are final: what a function says is no template.
+        for argument, value in returned.items():
+            setattr(self, argument, value)
+        for argument in ("source", "destination"):
+            if getattr(self, argument) is SET_DURING_EXECUTION:
+                setattr(self, argument, None)
+
+
+def ray_batch_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool = False, **kwargs: Any
+) -> TaskDecorator:
+    """Make a batch inference of a function that returns the operator's arguments as a dictionary.
+
+    The function runs on the Airflow worker, once per attempt, and must return the same each time: where it
+    doesn't, `on_stale_state` decides about the job of an earlier attempt. What it returns wins over what the
+    decorator was given. It may return the arguments of ``RayBatchInferenceOperator`` from `source` to
+    `runtime_env`; how the job is followed (`deferrable`, `timeout`, `ray_conn_id`, ...) is the decorator's to
+    say.
+
+    :param python_callable: the function.
+    :param multiple_outputs: push each item of the result as an XCom of its own, too.
+    :param kwargs: arguments of ``RayBatchInferenceOperator``.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=RayBatchDecoratedOperator,
+        **kwargs,
+    )

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Airflow learns about this package without importing anything else of it.
+
+The keys are those of Airflow's ``provider_info.schema.json``; the connection form's are described by
+``conn-fields`` in ``provider.yaml.schema.json``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NAME = "Ray Batch"
+_PACKAGE = "airflow_provider_raybatch"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider's description, called by Airflow through the entry point ``apache_airflow_provider``."""
+    return {
+        "package-name": "airflow-provider-raybatch",
+        "name": _NAME,
+        "description": "Batch inference on Ray with Ray Data and vLLM: dataset + prompt + model -> dataset.",
+        "integrations": [
+            {"integration-name": _NAME, "external-doc-url": "https://docs.ray.io/", "tags": ["software"]},
+        ],
+        "operators": [_modules("operators.ray_batch", "operators.ray_job")],
+        "sensors": [_modules("sensors.ray_job")],
+        "hooks": [_modules("hooks.ray")],
+        "triggers": [_modules("triggers.ray_job")],
+        "extra-links": [f"{_PACKAGE}.links.ray_dashboard.RayDashboardLink"],
+        "task-decorators": [
+            {"name": "ray_batch", "class-name": f"{_PACKAGE}.decorators.ray_batch.ray_batch_task"},
+        ],
+        "connection-types": [
+            {
+                "connection-type": "ray",
+                "hook-class-name": f"{_PACKAGE}.hooks.ray.RayHook",
+                "hook-name": "Ray",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["login"],
+                    "relabeling": {
+                        "host": "Dashboard host",
+                        "schema": "http or https",
+                        "password": "Bearer token",
+                    },
+                    "placeholders": {
+                        "host": "ray-head.example.com; empty or local: each task starts a private Ray",
+                        "port": "8265",
+                        "schema": "http",
+                    },
+                },
+                "conn-fields": _connection_fields(),
+            },
+        ],
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {"integration-name": _NAME, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}
+
+
+def _connection_fields() -> dict[str, Any]:
+    seconds = {"type": ["number", "null"], "minimum": 0.1}
+    return {
+        "path_prefix": _field("Path prefix", "Path at which a proxy serves the dashboard, such as /ray."),
+        "verify": {
+            "label": "Verify TLS",
+            "description": "Check the server's certificate (https only).",
+            "schema": {"type": ["boolean", "null"], "default": True},
+        },
+        "ca_bundle": _field(
+            "CA bundle", "PEM file on the Airflow machines, for a private certificate authority."
+        ),
+        "headers": _field(
+            "Headers", 'JSON object sent with every request, such as {"X-Api-Key": "..."}.', format="password"
+        ),
+        "cookies": _field("Cookies", "JSON object of cookies sent with every request.", format="password"),
+        "connect_timeout": {
+            "label": "Connect timeout",
+            "description": "Seconds until a network connection must stand.",
+            "schema": seconds,
+        },
+        "request_timeout": {
+            "label": "Request timeout",
+            "description": "Seconds that an answer may keep silent.",
+            "schema": seconds,
+        },
+        "namespace": _field("Namespace", "Tells apart several Airflows that share this cluster."),
+        "seal_key": _field(
+            "Seal key",
+            "Fernet key that seals credentials on their way; RAYBATCH_SEAL_KEY on the cluster's nodes.",
+            format="password",
+        ),
+        "dashboard_url": _field(
+            "Dashboard URL for people", "Where browsers find the dashboard, if not at the host."
+        ),
+    }
+
+
+def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials out of Airflow connections, as a job takes them; masked in logs as soon as they are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
+from airflow_provider_raybatch.exceptions import RayConnectionError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+
+def job_secrets(aws_conn_id: str | None, hf_conn_id: str | None) -> Secrets | None:
+    """What a job needs besides the cluster's own identity; ``None`` where no connection is named.
+
+    :param aws_conn_id: a connection of type ``aws``, for ``s3://`` paths.
+    :param hf_conn_id: a connection whose password is a Hugging Face token.
+    :raises RayConnectionError: a connection doesn't exist or has no credentials.
+    """
+    if not aws_conn_id and not hf_conn_id:
+        return None
+    return Secrets(
+        aws=aws_credentials(aws_conn_id) if aws_conn_id else None,
+        hf_token=_hf_token(hf_conn_id) if hf_conn_id else None,
+    )
+
+
+def aws_credentials(aws_conn_id: str) -> AwsCredentials:
+    """The connection's credentials as they are now: those of the role it assumes, where it names one.
+
+    They are frozen: a job that outlives a short session needs the cluster's own identity instead.
+
+    :raises RayConnectionError: the connection doesn't exist or has no credentials, or Airflow's amazon
+        provider is missing.
+    """
+    # Asked first: for a missing connection the amazon provider falls back to the worker's own identity.
+    _existing(aws_conn_id, "aws_conn_id")
+    try:
+        from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+    except ImportError as error:
+        raise RayConnectionError(
+            f"Argument aws_conn_id: {aws_conn_id!r} needs Airflow's amazon provider ({error}); "
+            "install airflow-provider-raybatch[amazon]."
+        ) from error
+    hook = AwsBaseHook(aws_conn_id=aws_conn_id, client_type="s3")
+    session = hook.get_session()
+    found = session.get_credentials()
+    if found is None:
+        raise RayConnectionError(
+            f"Connection {aws_conn_id!r}, fields login and password: no AWS credentials were found; "
+            "set them, name a role_arn, or leave aws_conn_id out to use the cluster's own identity."
+        )
+    frozen = found.get_frozen_credentials()
+    for secret in (frozen.secret_key, frozen.token):
+        if secret:
+            mask_secret(secret)
+    return AwsCredentials(
+        aws_access_key_id=SecretStr(frozen.access_key),
+        aws_secret_access_key=SecretStr(frozen.secret_key),
+        aws_session_token=SecretStr(frozen.token) if frozen.token else None,
+        region_name=hook.region_name or session.region_name,
+        endpoint_url=hook.conn_config.get_service_endpoint_url("s3"),
+    )
+
+
+def _hf_token(hf_conn_id: str) -> SecretStr:
+    token = _existing(hf_conn_id, "hf_conn_id").password
+    if not token:
+        raise RayConnectionError(
+            f"Connection {hf_conn_id!r}, field password: it is empty; put the Hugging Face token there."
+        )
+    mask_secret(token)
+    return SecretStr(token)
+
+
+def _existing(conn_id: str, argument: str) -> Connection:
+    try:
+        connection: Connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise RayConnectionError(
+            f"Argument {argument}: the connection {conn_id!r} doesn't exist; create it or correct the id."
+        ) from None
+    return connection

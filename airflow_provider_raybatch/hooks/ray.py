@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RayHook`: an Airflow connection as a way to a Ray cluster's Jobs API. Needs no Ray installed."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import amask_secret, mask_secret
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.exceptions import RayBatchException, RayConnectionError, from_raybatch_error
+from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConnection, read_connection
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.models import ClusterVersion
+
+
+class RayHook(BaseHook):
+    """Reaches a Ray cluster as an Airflow connection of type ``ray`` describes it.
+
+    :param ray_conn_id: id of the connection, default ``ray_default``. A connection without a host (or with
+        the host ``local``), and a default connection that doesn't exist, stand for a private Ray that each
+        task starts and ends.
+    """
+
+    conn_name_attr = "ray_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = "ray"
+    hook_name = "Ray"
+
+    def __init__(self, ray_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ray_conn_id = ray_conn_id
+
+    def read(self) -> RayConnection:
+        """The connection, validated; what is secret in it is masked in logs from here on.
+
+        :raises RayConnectionError: it doesn't exist (and is not the default), or a field can't be used.
+        """
+        try:
+            connection = self.get_connection(self.ray_conn_id)
+        except AirflowNotFoundException:
+            return self._absent()
+        found = read_connection(connection)
+        for secret in found.secrets:
+            mask_secret(secret)
+        return found
+
+    async def aread(self) -> RayConnection:
+        """As :meth:`read`, without blocking the event loop."""
+        try:
+            connection = await self.aget_connection(self.ray_conn_id)
+        except AirflowNotFoundException:
+            return self._absent()
+        found = read_connection(connection)
+        for secret in found.secrets:
+            await amask_secret(secret)
+        return found
+
+    def get_address(self) -> ClusterAddress:
+        """Where the cluster is.
+
+        :raises RayConnectionError: the connection can't be used, or names no cluster.
+        """
+        return self.read().address()
+
+    async def aget_address(self) -> ClusterAddress:
+        """As :meth:`get_address`, without blocking the event loop."""
+        return (await self.aread()).address()
+
+    def client(self) -> RayJobsClient:
+        """A client of the Jobs API, to be entered with ``async with``.
+
+        :raises RayConnectionError: the connection can't be used, or names no cluster.
+        """
+        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+
+        return RayJobsClient(self.get_address())
+
+    def get_conn(self) -> RayJobsClient:
+        """Airflow's name for :meth:`client`."""
+        return self.client()
+
+    def version(self) -> ClusterVersion:
+        """Ray's version and session name, as the cluster answers.
+
+        :raises RayBatchException: the cluster can't be reached, or doesn't accept the credentials.
+        """
+        from airflow_provider_raybatch.cluster.blocking import run_blocking
+        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+
+        address = self.get_address()
+
+        async def ask() -> ClusterVersion:
+            async with RayJobsClient(address) as client:
+                return await client.version()
+
+        try:
+            return run_blocking(ask())
+        except RaybatchError as error:
+            raise from_raybatch_error(error) from error
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Airflow's "Test" button: asks the cluster for its version, or looks for an installed Ray."""
+        try:
+            found = self.read()
+            if found.embedded:
+                return _embedded_ray()
+            version = self.version()
+        except RayBatchException as error:
+            return False, str(error)
+        where = f"{found.address().shown}, session {version.session_name}"
+        return True, f"Ray {version.ray_version} answers at {where}."
+
+    def _absent(self) -> RayConnection:
+        if self.ray_conn_id != DEFAULT_CONN_ID:
+            raise RayConnectionError(
+                f"Connection {self.ray_conn_id!r} doesn't exist; create it with the type ray, "
+                f"or use {DEFAULT_CONN_ID!r} without creating it for a private Ray."
+            )
+        return RayConnection(conn_id=self.ray_conn_id, configured=False)
+
+
+def _embedded_ray() -> tuple[bool, str]:
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return False, (
+            "The connection has no host, so each task would start a private Ray, but none is installed here; "
+            "set the host, or install airflow-provider-raybatch[embedded] on the workers."
+        )
+    return True, f"The connection has no host, so each task starts a private Ray {version} and ends it."

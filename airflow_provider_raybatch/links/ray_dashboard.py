@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RayDashboardLink`: from a task in Airflow's UI to its job's page in the Ray dashboard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+
+class HasDashboard(Protocol):
+    """An operator with this link.
+
+    :param dashboard_url: of its job; empty where there is none, ``None`` where the operator doesn't know.
+    """
+
+    dashboard_url: str | None
+
+
+class RayDashboardLink(BaseOperatorLink):
+    """The job's page in the Ray dashboard.
+
+    Airflow's UI reads the XCom `xcom_key`, and writes it by itself only when the task leaves its worker;
+    operators call :meth:`show` as soon as the job is submitted, so that the link is there while the job runs.
+    """
+
+    @property
+    def name(self) -> str:
+        """The button's text."""
+        return "Ray Dashboard"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The url of the job that was shown last; empty where there is none."""
+        known = getattr(operator, "dashboard_url", None)
+        if known is not None:
+            return str(known)
+        from airflow.sdk.execution_time.xcom import XCom
+
+        # A task that was deferred comes back in a new process.
+        url = XCom.get_value(key=self.xcom_key, ti_key=ti_key)
+        return url if isinstance(url, str) else ""
+
+    def show(self, operator: HasDashboard, task_instance: Any, url: str | None) -> None:
+        """Make the link point to `url` while the task runs; without a url there is no link."""
+        operator.dashboard_url = url or ""
+        if url:
+            task_instance.xcom_push(key=self.xcom_key, value=url)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an operator's flat arguments to the job's spec: each mistake is a sentence in the operator's words."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import ObjectStoragePath
+from pydantic import ValidationError
+
+from airflow_provider_raybatch.contract.base import sentence, shown
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+ARGUMENTS = (
+    "source", "format", "limit",
+    "prompt", "system_prompt", "messages", "messages_column", "prompt_column", "prompt_function",
+    "model", "chat_template", "chat_template_kwargs", "sampling", "sampling_column", "response_format",
+    "engine", "engine_args", "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size",
+    "processor", "max_restarts",
+    "destination", "destination_format", "rows_per_part", "on_destination_owned", "output_prefix",
+    "preserve_order", "max_error_fraction", "no_progress_timeout", "cluster_wait",
+)  # fmt: skip
+"""The arguments that make up the spec, in the order of the documentation."""
+
+_ENGINE_FIELDS = (
+    "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size", "processor", "max_restarts",
+)  # fmt: skip
+_PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
+_WITH_SYSTEM_PROMPT = ("prompt", "messages_column", "prompt_function")
+
+_ARGUMENT_OF_FIELD = {
+    "source.paths": "source",
+    "source.format": "format",
+    "destination.uri": "destination",
+    "destination.format": "destination_format",
+    "destination.on_owned_by_other": "on_destination_owned",
+    "engine.kind": "engine",
+    "engine.args": "engine_args",
+    "model.name": "model",
+    "prompt.template": "prompt",
+    "prompt.function": "prompt_function",
+    "response_format.json_object": "response_format",
+}
+_GROUPS = ("source", "destination", "engine", "model", "prompt", "limits")
+_FIELD = re.compile(r"^([A-Za-z_][\w.]*): ")
+_PATHS = (str, os.PathLike, ObjectStoragePath)
+_OBJECT_STORAGE_CONNECTION = re.compile(r"^(s3://)[^/@]*@")
+
+
+def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
+    """The spec for these arguments. They are rendered already, and stay untouched.
+
+    :param arguments: some or all of :data:`ARGUMENTS`; ``None`` counts as not given.
+    :raises SpecError: the first mistake, in the operator's words.
+    """
+    check_names(arguments)
+    given = {name: _absent_if_empty(name, value) for name, value in arguments.items()}
+    given = {name: value for name, value in given.items() if value is not None}
+    paths, format_of_source = _source(
+        _needed(given, "source", "name a file, a folder, a glob or a list of them")
+    )
+    prompt_kind, prompt = _prompt(given)
+    data = {
+        "source": _section(given, "limit")
+        | {"paths": paths}
+        | _some(format=given.get("format", format_of_source)),
+        "prompt": prompt,
+        "model": _section(given, "chat_template", "chat_template_kwargs") | {"name": _model(given)},
+        "engine": _section(given, *_ENGINE_FIELDS)
+        | _some(kind=given.get("engine"), args=given.get("engine_args")),
+        "destination": _section(given, "rows_per_part", "output_prefix")
+        | {"uri": _location(_needed(given, "destination", "name a folder"), "destination")}
+        | _some(format=given.get("destination_format"), on_owned_by_other=given.get("on_destination_owned")),
+        "limits": _section(given, "max_error_fraction")
+        | _some(
+            no_progress_timeout=seconds(given.get("no_progress_timeout"), "no_progress_timeout"),
+            cluster_wait=seconds(given.get("cluster_wait"), "cluster_wait"),
+        ),
+        "response_format": _response_format(given.get("response_format")),
+        **_section(given, "sampling", "sampling_column", "preserve_order"),
+    }
+    try:
+        # A copy, since pydantic keeps nested dictionaries of the caller as they are.
+        return BatchInferenceSpec.model_validate(copy.deepcopy(data))
+    except ValidationError as error:
+        raise SpecError(in_the_operators_words(sentence(error), prompt_kind)) from None
+
+
+def check_names(arguments: Iterable[str], known: Sequence[str] = ARGUMENTS) -> None:
+    """Refuse what is no argument.
+
+    :raises SpecError: names the first unknown one and the likeliest meant.
+    """
+    import difflib
+
+    for name in arguments:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}."
+            raise SpecError(f"{name}: there is no such argument; {remedy}")
+
+
+def seconds(value: timedelta | float | str | None, name: str) -> float | None:
+    """A duration in seconds.
+
+    :raises SpecError: it is neither a ``timedelta`` nor a positive number.
+    """
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise SpecError(f"{name}: {shown(value)} is no duration; give seconds or a timedelta.")
+
+
+def in_the_operators_words(text: str, prompt_kind: str = "prompt") -> str:
+    """A sentence about the spec's fields as one about the operator's arguments."""
+    match = _FIELD.match(text)
+    if match is None:
+        return text
+    field, rest = match.group(1), text[match.end() :]
+    if field == "function":
+        return f"prompt_function: {rest}"
+    for spec_field, argument in (*_ARGUMENT_OF_FIELD.items(), ("prompt.column", prompt_kind)):
+        if field == spec_field or field.startswith(spec_field + "."):
+            return f"{argument}{field[len(spec_field) :]}: {rest}"
+    group, _, name = field.partition(".")
+    if group in _GROUPS and name:
+        return f"{name}: {rest}"
+    if group in _GROUPS and _FIELD.match(rest):
+        return rest  # a rule over several fields, whose message names the field itself
+    return text
+
+
+def _needed(given: Mapping[str, Any], name: str, remedy: str) -> Any:
+    if name not in given:
+        raise SpecError(f"{name}: a value is needed here and none was given; {remedy}.")
+    return given[name]
+
+
+def _model(given: Mapping[str, Any]) -> Any:
+    if given.get("engine") == "echo":
+        return given.get("model", "echo")
+    return _needed(given, "model", "name a Hugging Face id or a folder")
+
+
+def _absent_if_empty(name: str, value: Any) -> Any:
+    # "{{ params.limit or '' }}" renders to an empty text where the template means nothing.
+    return None if name in {"limit", "format", "system_prompt"} and value == "" else value
+
+
+def _section(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
+
+
+def _some(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _source(value: Any) -> tuple[list[str], str | None]:
+    """Paths, and their format where the source is the result of another batch inference."""
+    if isinstance(value, _PATHS):
+        return [_location(value, "source")], None
+    if isinstance(value, Mapping):
+        if not isinstance(value.get("uri"), str):
+            raise SpecError(
+                f"source: {shown(dict(value))} has no 'uri'; give paths, or what another batch task returned."
+            )
+        return [value["uri"]], value.get("format")
+    if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray)):
+        raise SpecError(f"source: {shown(value)} is no path; name a file, a folder, a glob or a list.")
+    paths: list[str] = []
+    formats: set[str | None] = set()
+    for item in value:
+        if isinstance(item, Iterable) and not isinstance(item, (Mapping, *_PATHS)):
+            raise SpecError(f"source: {shown(item)} is no path; a list of paths holds texts alone.")
+        found, item_format = _source(item)
+        paths += found
+        formats.add(item_format)
+    return paths, formats.pop() if len(formats) == 1 else None
+
+
+def _location(value: Any, name: str) -> str:
+    if not isinstance(value, _PATHS):
+        raise SpecError(f"{name}: {shown(value)} is no path; give it as text.")
+    # ObjectStoragePath writes its Airflow connection into the text; the cluster knows none.
+    return value if isinstance(value, str) else _OBJECT_STORAGE_CONNECTION.sub(r"\1", str(value))
+
+
+def _prompt(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    kinds = [name for name in _PROMPTS if name in given]
+    if len(kinds) != 1:
+        what = f"{' and '.join(kinds)} are given together" if kinds else "none is given"
+        raise SpecError(f"prompt: exactly one of {', '.join(_PROMPTS)} is needed, but {what}.")
+    kind = kinds[0]
+    value, system_prompt = given[kind], given.get("system_prompt")
+    if system_prompt is not None and kind not in _WITH_SYSTEM_PROMPT:
+        remedy = "put a system message into messages" if kind == "messages" else "write it into the column"
+        raise SpecError(f"system_prompt: it has no effect together with {kind}; {remedy}.")
+    system = _some(system_prompt=system_prompt)
+    match kind:
+        case "prompt":
+            return kind, {"kind": "template", "template": value, **system}
+        case "messages":
+            return kind, {"kind": "messages", "messages": value}
+        case "messages_column":
+            return kind, {"kind": "messages_column", "column": value, **system}
+        case "prompt_column":
+            return kind, {"kind": "prompt_column", "column": value}
+        case _:
+            return kind, {"kind": "function", "function": value, **system}
+
+
+def _response_format(value: Any) -> dict[str, Any]:
+    if value is None or value == "text":
+        return {}
+    if value == "json_object":
+        return {"json_object": True}
+    raise SpecError(f"response_format: {shown(value)} is unknown; use 'text' or 'json_object'.")

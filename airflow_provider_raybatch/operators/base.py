@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of every job: submitted once whatever dies, followed here or in the triggerer, handed over."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
+from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
+from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConnection
+from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
+from airflow_provider_raybatch.operators.arguments import seconds
+from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
+from airflow_provider_raybatch.operators.run_token import mark_succeeded, recorded_token, run_token
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raybatch.cluster.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.following import Outcome
+    from airflow_provider_raybatch.cluster.models import JobInfo
+    from airflow_provider_raybatch.cluster.submission import SubmissionKey, Submitted
+
+OnStaleState = Literal["replace", "adopt", "fail"]
+
+_DEFERRAL_GRACE = 300.0
+_KILL_TIMEOUT = 60.0
+
+
+class RayOperator(LiteralTextOperator):
+    """Base of the operators that run a job on a Ray cluster.
+
+    A retry goes on with the job that an earlier attempt left behind, running or finished. A clear starts a
+    new one and stops what is left of the old.
+
+    :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. Without a host in it, and
+        where the default connection doesn't exist, the task starts a private Ray for itself and always runs
+        blocking.
+    :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
+        default_deferrable``.
+    :param poll_interval: seconds between two looks at the job, default 10.
+    :param timeout: seconds or ``timedelta`` from the start of an attempt to the job's deadline; default none.
+        Each attempt has its own.
+    :param cancel_on_kill: stop the job when the task is killed, marked or cleared while it runs; default yes.
+        In blocking mode that includes a worker that is shut down.
+    :param cancel_on_timeout: stop the job when its deadline passes; default yes.
+    :param on_stale_state: what to do about a job of the same run that was submitted with other arguments:
+        ``replace`` it (default), ``adopt`` it, or ``fail``.
+    :raises SpecError: `poll_interval`, `timeout` or `on_stale_state` can't be used.
+    """
+
+    operator_extra_links: Sequence[BaseOperatorLink] = (RayDashboardLink(),)
+    ui_color: str = "#e6f2fb"
+    wait_for_completion: bool = True
+    dashboard_url: str | None = None
+
+    def __init__(
+        self,
+        *,
+        ray_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 10.0,
+        timeout: timedelta | float | None = None,
+        cancel_on_kill: bool = True,
+        cancel_on_timeout: bool = True,
+        on_stale_state: OnStaleState = "replace",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if on_stale_state not in {"replace", "adopt", "fail"}:
+            raise SpecError(
+                f"on_stale_state: {on_stale_state!r} is unknown; use 'replace', 'adopt' or 'fail'."
+            )
+        self.ray_conn_id = ray_conn_id
+        self.deferrable = deferrable
+        self.poll_interval = _positive(poll_interval, "poll_interval")
+        self.timeout = None if timeout is None else _positive(timeout, "timeout")
+        self.cancel_on_kill = cancel_on_kill
+        self.cancel_on_timeout = cancel_on_timeout
+        self.on_stale_state = on_stale_state
+        self._stops: tuple[ClusterAddress, SubmissionKey] | None = None
+        self._killed = False
+
+    @abstractmethod
+    def plan(self, run: TaskRun) -> JobPlan:
+        """Validate the rendered arguments and say what is to run.
+
+        :raises SpecError: an argument can't be used.
+        """
+
+    @abstractmethod
+    def hand_over(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
+        """What the task returns for a job that succeeded.
+
+        :param handle: `submission_id` and `dashboard_url` of the job.
+        :raises RayBatchException: the job succeeded, but has nothing to hand over.
+        """
+
+    def submitted(self, handle: Mapping[str, Any], info: JobInfo) -> Any:
+        """What the task returns when it doesn't wait for the job."""
+        raise NotImplementedError
+
+    def translated(self, message: str) -> str:
+        """A sentence of the lower floors in the words of this operator's arguments."""
+        return message
+
+    def execute(self, context: Context) -> Any:
+        """Submit or adopt the job and follow it, here or in the triggerer."""
+        self.dashboard_url = ""
+        try:
+            return self._execute(context)
+        except RaybatchError as error:
+            raise airflow_exception(error.failure_class, self.translated(str(error))) from error
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Take over from the trigger.
+
+        :param event: what the trigger fired.
+        """
+        from airflow_provider_raybatch.cluster.following import Outcome
+
+        return self._end(context, Outcome.from_json(dict(event["outcome"])), event["handle"])
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """As Airflow's, but a job whose trigger is gone ends, too."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            if self.cancel_on_timeout:
+                self._stop_left_behind(context)
+            raise RayBatchException(
+                f"timeout: the trigger did not end the job at its deadline ({error}).", FailureClass.TIMEOUT
+            ) from error
+        except TaskDeferralError as error:
+            self._stop_left_behind(context)
+            raise RayBatchException(
+                f"The trigger that followed the job failed ({error}); a retry goes on where the job stopped.",
+                FailureClass.INTERNAL,
+            ) from error
+
+    def on_kill(self) -> None:
+        """Stop the job of a task that is killed while it blocks a worker. Runs in a signal handler."""
+        if not self.cancel_on_kill:
+            return
+        self._killed = True
+        if self._stops is None:
+            return
+        from airflow_provider_raybatch.cluster.blocking import run_blocking
+        from airflow_provider_raybatch.triggers.following import stop_jobs_of
+
+        self.log.info("The task is being killed; stopping its job.")
+        try:
+            stopped = run_blocking(stop_jobs_of(*self._stops, timeout=_KILL_TIMEOUT))
+        except RaybatchError as error:
+            self.log.error("The job could not be stopped: %s", error)
+        else:
+            self.log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
+
+    def _execute(self, context: Context) -> Any:
+        run = self._task_run(context)
+        plan = self.plan(run)
+        if run.connection.embedded:
+            return self._execute_embedded(context, run, plan)
+        address = run.connection.address()
+        submitted = self._submit(address, run, plan)
+        handle = self._handle(run, submitted)
+        RayDashboardLink().show(self, context["ti"], handle["dashboard_url"])
+        if not self.wait_for_completion:
+            return self._succeeded(context, handle, self.submitted(handle, submitted.info))
+        if self.deferrable and not submitted.info.status.is_terminal:
+            self._defer(run, plan, submitted, handle)
+        return self._end(context, self._follow(address, run, plan, submitted), handle)
+
+    def _execute_embedded(self, context: Context, run: TaskRun, plan: JobPlan) -> Any:
+        from airflow_provider_raybatch.cluster.embedded import EmbeddedCluster
+
+        if not self.wait_for_completion:
+            raise SpecError(
+                f"wait_for_completion: connection {self.ray_conn_id!r} names no cluster, and a private "
+                "Ray ends with its task; set the connection's host or wait for the job."
+            )
+        if self.deferrable:
+            self.log.info("deferrable has no effect here: the task's private Ray lives on this worker.")
+        with EmbeddedCluster(log=self.log.info, env=plan.environment) as address:
+            submitted = self._submit(address, run, plan)
+            outcome = self._follow(address, run, plan, submitted)
+            return self._end(context, outcome, self._handle(run, submitted))
+
+    def _task_run(self, context: Context) -> TaskRun:
+        ti = context["ti"]
+        store = context["task_state_store"]
+        token = run_token(store, ti.max_tries)
+        hook = RayHook(self.ray_conn_id)
+        connection = hook.read()
+        if not connection.configured:
+            # Airflow says "not found" also while its API server is away. The store's answer shows that it is
+            # there, so that a cluster's job never starts on a worker by mistake.
+            run_token(store, ti.max_tries)
+            connection = hook.read()
+        return TaskRun(
+            task=self._task_key(context, connection),
+            run_token=token,
+            connection=connection,
+            deadline=None if self.timeout is None else ti.start_date.timestamp() + self.timeout,
+        )
+
+    def _task_key(self, context: Context, connection: RayConnection) -> TaskKey:
+        ti = context["ti"]
+        return TaskKey(
+            namespace=connection.namespace,
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else int(ti.map_index),
+        )
+
+    def _submit(self, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
+        from airflow_provider_raybatch.cluster.blocking import run_blocking
+
+        self._stops = (address, run.key)
+        submitted = run_blocking(self._submit_or_adopt(address, run, plan))
+        verb = "Following" if submitted.adopted else "Submitted"
+        self.log.info("%s job %s: %s.", verb, submitted.submission_id, submitted.reason)
+        if self._killed:
+            self.on_kill()  # the kill came while there was nothing to stop yet
+            raise RayBatchException("The task was killed while it submitted its job.", FailureClass.CANCELLED)
+        return submitted
+
+    async def _submit_or_adopt(self, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
+        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+        from airflow_provider_raybatch.cluster.submission import stop_older, submit_or_adopt
+
+        async with RayJobsClient(address) as client:
+            finished = plan.finished
+            submitted = await submit_or_adopt(
+                client,
+                run.key,
+                plan.fingerprint,
+                lambda submission_id: plan.build(client, submission_id),
+                self.on_stale_state,
+                None if finished is None else lambda info: finished(client, info),
+            )
+            try:
+                stopped = await stop_older(client, run.task.digest, keep=submitted.submission_id)
+            except RaybatchError as error:
+                self.log.warning("A job of an earlier run of this task may still be there: %s", error)
+            else:
+                if stopped:
+                    self.log.info("Stopped what an earlier run of this task left: %s.", ", ".join(stopped))
+            return submitted
+
+    def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
+        from airflow_provider_raybatch.cluster.blocking import run_blocking
+        from airflow_provider_raybatch.triggers.following import Followed, follow_to_the_end
+
+        job = Followed(
+            submission_id=submitted.submission_id,
+            session_name=submitted.session_name,
+            poll_interval=self.poll_interval,
+            deadline=plan.followers_deadline(run.deadline),
+            stop_at_deadline=self.cancel_on_timeout,
+            from_start=not submitted.adopted,
+        )
+        return run_blocking(follow_to_the_end(address, job, self.log))
+
+    def _defer(
+        self, run: TaskRun, plan: JobPlan, submitted: Submitted, handle: Mapping[str, Any]
+    ) -> NoReturn:
+        from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+
+        now, deadline = time.time(), plan.followers_deadline(run.deadline)
+        left = None if deadline is None else max(0.0, deadline - now) + _DEFERRAL_GRACE
+        self.defer(
+            trigger=RayJobTrigger(
+                ray_conn_id=self.ray_conn_id,
+                submission_id=submitted.submission_id,
+                session_name=submitted.session_name,
+                poll_interval=self.poll_interval,
+                deadline=deadline,
+                cancel_on_kill=self.cancel_on_kill,
+                cancel_on_timeout=self.cancel_on_timeout,
+                deferred_at=now,
+                handle=dict(handle),
+            ),
+            method_name="execute_complete",
+            timeout=None if left is None else timedelta(seconds=left),
+        )
+
+    def _handle(self, run: TaskRun, submitted: Submitted) -> dict[str, Any]:
+        return {
+            "submission_id": submitted.submission_id,
+            "dashboard_url": run.connection.job_page(submitted.submission_id),
+            "run_token": run.run_token,
+        }
+
+    def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
+        self._stops = None
+        if outcome.failure_class is not None:
+            raise airflow_exception(
+                outcome.failure_class,
+                f"Job {handle['submission_id']} {outcome.state}: {self.translated(outcome.message)}",
+            )
+        return self._succeeded(context, handle, self.hand_over(context, outcome, handle))
+
+    def _succeeded(self, context: Context, handle: Mapping[str, Any], result: Any) -> Any:
+        try:
+            # The last step: an attempt that dies before it finds the finished job again.
+            mark_succeeded(context["task_state_store"], str(handle["run_token"]), context["ti"].max_tries)
+        except RayBatchException as error:
+            self.log.warning("%s If the task is cleared, it may return the same result again.", error)
+        return result
+
+    def _stop_left_behind(self, context: Context) -> None:
+        from airflow_provider_raybatch.cluster.blocking import run_blocking
+        from airflow_provider_raybatch.cluster.submission import SubmissionKey
+        from airflow_provider_raybatch.triggers.following import stop_jobs_of
+
+        try:
+            token = recorded_token(context["task_state_store"])
+            if token is None:
+                return
+            connection = RayHook(self.ray_conn_id).read()
+            key = SubmissionKey(self._task_key(context, connection), token)
+            stopped = run_blocking(stop_jobs_of(connection.address(), key))
+        except (RaybatchError, RayBatchException) as error:
+            self.log.error("The job could not be stopped: %s", error)
+        else:
+            self.log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
+
+
+def _positive(value: timedelta | float, name: str) -> float:
+    number = seconds(value, name)
+    if number is None or number <= 0:
+        raise SpecError(f"{name}: it must be more than 0 seconds, but it is {value!r}.")
+    return number

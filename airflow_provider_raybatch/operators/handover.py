@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch inference hands on: a small dictionary, and the same facts on the outlets' events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raybatch.contract.manifest import Summary
+
+
+def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -> dict[str, Any]:
+    """The task's return value.
+
+    :return: `uri` (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a
+        slash, so that no other folder begins with it), `manifest_uri`, `dead_letter_uri`, `format`, `rows`,
+        `errors`, `tokens` (`input`, `cached`, `output`), `submission_id`, `dashboard_url`.
+    """
+    return {
+        "uri": summary.uri,
+        **_s3_parts(summary.uri),
+        "manifest_uri": summary.manifest_uri,
+        "dead_letter_uri": summary.dead_letter_uri,
+        "format": summary.format,
+        "rows": summary.rows,
+        "errors": summary.errors,
+        "tokens": summary.tokens.model_dump(),
+        "submission_id": submission_id,
+        "dashboard_url": dashboard_url,
+    }
+
+
+def tell_assets(context: Context, outlets: list[Any], result: Mapping[str, Any]) -> None:
+    """Put manifest and counts into `extra` of the event of each outlet :class:`~airflow.sdk.Asset`."""
+    told = ("uri", "manifest_uri", "dead_letter_uri", "format", "rows", "errors", "tokens", "submission_id")
+    extra = {name: result[name] for name in told}
+    for outlet in outlets:
+        if isinstance(outlet, Asset):
+            context["outlet_events"][outlet].extra.update(extra)
+
+
+def _s3_parts(uri: str) -> dict[str, str]:
+    if not uri.startswith("s3://"):
+        return {}
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return {"bucket": bucket, "key_prefix": f"{key.rstrip('/')}/" if key else ""}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to run, and for whom: worked out before anything is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.hooks.connection import RayConnection
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.cluster.submission import SubmissionKey
+
+_DRIVER_GRACE = 30.0
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """One attempt of a task.
+
+    :param run_token: what all attempts of this run share.
+    :param deadline: epoch seconds, ``None`` without a timeout.
+    """
+
+    task: TaskKey
+    run_token: str
+    connection: RayConnection
+    deadline: float | None
+
+    @property
+    def key(self) -> SubmissionKey:
+        """Whose jobs these are."""
+        from airflow_provider_raybatch.cluster.submission import SubmissionKey
+
+        return SubmissionKey(self.task, self.run_token)
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What an operator wants to run, validated, with nothing submitted yet.
+
+    :param fingerprint: over everything that makes it another job when it changes.
+    :param build: makes the request of a submission id, and uploads what it refers to.
+    :param finished: whether the result of a succeeded job can still be handed over; by default success is
+        enough.
+    :param ends_itself: whether the driver knows the deadline, so that the follower waits a little longer.
+    :param environment: for a private Ray; holds secrets.
+    """
+
+    fingerprint: str
+    build: Callable[[RayJobsClient, str], Awaitable[JobRequest]]
+    finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None
+    ends_itself: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def followers_deadline(self, deadline: float | None) -> float | None:
+        """When a follower gives the job up: a driver that ends itself tells more about it, and goes first."""
+        return None if deadline is None else deadline + (_DRIVER_GRACE if self.ends_itself else 0.0)

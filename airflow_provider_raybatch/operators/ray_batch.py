@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RayBatchInferenceOperator`: dataset + prompt + model -> dataset, as one Airflow task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.spec import OutputFormat, SourceFormat, Submission
+from airflow_provider_raybatch.exceptions import RayBatchException
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec, in_the_operators_words
+from airflow_provider_raybatch.operators.base import RayOperator
+from airflow_provider_raybatch.operators.handover import result_of, tell_assets
+from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raybatch.cluster.following import Outcome
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.contract.secrets import Secrets
+
+
+class RayBatchInferenceOperator(RayOperator):
+    """Asks a model about each row of a dataset, and hands over a complete, validated dataset.
+
+    Returns a small dictionary, see :func:`~airflow_provider_raybatch.operators.handover.result_of`; the event
+    of each outlet ``Asset`` carries manifest and counts in its `extra`.
+
+    Arguments are checked when the task runs, after rendering. Templated are `source`, `destination`,
+    `prompt`, `system_prompt`, `messages`, `model`, `sampling`, `engine`, `engine_args`, `limit`,
+    `runtime_env` and the connection ids; these also take XComs. ``{{ ... }}`` is Airflow's; ``{row.name}``
+    and ``{row['any name']}`` are filled in on the cluster, and every other brace is text. Text without an
+    expression never goes through Jinja; where literal text looks like one, wrap it in
+    ``airflow.sdk.literal``.
+
+    What is read:
+
+    :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``), one or a list; or
+        what another batch inference returned.
+    :param format: ``parquet``, ``jsonl`` or ``csv``; by default the extension tells.
+    :param limit: only the first so many rows.
+
+    What is asked; exactly one of `prompt`, `messages`, `messages_column`, `prompt_column`, `prompt_function`:
+
+    :param prompt: a row template, which becomes one user message.
+    :param system_prompt: a row template, which becomes the system message before it.
+    :param messages: a chat as a list of ``{"role", "content"}``, each content a row template.
+    :param messages_column: a column that holds the chat.
+    :param prompt_column: a column that holds the raw prompt; no chat template is applied.
+    :param prompt_function: ``module:function``, called with each row on the cluster; its source travels with
+        the job.
+
+    Of what:
+
+    :param model: Hugging Face id, or a folder that the cluster's nodes can read; not needed with the ``echo``
+        engine.
+    :param chat_template: replaces the tokenizer's. Never templated by Airflow.
+    :param chat_template_kwargs: passed to the chat template.
+    :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
+    :param sampling_column: a column with sampling parameters that override `sampling` per row.
+    :param response_format: ``text`` (default) or ``json_object``: a response that is no JSON counts as an
+        error.
+
+    By what:
+
+    :param engine: ``vllm`` (default), ``ray_data_llm`` or ``echo`` (a dry run without a model).
+    :param engine_args: vLLM's engine arguments.
+    :param replicas: engines side by side; by default as many as the cluster holds.
+    :param accelerator_type: Ray's accelerator type that a replica needs.
+    :param num_cpus: CPUs that each replica reserves.
+    :param rows_in_flight: rows that a replica works on at once; by default derived.
+    :param batch_size: rows that are read, tokenised and written together; by default derived.
+    :param processor: only ``ray_data_llm``: further fields of Ray's processor config.
+    :param max_restarts: how often a replica whose engine died is started again, default 3.
+
+    What is written:
+
+    :param destination: a folder, local or ``s3://``.
+    :param destination_format: ``parquet`` (default) or ``jsonl``.
+    :param rows_per_part: about how many rows a file has; by default files are of about 128 MiB.
+    :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder that holds another task's
+        dataset.
+    :param output_prefix: put before the names of the output columns.
+    :param preserve_order: write the rows in input order.
+
+    Within which bounds:
+
+    :param max_error_fraction: share of rows that may fail, default 0.
+    :param no_progress_timeout: seconds or ``timedelta`` without a finished row before the job is given up,
+        default 1,800.
+    :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
+        autoscaler may bring them, and none where there is no sign of one.
+    :param aws_conn_id: an ``aws`` connection whose credentials travel to the job; by default the cluster uses
+        its own identity.
+    :param hf_conn_id: a connection whose password is a Hugging Face token.
+    :param runtime_env: Ray's runtime environment of the job; `working_dir` is taken.
+
+    The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        "ray_conn_id", "source", "destination", "prompt", "system_prompt", "messages", "model", "sampling",
+        "engine", "engine_args", "limit", "runtime_env", "aws_conn_id", "hf_conn_id",
+    )  # fmt: skip
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "messages": "json", "sampling": "json", "engine_args": "json", "runtime_env": "json",
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        source: str | PathLike[str] | Mapping[str, Any] | Iterable[Any],
+        destination: str | PathLike[str],
+        format: SourceFormat | None = None,
+        limit: int | str | None = None,
+        prompt: str | None = None,
+        system_prompt: str | None = None,
+        messages: Sequence[Mapping[str, str]] | None = None,
+        messages_column: str | None = None,
+        prompt_column: str | None = None,
+        prompt_function: str | None = None,
+        model: str | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        sampling_column: str | None = None,
+        response_format: Literal["text", "json_object"] | None = None,
+        engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm",
+        engine_args: Mapping[str, Any] | None = None,
+        replicas: int | None = None,
+        accelerator_type: str | None = None,
+        num_cpus: float | None = None,
+        rows_in_flight: int | None = None,
+        batch_size: int | None = None,
+        processor: Mapping[str, Any] | None = None,
+        max_restarts: int | None = None,
+        destination_format: OutputFormat | None = None,
+        rows_per_part: int | None = None,
+        on_destination_owned: Literal["refuse", "take_over"] | None = None,
+        output_prefix: str | None = None,
+        preserve_order: bool | None = None,
+        max_error_fraction: float | None = None,
+        no_progress_timeout: timedelta | float | None = None,
+        cluster_wait: timedelta | float | None = None,
+        aws_conn_id: str | None = None,
+        hf_conn_id: str | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.destination = destination
+        self.format = format
+        self.limit = limit
+        self.prompt = prompt
+        self.system_prompt = system_prompt
+        self.messages = messages
+        self.messages_column = messages_column
+        self.prompt_column = prompt_column
+        self.prompt_function = prompt_function
+        self.model = model
+        self.chat_template = chat_template
+        self.chat_template_kwargs = chat_template_kwargs
+        self.sampling = sampling
+        self.sampling_column = sampling_column
+        self.response_format = response_format
+        self.engine = engine
+        self.engine_args = engine_args
+        self.replicas = replicas
+        self.accelerator_type = accelerator_type
+        self.num_cpus = num_cpus
+        self.rows_in_flight = rows_in_flight
+        self.batch_size = batch_size
+        self.processor = processor
+        self.max_restarts = max_restarts
+        self.destination_format = destination_format
+        self.rows_per_part = rows_per_part
+        self.on_destination_owned = on_destination_owned
+        self.output_prefix = output_prefix
+        self.preserve_order = preserve_order
+        self.max_error_fraction = max_error_fraction
+        self.no_progress_timeout = no_progress_timeout
+        self.cluster_wait = cluster_wait
+        self.aws_conn_id = aws_conn_id
+        self.hf_conn_id = hf_conn_id
+        self.runtime_env = runtime_env
+
+    def plan(self, run: TaskRun) -> JobPlan:
+        """See :meth:`RayOperator.plan`."""
+        from airflow_provider_raybatch.cluster.batch_job import with_source_digest
+
+        spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
+        limits = spec.limits.model_copy(update={"deadline": run.deadline})
+        secrets = self._secrets()
+        embedded = run.connection.embedded
+
+        async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
+            from airflow_provider_raybatch.cluster.batch_job import build_batch_request
+
+            submission = Submission(task=run.task, run_token=run.run_token, submission_id=submission_id)
+            return await build_batch_request(
+                client,
+                spec.model_copy(update={"submission": submission, "limits": limits}),
+                secrets=None if embedded else secrets,
+                seal_key=run.connection.seal_key,
+                runtime_env=self.runtime_env,
+            )
+
+        return JobPlan(
+            fingerprint=spec.fingerprint,
+            build=build,
+            finished=_has_committed,
+            ends_itself=True,
+            environment=_environment(secrets) if embedded else {},
+        )
+
+    def hand_over(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`RayOperator.hand_over`."""
+        if outcome.summary is None:
+            raise RayBatchException(
+                f"Job {handle['submission_id']} succeeded, but its log is gone; a retry finds the dataset.",
+                FailureClass.INTERNAL,
+            )
+        result = result_of(outcome.summary, handle["submission_id"], handle["dashboard_url"])
+        tell_assets(context, self.outlets, result)
+        return result
+
+    def translated(self, message: str) -> str:
+        """See :meth:`RayOperator.translated`."""
+        return in_the_operators_words(message)
+
+    def _secrets(self) -> Secrets | None:
+        if not self.aws_conn_id and not self.hf_conn_id:
+            return None
+        from airflow_provider_raybatch.hooks.credentials import job_secrets
+
+        return job_secrets(self.aws_conn_id, self.hf_conn_id)
+
+
+async def _has_committed(client: RayJobsClient, info: JobInfo) -> bool:
+    """Whether a succeeded job still tells its dataset; if not, the next job finds the dataset in seconds."""
+    from airflow_provider_raybatch.cluster.errors import ClusterError
+    from airflow_provider_raybatch.contract.events import Committed, read_line
+
+    try:
+        return any(isinstance(read_line(line), Committed) for line in await client.log_tail(info))
+    except ClusterError:
+        return False
+
+
+def _environment(secrets: Secrets | None) -> dict[str, str]:
+    """Credentials for a private Ray, under the names that S3 and Hugging Face libraries read."""
+    if secrets is None:
+        return {}
+    known = secrets.revealed()
+    aws = known.get("aws", {})
+    values = {
+        "AWS_ACCESS_KEY_ID": aws.get("aws_access_key_id"),
+        "AWS_SECRET_ACCESS_KEY": aws.get("aws_secret_access_key"),
+        "AWS_SESSION_TOKEN": aws.get("aws_session_token"),
+        "AWS_REGION": aws.get("region_name"),
+        "AWS_ENDPOINT_URL": aws.get("endpoint_url"),
+        "HF_TOKEN": known.get("hf_token"),
+    }
+    return {name: value for name, value in values.items() if value}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RayJobOperator`: runs any command as a job on a Ray cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.operators.base import RayOperator
+from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raybatch.cluster.following import Outcome
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
+
+
+class RayJobOperator(RayOperator):
+    """Runs a command as a Ray job: submitted once whatever dies, followed, stopped with its task.
+
+    Returns ``{"submission_id", "status", "dashboard_url"}``.
+
+    :param entrypoint: the command, such as ``python train.py``. Templated.
+    :param runtime_env: Ray's runtime environment. `working_dir` and the entries of `py_modules` may be
+        folders of the Airflow worker, which are zipped and uploaded. Its `env_vars` can be read by everyone
+        who reaches the Jobs API, so keep secrets out of them. Templated.
+    :param entrypoint_num_cpus: CPUs reserved for the driver; by default none, and the driver runs on the head
+        node.
+    :param entrypoint_num_gpus: GPUs reserved for the driver.
+    :param entrypoint_memory: bytes reserved for the driver.
+    :param entrypoint_resources: custom resources reserved for the driver, by name.
+    :param entrypoint_label_selector: labels that the driver's node must have.
+    :param metadata: text by name, kept with the job. Templated.
+    :param wait_for_completion: ``False``: only submit, and leave the rest to a ``RayJobSensor``.
+
+    The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.
+    """
+
+    template_fields: Sequence[str] = ("ray_conn_id", "entrypoint", "runtime_env", "metadata")
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "entrypoint": "bash",
+        "runtime_env": "json",
+        "metadata": "json",
+    }
+
+    def __init__(
+        self,
+        *,
+        entrypoint: str,
+        runtime_env: Mapping[str, Any] | None = None,
+        entrypoint_num_cpus: float | None = None,
+        entrypoint_num_gpus: float | None = None,
+        entrypoint_memory: int | None = None,
+        entrypoint_resources: Mapping[str, float] | None = None,
+        entrypoint_label_selector: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        wait_for_completion: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.entrypoint = entrypoint
+        self.runtime_env = runtime_env
+        self.entrypoint_num_cpus = entrypoint_num_cpus
+        self.entrypoint_num_gpus = entrypoint_num_gpus
+        self.entrypoint_memory = entrypoint_memory
+        self.entrypoint_resources = entrypoint_resources
+        self.entrypoint_label_selector = entrypoint_label_selector
+        self.metadata = metadata
+        self.wait_for_completion = wait_for_completion
+
+    def plan(self, run: TaskRun) -> JobPlan:
+        """See :meth:`RayOperator.plan`."""
+        entrypoint: object = self.entrypoint
+        if not isinstance(entrypoint, str) or not entrypoint.strip():
+            raise SpecError(f"entrypoint: {shown(entrypoint)} is no command; give it as text.")
+        metadata: object = self.metadata or {}
+        if not isinstance(metadata, Mapping):
+            raise SpecError(f"metadata: {shown(metadata)} is no dictionary; give texts by name.")
+        driver: dict[str, Any] = {
+            "entrypoint_num_cpus": self.entrypoint_num_cpus,
+            "entrypoint_num_gpus": self.entrypoint_num_gpus,
+            "entrypoint_memory": self.entrypoint_memory,
+            "entrypoint_resources": self.entrypoint_resources,
+            "entrypoint_label_selector": self.entrypoint_label_selector,
+        }
+        # Ray takes text alone here; a number out of a template or an XCom is meant as its text.
+        texts = {str(name): str(value) for name, value in metadata.items()}
+
+        async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
+            from airflow_provider_raybatch.cluster.models import JobRequest
+            from airflow_provider_raybatch.cluster.runtime_env import upload_runtime_env
+
+            runtime_env = await upload_runtime_env(client, self.runtime_env)
+            return JobRequest(self.entrypoint, submission_id, runtime_env, texts, **driver)
+
+        return JobPlan(
+            fingerprint=_fingerprint([self.entrypoint, self.runtime_env, texts, driver]), build=build
+        )
+
+    def hand_over(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`RayOperator.hand_over`."""
+        return _result(handle, "SUCCEEDED")
+
+    def submitted(self, handle: Mapping[str, Any], info: JobInfo) -> dict[str, Any]:
+        """See :meth:`RayOperator.submitted`."""
+        return _result(handle, info.status.value)
+
+
+def _result(handle: Mapping[str, Any], status: str) -> dict[str, Any]:
+    return {
+        "submission_id": handle["submission_id"],
+        "status": status,
+        "dashboard_url": handle["dashboard_url"],
+    }
+
+
+def _fingerprint(content: object) -> str:
+    """Paths count by name: changed files in a local `working_dir` don't make it another job."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

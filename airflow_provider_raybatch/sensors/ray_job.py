@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RayJobSensor`: waits for a Ray job that somebody else submitted, and never touches it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperatorLink, BaseSensorOperator, PokeReturnValue
+from airflow.sdk.configuration import conf
+
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayBatchFailException,
+    airflow_exception,
+)
+from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
+from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raybatch.cluster.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.following import Outcome, Verdict
+
+
+class RayJobSensor(BaseSensorOperator):
+    """Waits until a job has succeeded; fails, without retries, when it ended in any other way.
+
+    Returns ``{"submission_id", "status", "dashboard_url"}``.
+
+    :param submission_id: the job's id, or what the ``RayJobOperator`` returned that submitted it. Templated.
+    :param ray_conn_id: Airflow connection of type ``ray`` that names a cluster. Templated.
+    :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
+        default_deferrable``.
+
+    The other parameters are those of Airflow's sensors; while deferred, `poke_interval` is the time between
+    two looks, and the driver's log lines appear in the task's log. The job goes on when the sensor times out
+    or is killed.
+    """
+
+    template_fields: Sequence[str] = ("ray_conn_id", "submission_id")
+    operator_extra_links: Sequence[BaseOperatorLink] = (RayDashboardLink(),)
+    ui_color: str = "#e6f2fb"
+    dashboard_url: str | None = None
+
+    def __init__(
+        self,
+        *,
+        submission_id: str | Mapping[str, Any],
+        ray_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.submission_id = submission_id
+        self.ray_conn_id = ray_conn_id
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Wait here, or in the triggerer."""
+        self.dashboard_url = ""
+        RayDashboardLink().show(self, context["ti"], self._dashboard_url())
+        if not self.deferrable:
+            return super().execute(context)
+        verdict = self._look()
+        if verdict is not None and verdict.outcome is not None:
+            return self._judge(verdict.outcome)
+        from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+
+        return self.defer(
+            trigger=RayJobTrigger(
+                ray_conn_id=self.ray_conn_id,
+                submission_id=self._job(),
+                session_name=None if verdict is None else verdict.state.session_name,
+                poll_interval=self.poke_interval,
+                cancel_on_kill=False,
+                cancel_on_timeout=False,
+                deferred_at=time.time(),
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        verdict = self._look()
+        if verdict is None or verdict.outcome is None:
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=self._judge(verdict.outcome))
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Take over from the trigger."""
+        from airflow_provider_raybatch.cluster.following import Outcome
+
+        return self._judge(Outcome.from_json(dict(event["outcome"])))
+
+    def _look(self) -> Verdict | None:
+        """One look; ``None`` without an answer, which is borne until the sensor's own timeout."""
+        from airflow_provider_raybatch.cluster.blocking import run_blocking
+        from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError
+        from airflow_provider_raybatch.cluster.following import FollowState, look
+        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+
+        job = self._job()
+
+        async def ask(address: ClusterAddress) -> Verdict:
+            async with RayJobsClient(address) as client:
+                session_name = (await client.version()).session_name
+                return await look(client, job, FollowState(session_name=session_name))
+
+        try:
+            return run_blocking(ask(RayHook(self.ray_conn_id).get_address()))
+        except ClusterUnreachableError as error:
+            self.log.warning("%s Looking again later.", error)
+            return None
+        except RaybatchError as error:
+            raise airflow_exception(error.failure_class, str(error)) from error
+
+    def _judge(self, outcome: Outcome) -> dict[str, Any]:
+        if outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE:
+            raise RayBatchException(outcome.message, outcome.failure_class)
+        if outcome.info is None and outcome.state in {"deleted", "lost"}:
+            raise RayBatchFailException(
+                f"submission_id: the cluster of {self.ray_conn_id!r} knows no job {self._job()!r} "
+                "(any more); correct the id or the connection.",
+                outcome.failure_class or FailureClass.USER_ERROR,
+            )
+        if outcome.failure_class is not None:
+            # Another try of the sensor would find the same ended job.
+            message = f"Job {self._job()} {outcome.state}: {outcome.message}"
+            raise RayBatchFailException(message, outcome.failure_class)
+        return {
+            "submission_id": self._job(),
+            "status": "SUCCEEDED",
+            "dashboard_url": self._dashboard_url(),
+        }
+
+    def _dashboard_url(self) -> str | None:
+        return RayHook(self.ray_conn_id).read().job_page(self._job())
+
+    def _job(self) -> str:
+        given: object = self.submission_id
+        found = given.get("submission_id") if isinstance(given, Mapping) else given
+        if not isinstance(found, str) or not found:
+            raise RayBatchFailException(f"submission_id: {shown(given)} names no job; give its id as text.")
+        return found

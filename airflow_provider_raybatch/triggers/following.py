@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What trigger, blocking operator and sensor do alike: follow a job, and stop it when it is time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.following import FollowedLine, Outcome
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.submission import SubmissionKey
+
+STOP_TIMEOUT = 120.0
+"""Seconds that a job has to end after it was asked to."""
+
+
+class Log(Protocol):
+    """The part of Airflow's task logger that is used here."""
+
+    def info(self, event: str, *args: object) -> object:
+        """Log a line."""
+
+    def warning(self, event: str, *args: object) -> object:
+        """Log a line."""
+
+    def error(self, event: str, *args: object) -> object:
+        """Log a line."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A job and how it is to be followed.
+
+    :param session_name: the Ray session that took the job; ``None`` stands for the present one.
+    :param deadline: epoch seconds at which an unfinished job is given up.
+    :param stop_at_deadline: whether it is stopped then.
+    :param from_start: ``False`` for a follower that was restarted.
+    """
+
+    submission_id: str
+    session_name: str | None
+    poll_interval: float
+    deadline: float | None = None
+    stop_at_deadline: bool = True
+    from_start: bool = True
+
+
+def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
+    """A receiver of the driver's lines that writes them into the task's log."""
+
+    def write(lines: list[FollowedLine]) -> None:
+        for line in lines:
+            getattr(log, line.level)("%s", line.text)
+
+    return write
+
+
+async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
+    """Follow a job until it ended, its deadline passed, or its cluster was silent for too long."""
+    from airflow_provider_raybatch.cluster.following import follow
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+
+    async with RayJobsClient(address) as client:
+        session_name = job.session_name
+        if session_name is None:
+            session_name = (await client.version()).session_name
+        outcome = await follow(
+            client,
+            job.submission_id,
+            session_name,
+            poll_interval=job.poll_interval,
+            deadline=job.deadline,
+            on_lines=lines_into(log),
+            from_start=job.from_start,
+        )
+        if outcome.state == "timeout" and job.stop_at_deadline:
+            return await _stopped_at_deadline(client, job, outcome, log)
+        return outcome
+
+
+async def stop_jobs_of(
+    address: ClusterAddress,
+    key: SubmissionKey,
+    timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
+) -> list[str]:
+    """Stop every job of one run of a task, whichever of its submissions that is.
+
+    :return: submission ids of the jobs that were stopped.
+    """
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.submission import RUN_TOKEN, TASK_KEY
+
+    wanted = {TASK_KEY: key.task.digest, RUN_TOKEN: key.run_token}
+    async with RayJobsClient(address) as client:
+        active = [
+            job.submission_id
+            for job in await client.jobs()
+            if job.is_active and job.submission_id and wanted.items() <= job.metadata.items()
+        ]
+        for submission_id in active:
+            await client.stop_until_terminal(submission_id, timeout)
+        return active
+
+
+async def stop_job(
+    address: ClusterAddress,
+    submission_id: str,
+    timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
+) -> None:
+    """Stop one job, and wait until it has ended."""
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+
+    async with RayJobsClient(address) as client:
+        await client.stop_until_terminal(submission_id, timeout)
+
+
+async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Outcome, log: Log) -> Outcome:
+    from airflow_provider_raybatch.cluster.following import FollowState, look
+    from airflow_provider_raybatch.cluster.models import JobStatus
+
+    try:
+        ended = await client.stop_until_terminal(job.submission_id, STOP_TIMEOUT)
+    except RaybatchError as error:
+        log.error("%s", error)
+        return replace(outcome, message=f"{outcome.message} It could not be stopped: {error}")
+    if ended is not None and ended.status is JobStatus.SUCCEEDED:
+        # It finished between the last look and the order to stop; what it made is paid for and stands.
+        state = FollowState(session_name=job.session_name, from_start=False)
+        finished = (await look(client, job.submission_id, state)).outcome
+        return finished or outcome
+    return replace(outcome, message=f"{outcome.message} It was stopped.")

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RayJobTrigger`: follows a Ray job while its task is deferred, without blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy, so not inside a coroutine
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError
+from airflow_provider_raybatch.cluster.following import Outcome
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.exceptions import RayBatchException
+from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.triggers.following import Followed, follow_to_the_end, stop_job
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.address import ClusterAddress
+
+_RESTARTED_AFTER = 300.0
+_CONNECTION_WAITS = (1.0, 5.0, 30.0, 60.0)
+_STATE_WAITS = (0.5, 2.0)
+_KILL_TIMEOUT = 25.0  # below Airflow's own bound, [triggerer] on_kill_timeout, of 30 s
+
+
+class RayJobTrigger(BaseTrigger):
+    """Follows a job, writes its driver's lines into the task's log, and fires once, when the job has ended.
+
+    :param ray_conn_id: the connection that reaches the cluster.
+    :param submission_id: the job.
+    :param session_name: the Ray session that took it; ``None`` stands for the present one.
+    :param poll_interval: seconds between two looks.
+    :param deadline: epoch seconds at which an unfinished job is given up; ``None`` for no deadline.
+    :param cancel_on_kill: stop the job when a user marks or clears the deferred task.
+    :param cancel_on_timeout: stop the job at its deadline.
+    :param deferred_at: epoch seconds; a trigger that starts much later was restarted, and doesn't write the
+        whole log again.
+    :param handle: plain data that the operator gets back with the event.
+    """
+
+    def __init__(
+        self,
+        *,
+        ray_conn_id: str,
+        submission_id: str,
+        session_name: str | None = None,
+        poll_interval: float = 10.0,
+        deadline: float | None = None,
+        cancel_on_kill: bool = True,
+        cancel_on_timeout: bool = True,
+        deferred_at: float | None = None,
+        handle: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ray_conn_id = ray_conn_id
+        self.submission_id = submission_id
+        self.session_name = session_name
+        self.poll_interval = poll_interval
+        self.deadline = deadline
+        self.cancel_on_kill = cancel_on_kill
+        self.cancel_on_timeout = cancel_on_timeout
+        self.deferred_at = deferred_at
+        self.handle = dict(handle or {})
+        self._address: ClusterAddress | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments; nothing in them is secret."""
+        return (
+            "airflow_provider_raybatch.triggers.ray_job.RayJobTrigger",
+            {
+                "ray_conn_id": self.ray_conn_id,
+                "submission_id": self.submission_id,
+                "session_name": self.session_name,
+                "poll_interval": self.poll_interval,
+                "deadline": self.deadline,
+                "cancel_on_kill": self.cancel_on_kill,
+                "cancel_on_timeout": self.cancel_on_timeout,
+                "deferred_at": self.deferred_at,
+                "handle": self.handle,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire once, with the outcome as plain data (:meth:`Outcome.from_json` reads it)."""
+        outcome = await self._follow()
+        event = {"outcome": outcome.to_json(), "handle": self.handle}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Stop the job of a task that a user marked or cleared.
+
+        Airflow also calls this when another triggerer has taken the trigger over; the task then is still
+        deferred, and its job is left alone.
+        """
+        if not self.cancel_on_kill:
+            return
+        state = await self._task_state()
+        if state == "deferred":
+            self.log.info("The task is still deferred, so job %s goes on.", self.submission_id)
+            return
+        self.log.info("The task is %s now; stopping job %s.", state or "gone", self.submission_id)
+        address = self._address or await RayHook(self.ray_conn_id).aget_address()
+        await stop_job(address, self.submission_id, _KILL_TIMEOUT)
+        self.log.info("Job %s has ended.", self.submission_id)
+
+    async def _follow(self) -> Outcome:
+        try:
+            self._address = await self._find_address()
+            job = Followed(
+                submission_id=self.submission_id,
+                session_name=self.session_name,
+                poll_interval=self.poll_interval,
+                deadline=self.deadline,
+                stop_at_deadline=self.cancel_on_timeout,
+                from_start=self.deferred_at is None or time.time() - self.deferred_at < _RESTARTED_AFTER,
+            )
+            return await follow_to_the_end(self._address, job, self.log)
+        except ClusterUnreachableError as error:
+            return Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, str(error))
+        except (RaybatchError, RayBatchException) as error:
+            return Outcome("failed", error.failure_class, str(error))
+
+    async def _find_address(self) -> ClusterAddress:
+        # Airflow says "not found" also while its API server is away, and what was there when the task
+        # deferred is rarely gone for good.
+        for wait in _CONNECTION_WAITS:
+            try:
+                return await RayHook(self.ray_conn_id).aget_address()
+            except RayBatchException as error:
+                self.log.warning("%s Asking again in %.0f s.", error, wait)
+            await asyncio.sleep(wait)
+        return await RayHook(self.ray_conn_id).aget_address()
+
+    async def _task_state(self) -> str | None:
+        """State of this trigger's task in Airflow; ``None`` when it is gone or can't be told."""
+        ti = self.task_instance
+        if ti is None:
+            return None
+        key = f"{ti.task_id}_{ti.map_index}" if ti.map_index >= 0 else ti.task_id
+        for wait in (*_STATE_WAITS, None):
+            try:
+                states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+                    dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
+                )
+            except Exception as error:
+                self.log.warning("Airflow doesn't tell the task's state: %s", error)
+            else:
+                state = (states.get(ti.run_id) or {}).get(key)
+                return None if state is None else str(state)
+            if wait is not None:
+                await asyncio.sleep(wait)
+        return None

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel as users get it, and the environments it goes into."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def uv() -> Path:
+    return ROOT / ".tools/bin/uv"
+
+
+@pytest.fixture(scope="session")
+def wheel(uv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built with this environment's pinned build tool, as nothing unpinned shall be fetched."""
+    out = tmp_path_factory.mktemp("dist")
+    build = [
+        uv,
+        "build",
+        "--wheel",
+        "--no-build-isolation",
+        "--python",
+        sys.executable,
+        "--out-dir",
+        out,
+        ROOT,
+    ]
+    subprocess.run(build, check=True, timeout=120)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def light_python(uv: Path, wheel: Path) -> Path:
+    """Python of the environment with Airflow, the provider's core dependencies and the built wheel alone."""
+    python = ROOT / ".venv-light/bin/python"
+    install = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        python,
+        "--no-deps",
+        "--reinstall",
+        "--offline",
+        wheel,
+    ]
+    subprocess.run(install, check=True, timeout=120)
+    return python
+
+
+@pytest.fixture(scope="session")
+def pre_python() -> Path:
+    """Python of the environment that holds Airflow's newest pre-release."""
+    return ROOT / ".venv-pre/bin/python"

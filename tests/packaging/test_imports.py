@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parsing a DAG imports Airflow and the face, and nothing that takes seconds or gigabytes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HEAVY = ("boto3", "duckdb", "numpy", "pandas", "pyarrow", "ray", "torch", "transformers", "vllm")
+FACE = ("decorators", "hooks", "links", "operators", "sensors", "triggers")
+IMPORT_THE_FACE = f"""
+import importlib, importlib.util, json, pkgutil, sys
+names = ["airflow_provider_raybatch.get_provider_info", "airflow_provider_raybatch.dataset"]
+for floor in {FACE!r}:
+    package = importlib.import_module("airflow_provider_raybatch." + floor)
+    names += [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+for name in names:
+    importlib.import_module(name)
+print(json.dumps({{
+    "imported": names,
+    "where": importlib.import_module("airflow_provider_raybatch").__file__,
+    "heavy": [name for name in {HEAVY!r} if name in sys.modules],
+    "installed": [name for name in {HEAVY!r} if importlib.util.find_spec(name)],
+}}))
+"""
+
+
+def import_the_face(python: Path, home: Path) -> dict[str, Any]:
+    env = {"AIRFLOW_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    # Isolated and away from the checkout, so that the installed package is the one that is imported.
+    done = subprocess.run(
+        [python, "-I", "-c", IMPORT_THE_FACE], capture_output=True, text=True, env=env, cwd=home, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_wheel_imports_where_nothing_heavy_is_installed(light_python: Path, tmp_path: Path) -> None:
+    told = import_the_face(light_python, tmp_path)
+    assert "site-packages" in told["where"]
+    assert not {"pyarrow", "ray", "torch", "vllm"} & set(told["installed"])
+    assert {name.split(".")[1] for name in told["imported"]} == {*FACE, "dataset", "get_provider_info"}
+
+
+def test_face_leaves_heavy_packages_alone_where_they_are_installed(tmp_path: Path) -> None:
+    told = import_the_face(Path(sys.executable), tmp_path)
+    assert {"pyarrow", "ray", "vllm"} <= set(told["installed"])
+    assert told["heavy"] == []
+
+
+def test_face_imports_on_the_next_airflow(pre_python: Path, tmp_path: Path) -> None:
+    told = import_the_face(pre_python, tmp_path)
+    assert "airflow_provider_raybatch.operators.ray_batch" in told["imported"]
+
+
+@pytest.mark.parametrize("floor", ["contract", "job", "cluster"])
+def test_lower_floors_import_without_airflow(floor: str, tmp_path: Path) -> None:
+    code = f"import sys, airflow_provider_raybatch.{floor}; sys.exit('airflow' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

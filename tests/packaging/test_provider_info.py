@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Provider info against Airflow's own two schemas, and against the code it names."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import airflow
+import jsonschema
+import pytest
+
+from airflow_provider_raybatch import __version__
+from airflow_provider_raybatch.get_provider_info import get_provider_info
+
+
+def schema(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((Path(airflow.__file__).parent / name).read_text())
+    return loaded
+
+
+def test_run_time_schema_accepts_it() -> None:
+    jsonschema.validate(get_provider_info(), schema("provider_info.schema.json"))
+
+
+def test_the_strict_schema_accepts_it() -> None:
+    # What Airflow's own repository adds to each provider.yaml; this one refuses unknown keys.
+    released = {"state": "ready", "source-date-epoch": 0, "versions": [__version__]}
+    jsonschema.validate({**get_provider_info(), **released}, schema("provider.yaml.schema.json"))
+
+
+def test_it_names_the_distribution() -> None:
+    assert get_provider_info()["package-name"] == "airflow-provider-raybatch"
+
+
+def named_modules() -> Iterator[str]:
+    info = get_provider_info()
+    for kind in ("operators", "sensors", "hooks", "triggers"):
+        for item in info[kind]:
+            yield from item["python-modules"]
+
+
+def named_objects() -> Iterator[str]:
+    info = get_provider_info()
+    yield from (item["hook-class-name"] for item in info["connection-types"])
+    yield from info["extra-links"]
+    yield from (item["class-name"] for item in info["task-decorators"])
+
+
+@pytest.mark.parametrize("module", named_modules())
+def test_modules_it_names_exist(module: str) -> None:
+    assert importlib.import_module(module).__doc__
+
+
+@pytest.mark.parametrize("path", named_objects())
+def test_objects_it_names_exist(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), name))

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From operator arguments to the spec, and every mistake as one sentence in the operator's words."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import ObjectStoragePath
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.operators.arguments import build_spec, seconds
+
+GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
+
+
+def spec(**arguments: Any) -> Any:
+    return build_spec({**GOOD, **arguments})
+
+
+def test_every_argument_finds_its_place() -> None:
+    built = build_spec({
+        "source": ["/in/a", "s3://b/*.csv"], "format": "csv", "limit": "5",
+        "prompt": "Say {row.x}", "system_prompt": "Be short.",
+        "model": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},
+        "sampling": {"temperature": 0, "n": 2}, "sampling_column": "s", "response_format": "json_object",
+        "engine": "ray_data_llm", "engine_args": {"max_model_len": 256}, "replicas": 2,
+        "accelerator_type": "H200", "num_cpus": 0.5, "rows_in_flight": 7, "batch_size": 3,
+        "processor": {"batch_size": 3}, "max_restarts": 1,
+        "destination": "s3://b/out/", "destination_format": "jsonl", "rows_per_part": 10,
+        "on_destination_owned": "take_over", "output_prefix": "llm_", "preserve_order": True,
+        "max_error_fraction": 0.1, "no_progress_timeout": timedelta(minutes=5), "cluster_wait": 60,
+    })  # fmt: skip
+    plain = built.model_dump(exclude={"submission", "schema_version"})
+    assert plain == {
+        "source": {"paths": ["/in/a", "s3://b/*.csv"], "format": "csv", "limit": 5},
+        "prompt": {"kind": "template", "template": "Say {row.x}", "system_prompt": "Be short."},
+        "model": {
+            "name": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},
+        },
+        "sampling": {"temperature": 0, "n": 2},
+        "sampling_column": "s",
+        "engine": {
+            "kind": "ray_data_llm", "args": {"max_model_len": 256}, "replicas": 2, "accelerator_type": "H200",
+            "num_cpus": 0.5, "rows_in_flight": 7, "batch_size": 3, "processor": {"batch_size": 3},
+            "max_restarts": 1,
+        },
+        "destination": {
+            "uri": "s3://b/out", "format": "jsonl", "rows_per_part": 10, "on_owned_by_other": "take_over",
+            "output_prefix": "llm_",
+        },
+        "limits": {
+            "deadline": None, "no_progress_timeout": 300.0, "cluster_wait": 60.0, "max_error_fraction": 0.1,
+        },
+        "preserve_order": True,
+        "response_format": {"json_object": True},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prompt"),
+    [
+        ({"prompt": "p"}, {"kind": "template", "template": "p", "system_prompt": None}),
+        (
+            {"messages": [{"role": "user", "content": "c"}]},
+            {"kind": "messages", "messages": [{"role": "user", "content": "c"}]},
+        ),
+        (
+            {"messages_column": "chat", "system_prompt": "s"},
+            {"kind": "messages_column", "column": "chat", "system_prompt": "s"},
+        ),
+        ({"prompt_column": "raw"}, {"kind": "prompt_column", "column": "raw"}),
+        (
+            {"prompt_function": "prompts:make"},
+            {"kind": "function", "function": "prompts:make", "source_digest": None, "system_prompt": None},
+        ),
+    ],
+)
+def test_five_ways_to_ask(arguments: dict[str, Any], prompt: dict[str, Any]) -> None:
+    assert spec(**{"prompt": None, **arguments}).prompt.model_dump() == prompt
+
+
+@pytest.mark.parametrize(
+    ("source", "paths", "kind"),
+    [
+        ("/in", ["/in"], None),
+        (Path("/in"), ["/in"], None),
+        (("/a", Path("/b")), ["/a", "/b"], None),
+        (ObjectStoragePath("file:///in/x"), ["file:///in/x"], None),
+        ({"uri": "s3://b/data/c1", "format": "jsonl", "rows": 3}, ["s3://b/data/c1"], "jsonl"),
+        ([{"uri": "/a", "format": "parquet"}, {"uri": "/b", "format": "parquet"}], ["/a", "/b"], "parquet"),
+    ],
+)
+def test_sources(source: Any, paths: list[str], kind: str | None) -> None:
+    built = spec(source=source)
+    assert (built.source.paths, built.source.format) == (paths, kind)
+
+
+def test_a_given_format_wins_over_the_source_results() -> None:
+    assert spec(source={"uri": "/a", "format": "jsonl"}, format="csv").source.format == "csv"
+
+
+def test_the_echo_engine_needs_no_model() -> None:
+    assert spec(model=None, engine="echo").model.name == "echo"
+
+
+def test_an_empty_limit_is_none() -> None:
+    assert spec(limit="").source.limit is None
+
+
+def test_the_callers_arguments_stay_untouched() -> None:
+    arguments = {
+        **GOOD,
+        "sampling": {"structured_outputs": {"choice": ["a", "b"]}},
+        "engine_args": {"x": {"y": [1]}},
+        "chat_template_kwargs": {"deep": {"er": 1}},
+    }
+    before = copy.deepcopy(arguments)
+    built = build_spec(arguments)
+    built.sampling["structured_outputs"]["choice"].append("c")
+    built.engine.args["x"]["y"].append(2)
+    assert arguments == before
+
+
+ONE_OF = (
+    "prompt: exactly one of prompt, messages, messages_column, prompt_column, prompt_function is needed, but "
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"source": None}, "source: a value is needed here and none was given; name a file, a folder,"),
+        ({"destination": None}, "destination: a value is needed here and none was given; name a folder."),
+        (
+            {"model": None},
+            "model: a value is needed here and none was given; name a Hugging Face id or a folder.",
+        ),
+        ({"prompt": None}, ONE_OF + "none is given."),
+        ({"prompt_column": "c"}, ONE_OF + "prompt and prompt_column are given together."),
+        ({"source": 5}, "source: 5 is no path; name a file, a folder, a glob or a list."),
+        ({"source": [1]}, "source: 1 is no path; name a file, a folder, a glob or a list."),
+        ({"source": [["/a"]]}, "source: ['/a'] is no path; a list of paths holds texts alone."),
+        ({"source": []}, "source: list should have at least 1 item"),
+        ({"source": {"rows": 1}}, "source: {'rows': 1} has no 'uri'; give paths, or what another batch task"),
+        (
+            {"source": "ftp://x/y"},
+            "source: 'ftp://x/y' has the scheme 'ftp'; use a local path or one of file://",
+        ),
+        ({"source": "  "}, "source: a path is empty"),
+        ({"source": "s3:///key"}, "source: 's3:///key' names no bucket; write it as s3://bucket/key."),
+        ({"source": "/x/{{ ds }}"}, "source: '/x/{{ ds }}' still has a Jinja expression"),
+        ({"format": "avro"}, "format: input should be 'parquet', 'jsonl' or 'csv', but it is 'avro'."),
+        ({"limit": 0}, "limit: input should be greater than or equal to 1, but it is 0."),
+        ({"limit": "many"}, "limit: input should be a valid integer"),
+        ({"prompt": ""}, "prompt: string should have at least 1 character"),
+        ({"prompt": 7}, "prompt: input should be a valid string, but it is 7."),
+        ({"prompt": None, "messages": []}, "messages: list should have at least 1 item"),
+        ({"prompt": None, "messages": [{"role": "user"}]}, "messages.0.content: a value is needed here"),
+        (
+            {"prompt": None, "messages": [{"role": "user", "content": "x", "name": "y"}]},
+            "messages.0.name: there",
+        ),
+        ({"prompt": None, "prompt_column": ""}, "prompt_column: string should have at least 1 character"),
+        ({"prompt": None, "messages_column": ""}, "messages_column: string should have at least 1 character"),
+        ({"prompt": None, "prompt_function": "f"}, "prompt_function: 'f' is not an import path; write it as"),
+        (
+            {"prompt": None, "prompt_column": "c", "system_prompt": "s"},
+            "system_prompt: it has no effect together with prompt_column; write it into the column.",
+        ),
+        (
+            {"prompt": None, "messages": [{"role": "user", "content": "c"}], "system_prompt": "s"},
+            "system_prompt: it has no effect together with messages; put a system message into messages.",
+        ),
+        ({"model": ""}, "model: string should have at least 1 character"),
+        ({"sampling": {"n": 0}}, "sampling: n: the number of completions must be a whole number"),
+        ({"sampling": "hot"}, "sampling: input should be a valid dictionary, but it is 'hot'."),
+        ({"engine": "tgi"}, "engine: input should be 'vllm', 'ray_data_llm' or 'echo', but it is 'tgi'."),
+        ({"engine_args": [1]}, "engine_args: input should be a valid dictionary, but it is [1]."),
+        ({"processor": {"x": 1}}, "processor: only engine 'ray_data_llm' takes it, not 'vllm'"),
+        ({"replicas": 0}, "replicas: input should be greater than or equal to 1, but it is 0."),
+        ({"num_cpus": -1}, "num_cpus: input should be greater than 0, but it is -1."),
+        ({"max_restarts": -1}, "max_restarts: input should be greater than or equal to 0, but it is -1."),
+        (
+            {"destination": "https://x/y"},
+            "destination: 'https://x/y' has the scheme 'https'; use a local path",
+        ),
+        ({"destination": "/out/*"}, "destination: '/out/*' has a wildcard; name one folder."),
+        ({"destination": "/in/"}, "destination: '/in' is also the source; choose another folder."),
+        ({"destination": ["/out"]}, "destination: ['/out'] is no path; give it as text."),
+        (
+            {"destination_format": "csv"},
+            "destination_format: input should be 'parquet' or 'jsonl', but it is 'csv'.",
+        ),
+        ({"rows_per_part": 0}, "rows_per_part: input should be greater than or equal to 1, but it is 0."),
+        ({"on_destination_owned": "x"}, "on_destination_owned: input should be 'refuse' or 'take_over'"),
+        (
+            {"max_error_fraction": 2},
+            "max_error_fraction: input should be less than or equal to 1, but it is 2.",
+        ),
+        (
+            {"no_progress_timeout": "soon"},
+            "no_progress_timeout: 'soon' is no duration; give seconds or a timedelta.",
+        ),
+        ({"no_progress_timeout": 0}, "no_progress_timeout: input should be greater than 0, but it is 0.0."),
+        ({"cluster_wait": -5}, "cluster_wait: input should be greater than or equal to 0, but it is -5.0."),
+        ({"response_format": "xml"}, "response_format: 'xml' is unknown; use 'text' or 'json_object'."),
+        ({"preserve_order": "sorted"}, "preserve_order: input should be a valid boolean"),
+        ({"samplng": {}}, "samplng: there is no such argument; did you mean 'sampling'?"),
+    ],
+)
+def test_every_mistake_is_one_sentence_in_the_operators_words(
+    arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec(**arguments)
+    message = str(caught.value)
+    assert message.startswith(sentence)
+    assert message.endswith((".", "?"))
+    assert "\n" not in message
+
+
+def test_durations() -> None:
+    assert seconds(timedelta(minutes=1), "x") == 60
+    assert seconds(1.5, "x") == 1.5
+    assert seconds(None, "x") is None
+    with pytest.raises(SpecError, match="x: True is no duration"):
+        seconds(True, "x")

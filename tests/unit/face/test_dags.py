@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators inside of DAG objects: what is templated, what stays as it is, and the same DAG on each parse."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, literal, task
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+from airflow_provider_raybatch.decorators.ray_batch import RayBatchDecoratedOperator, ray_batch_task
+from airflow_provider_raybatch.exceptions import RayBatchFailException
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
+
+from .conftest import Run
+from .fake_ray import FakeRay
+
+ARGUMENTS: dict[str, Any] = {
+    "source": ["s3://lake/in/{{ ds }}/"],
+    "prompt": 'Answer as {"label": "..."} for {row.name}, {{ ds }}',
+    "model": "m",
+    "destination": "s3://lake/out/{{ ds }}/",
+    "sampling": {"temperature": 0, "structured_outputs": {"json": {"properties": {"b": {}, "a": {}}}}},
+    "engine_args": {"max_model_len": 128},
+    "runtime_env": {"env_vars": {"B": "1", "A": "2"}},
+}
+CONTEXT: Any = {"ds": "2026-01-01", "params": {"n": 3}}
+
+
+def rendered(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
+    operator.render_template_fields(CONTEXT)
+    return operator
+
+
+def test_template_fields_keep_their_order() -> None:
+    # A changed order changes every serialised DAG, so it is written down here a second time.
+    fields = (
+        "ray_conn_id", "source", "destination", "prompt", "system_prompt", "messages", "model", "sampling",
+        "engine", "engine_args", "limit", "runtime_env", "aws_conn_id", "hf_conn_id",
+    )  # fmt: skip
+    assert RayBatchInferenceOperator.template_fields == fields
+    assert RayBatchDecoratedOperator.template_fields == ("op_args", "op_kwargs", *fields)
+    assert RayJobOperator.template_fields == ("ray_conn_id", "entrypoint", "runtime_env", "metadata")
+    assert RayJobSensor.template_fields == ("ray_conn_id", "submission_id")
+
+
+def test_expressions_are_rendered_and_braces_are_text() -> None:
+    operator = rendered(RayBatchInferenceOperator(task_id="t", limit="{{ params.n }}", **ARGUMENTS))
+    assert operator.source == ["s3://lake/in/2026-01-01/"]
+    assert operator.destination == "s3://lake/out/2026-01-01/"
+    assert operator.prompt == 'Answer as {"label": "..."} for {row.name}, 2026-01-01'
+    assert operator.limit == "3"
+
+
+def test_arguments_are_never_changed() -> None:
+    arguments = copy.deepcopy(ARGUMENTS)
+    rendered(RayBatchInferenceOperator(task_id="t", **arguments))
+    assert arguments == ARGUMENTS
+
+
+def test_arguments_are_never_changed_by_a_run(ray: FakeRay, run: Run) -> None:
+    arguments = copy.deepcopy(ARGUMENTS)
+    rendered(RayBatchInferenceOperator(task_id="t", poll_interval=0.05, **arguments)).execute(run.context())
+    assert arguments == ARGUMENTS
+    (job,) = ray.jobs.values()
+    assert job.body["runtime_env"]["env_vars"] == {"B": "1", "A": "2"}
+
+
+def test_bulk_text_never_goes_through_jinja() -> None:
+    choices = [f"category {number} with a }} brace and a {{ brace\n" for number in range(100_000)]
+    operator = RayBatchInferenceOperator(
+        task_id="t", source="/in", prompt="p", model="m", destination="/out",
+        sampling={"structured_outputs": {"choice": choices}},
+    )  # fmt: skip
+    started = time.monotonic()
+    rendered(operator)
+    assert time.monotonic() - started < 2  # through Jinja it takes about a minute
+    assert operator.sampling is not None
+    assert operator.sampling["structured_outputs"]["choice"] == choices
+
+
+def test_text_that_looks_like_an_expression_can_be_meant_literally() -> None:
+    schema = {"pattern": "^{{.*}}$"}
+    operator = RayBatchInferenceOperator(
+        task_id="t", source="/in", prompt="p", model="m", destination="/out", sampling=literal(schema)
+    )
+    assert rendered(operator).sampling == schema
+
+
+def test_a_chat_template_is_left_alone() -> None:
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    operator = RayBatchInferenceOperator(
+        task_id="t", source="/in", prompt="p", model="m", destination="/out", chat_template=template
+    )
+    assert rendered(operator).chat_template == template
+
+
+def test_line_statements_of_the_dags_own_jinja_still_work() -> None:
+    with DAG("d", schedule=None, jinja_environment_kwargs={"line_statement_prefix": "%"}):
+        operator = RayBatchInferenceOperator(
+            task_id="t", source="/in", model="m", destination="/out", prompt="% if ds\nyes\n% endif\n"
+        )
+    assert rendered(operator).prompt == "yes\n"
+
+
+def test_default_args_reach_every_argument() -> None:
+    defaults = {"model": "m", "deferrable": True, "ray_conn_id": "other", "max_error_fraction": 0.5}
+    with DAG("d", schedule=None, default_args=defaults):
+        operator = RayBatchInferenceOperator(task_id="t", source="/in", prompt="p", destination="/out")
+    assert (operator.model, operator.deferrable, operator.ray_conn_id) == ("m", True, "other")
+    assert operator.max_error_fraction == 0.5
+
+
+def test_results_can_be_sources() -> None:
+    with DAG("d", schedule=None):
+        first = RayBatchInferenceOperator(task_id="first", **ARGUMENTS)
+        second = RayBatchInferenceOperator(
+            task_id="second", source=first.output, prompt="p", model="m", destination=first.output["uri"]
+        )
+    assert second.upstream_task_ids == {"first"}
+
+
+def test_expansion() -> None:
+    with DAG("d", schedule=None):
+        mapped = RayBatchInferenceOperator.partial(
+            task_id="t", model="m", prompt="p", deferrable=True, timeout=60
+        ).expand_kwargs([{"source": f"/in/{n}", "destination": f"/out/{n}"} for n in range(2)])
+    assert isinstance(mapped, MappedOperator)
+    unmapped = mapped.unmap({"source": "/in/1", "destination": "/out/1"})
+    assert isinstance(unmapped, RayBatchInferenceOperator)
+    assert (unmapped.source, unmapped.prompt, unmapped.timeout) == ("/in/1", "p", 60.0)
+
+
+DAG_FILE = """
+import json, sys
+from airflow.sdk import DAG, Asset, task
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
+
+with DAG("d", schedule=None) as dag:
+    arguments = json.loads(sys.argv[1])
+    first = RayBatchInferenceOperator(task_id="first", outlets=[Asset("s3://lake/out/")], **arguments)
+    RayBatchInferenceOperator.partial(task_id="mapped", prompt="p", model="m", destination="/out").expand(
+        source=["/a", "/b"]
+    )
+    job = RayJobOperator(task_id="job", entrypoint="x", runtime_env={"pip": ["b", "a"]}, deferrable=True)
+    RayJobSensor(task_id="sensor", submission_id=job.output)
+
+    @ray_batch_task(model="m", destination="/out")
+    def decorated(source):
+        return {"source": source, "prompt": "p"}
+
+    decorated(first.output)
+# Airflow's own hash of a DAG sorts the keys, too.
+print(json.dumps(DagSerialization.to_dict(dag), sort_keys=True))
+"""
+
+
+def test_a_dag_serialises_identically_on_each_parse(tmp_path: Any) -> None:
+    def parse(seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", DAG_FILE, json.dumps(ARGUMENTS)],
+            capture_output=True, text=True, env=environment, timeout=120, check=True,
+        )  # fmt: skip
+        return done.stdout.splitlines()[-1]
+
+    first, second = parse("1"), parse("2")
+    assert first == second
+    assert "RayDashboardLink" in first
+
+
+class TestDecorator:
+    def decorated(self, function: Any, **arguments: Any) -> Any:
+        with DAG("d", schedule=None):
+            made = ray_batch_task(function, poll_interval=0.05, **arguments)()
+        return made.operator
+
+    def test_the_function_decides(self, ray: FakeRay, run: Run) -> None:
+        def decide(ds: str) -> dict[str, Any]:
+            return {"source": f"/in/{ds}", "prompt": "{{ not rendered }} {row.x}", "sampling": {"n": 2}}
+
+        operator = self.decorated(decide, model="m", destination="/out", sampling={"n": 5})
+        result = operator.execute({**run.context(), "ds": "2026-01-01"})
+        (job,) = ray.jobs.values()
+        spec = ray.spec(job.body)
+        assert result["uri"] == "/out/data/c1"
+        assert spec["source"]["paths"] == ["/in/2026-01-01"]
+        assert spec["prompt"]["template"] == "{{ not rendered }} {row.x}"
+        assert spec["sampling"] == {"n": 2}
+
+    @pytest.mark.parametrize(
+        ("returned", "sentence"),
+        [
+            ({"source": "/in"}, "^destination: a value is needed here"),
+            (["/in"], r"^decide: it returned \['/in'\]; a @task.ray_batch function returns a dictionary"),
+            ({"sorce": "/in"}, "sorce: there is no such argument; did you mean 'source'?"),
+            ({"deferrable": True}, "deferrable: there is no such argument"),
+        ],
+    )
+    def test_what_it_must_return(self, ray: FakeRay, run: Run, returned: Any, sentence: str) -> None:
+        def decide() -> Any:
+            return returned
+
+        with pytest.raises(RayBatchFailException, match=sentence):
+            self.decorated(decide, model="m", prompt="p").execute(run.context())
+        assert not ray.jobs
+
+    def test_a_return_annotation_doesnt_split_the_result(self) -> None:
+        def decide() -> dict[str, str]:
+            return {}
+
+        assert self.decorated(decide).multiple_outputs is False
+
+    def test_it_takes_xcoms_and_expands(self) -> None:
+        with DAG("d", schedule=None) as dag:
+
+            @task
+            def find() -> list[str]:
+                return ["/a", "/b"]
+
+            @ray_batch_task(model="m", destination="/out")
+            def decide(source: str) -> dict[str, Any]:
+                return {"source": source, "prompt": "p"}
+
+            decide.expand(source=find())
+        assert dag.get_task("decide").upstream_task_ids == {"find"}

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A blocking task that is killed stops its job, whenever the signal comes, and no other job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchException
+
+from .conftest import Run
+from .fake_ray import FakeRay, Script, lasting
+from .test_operator import batch
+
+
+def looks(ray: FakeRay) -> list[tuple[str, str]]:
+    return [request for request in ray.requests if request[1] == "/api/v0/logs/file"]
+
+
+class killed_by_sigterm:  # noqa: N801 - reads as a function
+    """SIGTERM as the task runner handles it: the operator's `on_kill` in the main thread's signal handler."""
+
+    def __init__(self, operator: Any, when: Any) -> None:
+        self._operator, self._when = operator, when
+
+    def __enter__(self) -> None:
+        self._old = signal.signal(signal.SIGTERM, lambda number, frame: self._operator.on_kill())
+        self._thread = threading.Thread(target=self._kill)
+        self._thread.start()
+
+    def _kill(self) -> None:
+        end = time.monotonic() + 10
+        while not self._when() and time.monotonic() < end:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def __exit__(self, *args: object) -> None:
+        self._thread.join()
+        signal.signal(signal.SIGTERM, self._old)
+
+
+def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    operator = batch()
+    with (
+        killed_by_sigterm(operator, when=lambda: len(looks(ray)) > 3),
+        pytest.raises(RayBatchException, match="stopped") as caught,
+    ):
+        operator.execute(run.context())
+    assert caught.value.failure_class is FailureClass.CANCELLED
+    assert not ray.active
+
+
+def test_sigterm_during_the_submission_stops_the_job(ray: FakeRay, run: Run) -> None:
+    arrived, go_on = threading.Event(), threading.Event()
+
+    def slow(ray: FakeRay, body: dict[str, Any]) -> Script:
+        arrived.set()
+        go_on.wait(10)
+        return lasting(60)(ray, body)
+
+    ray.script = slow
+    operator = batch()
+    with killed_by_sigterm(operator, when=arrived.is_set):
+        threading.Timer(1.0, go_on.set).start()
+        with pytest.raises(RayBatchException) as caught:
+            operator.execute(run.context())
+    assert caught.value.failure_class is FailureClass.CANCELLED
+    assert len(ray.jobs) == 1
+    assert not ray.active
+
+
+def test_a_kill_leaves_the_job_alone_when_told_so(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(1.5)
+    operator = batch(cancel_on_kill=False)
+    with killed_by_sigterm(operator, when=lambda: bool(ray.active)):
+        assert operator.execute(run.context())["rows"] == 2
+
+
+def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(Run(task_id="another").context())
+    operator = batch()
+    with (
+        killed_by_sigterm(operator, when=lambda: len(looks(ray)) > 3),
+        pytest.raises(RayBatchException, match="stopped"),
+    ):
+        operator.execute(run.context())
+    assert len(ray.active) == 1
+
+
+def test_the_kill_of_a_task_that_submitted_nothing_does_nothing() -> None:
+    batch().on_kill()

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Credentials reach the job and nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from cryptography.fernet import Fernet
+
+from airflow_provider_raybatch.cluster import embedded
+from airflow_provider_raybatch.cluster.address import ClusterAddress
+from airflow_provider_raybatch.contract.secrets import unseal
+from airflow_provider_raybatch.exceptions import RayBatchFailException
+from airflow_provider_raybatch.hooks.credentials import job_secrets
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+
+from .conftest import Run, connection
+from .fake_ray import FakeRay, lasting
+from .test_operator import batch
+
+HF = "hf_abcdefghijkl"
+AWS = {"login": "AKIAEXAMPLE12", "password": "aws-secret-value"}
+
+needs_amazon = pytest.mark.skipif(
+    importlib.util.find_spec("airflow.providers.amazon") is None,
+    reason="Airflow's amazon provider is not installed",
+)
+
+
+@pytest.fixture(autouse=True)
+def _connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    hf = json.dumps({"conn_type": "generic", "password": HF})
+    extra = {"region_name": "eu-central-1", "endpoint_url": "http://s3.example.com:9000"}
+    aws = json.dumps({"conn_type": "aws", **AWS, "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_HF", hf)
+    monkeypatch.setenv("AIRFLOW_CONN_AWS", aws)
+
+
+def travelled(ray: FakeRay) -> bytes:
+    """The credentials, out of the package that the spec names."""
+    (job,) = ray.jobs.values()
+    content = ray.packages[ray.spec(job.body)["submission"]["secrets_package"]]
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return archive.read("secrets")
+
+
+def test_they_travel_in_a_package_of_their_own(
+    ray: FakeRay, run: Run, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("DEBUG")
+    operator = batch(hf_conn_id="hf")
+    result = operator.execute(run.context())
+    assert unseal(travelled(ray), None).revealed() == {"hf_token": HF}
+    (job,) = ray.jobs.values()
+    everywhere_else = [
+        json.dumps(job.body), json.dumps(ray.spec(job.body)), json.dumps(result), json.dumps(run.xcoms),
+        json.dumps(run.store.values), caplog.text, capsys.readouterr().out, repr(vars(operator)),
+    ]  # fmt: skip
+    assert all(everywhere_else)
+    assert not [text for text in everywhere_else if HF in text]
+
+
+def test_they_are_sealed_where_the_cluster_has_a_key(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Fernet.generate_key().decode()
+    text = connection(ray.url, extra=json.dumps({"seal_key": key}))
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", text)
+    batch(hf_conn_id="hf").execute(run.context())
+    assert HF.encode() not in travelled(ray)
+    assert unseal(travelled(ray), key).revealed() == {"hf_token": HF}
+
+
+def test_they_stay_out_of_what_a_deferred_task_leaves_behind(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(deferrable=True, hf_conn_id="hf").execute(run.context())
+    assert HF not in repr(deferred.value.trigger.serialize()) + repr(deferred.value.kwargs)
+
+
+def test_without_connections_nothing_travels(ray: FakeRay, run: Run) -> None:
+    batch().execute(run.context())
+    (job,) = ray.jobs.values()
+    assert ray.spec(job.body)["submission"]["secrets_package"] is None
+
+
+@needs_amazon
+def test_aws_credentials_come_with_region_and_endpoint() -> None:
+    secrets = job_secrets("aws", None)
+    assert secrets is not None
+    assert secrets.revealed() == {
+        "aws": {
+            "aws_access_key_id": AWS["login"],
+            "aws_secret_access_key": AWS["password"],
+            "region_name": "eu-central-1",
+            "endpoint_url": "http://s3.example.com:9000",
+        }
+    }
+    assert AWS["password"] not in repr(secrets)
+
+
+@pytest.mark.parametrize(
+    ("aws", "hf", "sentence"),
+    [
+        (
+            "no_aws",
+            None,
+            "Argument aws_conn_id: the connection 'no_aws' doesn't exist; create it or correct the id.",
+        ),
+        (
+            None,
+            "no_hf",
+            "Argument hf_conn_id: the connection 'no_hf' doesn't exist; create it or correct the id.",
+        ),
+        (None, "empty", "Connection 'empty', field password: it is empty; put the Hugging Face token there."),
+    ],
+)
+def test_connections_that_dont_serve(
+    monkeypatch: pytest.MonkeyPatch, aws: str | None, hf: str | None, sentence: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_EMPTY", json.dumps({"conn_type": "generic"}))
+    with pytest.raises(RayBatchFailException) as caught:
+        job_secrets(aws, hf)
+    assert str(caught.value) == sentence
+
+
+def test_a_missing_amazon_provider_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.base_aws", None)
+    with pytest.raises(RayBatchFailException, match=r"install airflow-provider-raybatch\[amazon\]"):
+        job_secrets("aws", None)
+
+
+class PrivateRay:
+    """Stands for the private Ray of a task, which needs Ray installed: the fake API under its interface."""
+
+    fake: FakeRay
+    environments: list[dict[str, str]]
+
+    def __init__(self, log: Any, env: Mapping[str, str] | None = None) -> None:
+        self.environments.append(dict(env or {}))
+
+    def __enter__(self) -> ClusterAddress:
+        return ClusterAddress(self.fake.url)
+
+    def __exit__(self, *args: object) -> None:
+        for name in self.fake.active:
+            self.fake.jobs[name].stopped = True
+
+
+@pytest.fixture
+def private_ray(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> type[PrivateRay]:
+    private = type("Private", (PrivateRay,), {"fake": ray, "environments": []})
+    monkeypatch.setattr(embedded, "EmbeddedCluster", private)
+    monkeypatch.delenv("AIRFLOW_CONN_RAY_DEFAULT")
+    return private
+
+
+class TestPrivateRay:
+    def test_gets_them_as_environment(self, ray: FakeRay, private_ray: type[PrivateRay], run: Run) -> None:
+        batch(hf_conn_id="hf").execute(run.context())
+        assert private_ray.environments == [{"HF_TOKEN": HF}]
+        (job,) = ray.jobs.values()
+        assert ray.spec(job.body)["submission"]["secrets_package"] is None
+
+    @needs_amazon
+    def test_gets_aws_under_the_names_that_libraries_read(
+        self, ray: FakeRay, private_ray: type[PrivateRay], run: Run
+    ) -> None:
+        batch(aws_conn_id="aws").execute(run.context())
+        assert private_ray.environments == [
+            {
+                "AWS_ACCESS_KEY_ID": AWS["login"],
+                "AWS_SECRET_ACCESS_KEY": AWS["password"],
+                "AWS_REGION": "eu-central-1",
+                "AWS_ENDPOINT_URL": "http://s3.example.com:9000",
+            }
+        ]
+
+    def test_always_blocks(self, ray: FakeRay, private_ray: type[PrivateRay], run: Run) -> None:
+        result = batch(deferrable=True).execute(run.context())
+        assert (result["rows"], result["dashboard_url"]) == (2, None)
+        assert run.xcoms == {}
+
+    def test_cant_outlive_its_task(self, private_ray: type[PrivateRay], run: Run) -> None:
+        operator = RayJobOperator(task_id="t", entrypoint="x", wait_for_completion=False)
+        with pytest.raises(
+            RayBatchFailException, match="wait_for_completion: connection 'ray_default' names no"
+        ):
+            operator.execute(run.context())
+        assert private_ray.environments == []

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trigger never blocks its loop, bears what passes, keeps its deadline, and stops only what it may."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_provider_raybatch.cluster.following import Outcome
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.triggers import ray_job
+from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+
+from .fake_ray import FakeRay, Script
+
+JOB = "raybatch-0123-0"
+
+
+def submit(ray: FakeRay, script: Script) -> None:
+    ray.script = lambda ray, body: script
+    ray.answer("POST", "/api/jobs/", {}, json.dumps({"submission_id": JOB, "entrypoint": "x"}).encode())
+
+
+def trigger(ray: FakeRay, **arguments: Any) -> RayJobTrigger:
+    defaults: dict[str, Any] = {
+        "ray_conn_id": "ray_default", "submission_id": JOB, "session_name": ray.session_name,
+        "poll_interval": 0.05,
+    }  # fmt: skip
+    return RayJobTrigger(**{**defaults, **arguments})
+
+
+async def fired(following: RayJobTrigger) -> Outcome:
+    events = [event async for event in following.run()]
+    assert len(events) == 1
+    payload = json.loads(json.dumps(events[0].payload))
+    return Outcome.from_json(payload["outcome"])
+
+
+def test_survives_serialisation(ray: FakeRay) -> None:
+    before = trigger(ray, deadline=5.0, cancel_on_kill=False, deferred_at=1.0, handle={"a": 1})
+    path, arguments = before.serialize()
+    assert path == f"{RayJobTrigger.__module__}.{RayJobTrigger.__qualname__}"
+    after = RayJobTrigger(**json.loads(json.dumps(arguments)))
+    assert after.serialize() == before.serialize()
+
+
+async def test_fires_when_the_job_has_ended(ray: FakeRay) -> None:
+    submit(ray, Script(["working"], seconds=0.3))
+    assert (await fired(trigger(ray))).state == "succeeded"
+
+
+async def test_hands_the_handle_back(ray: FakeRay) -> None:
+    submit(ray, Script())
+    events = [event async for event in trigger(ray, handle={"run_token": "x"}).run()]
+    assert events[0].payload["handle"] == {"run_token": "x"}
+
+
+async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = ray.answer
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.4)
+        return answer(*arguments)
+
+    submit(ray, Script(["x"] * 200, seconds=1.5))
+    monkeypatch.setattr(ray, "answer", slowly)
+    await trigger(ray)._find_address()  # imports are done once, before the clock runs
+    longest = 0.0
+    stop = asyncio.Event()
+
+    async def heartbeat() -> None:
+        nonlocal longest
+        while not stop.is_set():
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - before)
+
+    beating = asyncio.create_task(heartbeat())
+    outcome = await fired(trigger(ray))
+    stop.set()
+    await beating
+    assert outcome.state == "succeeded"
+    assert longest < 0.3  # each of the answers took longer
+
+
+async def test_bears_a_cluster_that_is_away_for_a_while(ray: FakeRay) -> None:
+    submit(ray, Script(seconds=1.0))
+    threading.Timer(0.2, setattr, (ray, "down", True)).start()
+    threading.Timer(1.5, setattr, (ray, "down", False)).start()
+    assert (await fired(trigger(ray))).state == "succeeded"
+
+
+async def test_tells_a_lost_cluster_from_a_failed_job(ray: FakeRay) -> None:
+    submit(ray, Script(seconds=60))
+    threading.Timer(0.3, ray.restart).start()
+    outcome = await fired(trigger(ray))
+    assert (outcome.state, outcome.failure_class) == ("lost", FailureClass.CLUSTER_LOST)
+
+
+async def test_tells_a_failed_job(ray: FakeRay) -> None:
+    submit(ray, Script(status="FAILED", message="ValueError: no", error_type="JOB_ENTRYPOINT_COMMAND_ERROR"))
+    outcome = await fired(trigger(ray))
+    assert outcome.state == "failed"
+    assert "ValueError: no" in outcome.message
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+async def test_deadline(ray: FakeRay, cancel: bool) -> None:
+    submit(ray, Script(seconds=60))
+    outcome = await fired(trigger(ray, deadline=time.time() + 0.3, cancel_on_timeout=cancel))
+    assert outcome.failure_class is FailureClass.TIMEOUT
+    assert bool(ray.active) is not cancel
+
+
+async def test_a_job_that_finishes_while_it_is_stopped_counts(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(ray, Script(seconds=60))
+    answer = ray.answer
+
+    def finish(method: str, path: str, *rest: Any) -> Any:
+        if path.endswith("/stop"):
+            ray.jobs[JOB].script.seconds = 0
+        return answer(method, path, *rest)
+
+    monkeypatch.setattr(ray, "answer", finish)
+    outcome = await fired(trigger(ray, deadline=time.time() + 0.2))
+    assert outcome.state == "succeeded"
+
+
+async def test_a_wrong_token_is_an_outcome(ray: FakeRay) -> None:
+    submit(ray, Script())
+    ray.token = "needed"
+    outcome = await fired(trigger(ray, session_name=None))
+    assert outcome.failure_class is FailureClass.USER_ERROR
+
+
+async def test_a_connection_that_is_away_for_a_while(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(ray, Script())
+    monkeypatch.setattr(ray_job, "_CONNECTION_WAITS", (0.01, 0.01))
+    monkeypatch.delenv("AIRFLOW_CONN_RAY_DEFAULT")
+    outcome = await fired(trigger(ray))
+    assert outcome.failure_class is FailureClass.USER_ERROR
+    assert "ray_default" in outcome.message
+
+    text = json.dumps({"conn_type": "ray", "host": ray.url})
+    threading.Timer(0.05, monkeypatch.setenv, ("AIRFLOW_CONN_RAY_DEFAULT", text)).start()
+    monkeypatch.setattr(ray_job, "_CONNECTION_WAITS", (0.1, 0.1, 0.1))
+    assert (await fired(trigger(ray))).state == "succeeded"
+
+
+@pytest.mark.parametrize(("deferred_ago", "told"), [(0.0, True), (3600.0, False)])
+async def test_a_restarted_trigger_doesnt_tell_everything_again(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], deferred_ago: float, told: bool
+) -> None:
+    submit(ray, Script(["loading the model"]))
+    await fired(trigger(ray, deferred_at=time.time() - deferred_ago))
+    assert ("loading the model" in capsys.readouterr().out) is told
+
+
+class TestOnKill:
+    """Airflow calls it for a user's word and, by mistake, when another triggerer took the trigger over."""
+
+    @pytest.fixture(autouse=True)
+    def _job(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+        submit(ray, Script(seconds=60))
+        monkeypatch.setattr(ray_job, "_STATE_WAITS", (0.0, 0.0))
+
+    def killed(self, ray: FakeRay, map_index: int = -1, **arguments: Any) -> RayJobTrigger:
+        killed = trigger(ray, **arguments)
+        ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=map_index)
+        killed.task_instance = ti  # type: ignore[assignment]
+        return killed
+
+    def answering(self, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+        def states(**asked: Any) -> Any:
+            assert asked["task_ids"] == ["t"]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+
+    @pytest.mark.parametrize(
+        ("answer", "map_index", "stopped"),
+        [
+            ({"r": {"t": "deferred"}}, -1, False),
+            ({"r": {"t_3": "deferred"}}, 3, False),
+            ({"r": {"t_3": "deferred"}}, 4, True),
+            ({"r": {"t": "failed"}}, -1, True),
+            ({"r": {"t": "success"}}, -1, True),
+            ({"r": {"t": None}}, -1, True),
+            ({"r": {"t": "running"}}, -1, True),
+            ({}, -1, True),
+            (ConnectionError("the API server is away"), -1, True),
+        ],
+    )
+    async def test_stops_the_job_unless_the_task_is_still_deferred(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, answer: Any, map_index: int, stopped: bool
+    ) -> None:
+        self.answering(monkeypatch, answer)
+        await self.killed(ray, map_index).on_kill()
+        assert (not ray.active) is stopped
+
+    async def test_can_be_switched_off(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answering(monkeypatch, {"r": {"t": "failed"}})
+        await self.killed(ray, cancel_on_kill=False).on_kill()
+        assert ray.active
+
+    async def test_works_after_the_run_was_cancelled(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.answering(monkeypatch, {"r": {"t": "failed"}})
+        killed = self.killed(ray)
+        running = asyncio.create_task(fired(killed))
+        await asyncio.sleep(0.5)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert ray.active  # being cancelled alone, as at a triggerer's restart, ends nothing
+        await killed.on_kill()
+        assert not ray.active
+
+    async def test_cleanup_touches_nothing(self, ray: FakeRay) -> None:
+        await self.killed(ray).cleanup()
+        assert ray.active

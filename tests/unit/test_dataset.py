@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening a committed dataset: the same rows by each way, and a word about each file that isn't as it was."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from moto.server import ThreadedMotoServer
+
+from airflow_provider_raybatch.contract.manifest import BatchManifest, Counts, ManifestFile
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset
+from airflow_provider_raybatch.exceptions import RayConnectionError
+from airflow_provider_raybatch.job.storage import folder
+
+PARTS, ROWS_PER_PART = 12, 100
+ROWS = PARTS * ROWS_PER_PART
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """An S3 API server over HTTP."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+    ).create_bucket(Bucket="lake-1")
+    yield endpoint
+    server.stop()
+
+
+@pytest.fixture
+def aws(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection ``lake`` reaches it; the environment doesn't."""
+    extra = {"endpoint_url": s3, "region_name": "us-east-1"}
+    text = json.dumps({"conn_type": "aws", "login": "a", "password": "b", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", text)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def commit(base: str, kind: str, credentials: AwsCredentials | None = None) -> dict[str, Any]:
+    """A dataset as a job leaves it; returns what its task would."""
+    place = folder(base, credentials)
+    files = []
+    for number in range(PARTS):
+        first = number * ROWS_PER_PART
+        rows = [{"id": i, "response": f"answer {i}"} for i in range(first, first + ROWS_PER_PART)]
+        if kind == "parquet":
+            sink = pa.BufferOutputStream()
+            pq.write_table(pa.Table.from_pylist(rows), sink)
+            content = sink.getvalue().to_pybytes()
+        else:
+            content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        path = f"part-{number:05d}.{kind}"
+        place.write(f"data/c1/{path}", content)
+        files.append(ManifestFile(path=path, rows=ROWS_PER_PART, bytes=len(content)))
+    manifest = BatchManifest.model_validate({
+        "uri": f"{place.uri}/data/c1", "manifest_uri": f"{place.uri}/manifests/c1.json", "format": kind,
+        "files": files, "schema": [{"name": "id", "type": "int64"}],
+        "counts": Counts(input=ROWS, ok=ROWS, error=0), "owner": TaskKey(dag_id="d", run_id="r", task_id="t"),
+        "run_token": "x", "submission_id": "s", "created_at": "2026-01-01T00:00:00Z",
+    })  # fmt: skip
+    place.write("manifests/c1.json", manifest.model_dump_json(by_alias=True).encode())
+    return {"uri": manifest.uri, "manifest_uri": manifest.manifest_uri}
+
+
+def check(dataset: Dataset) -> None:
+    assert len(dataset.files) == PARTS
+    assert dataset.to_arrow()["id"].to_pylist() == list(range(ROWS))
+    connection = duckdb.connect()
+    relation = dataset.duckdb(connection)
+    assert relation.aggregate("sum(id)").fetchall() == [(sum(range(ROWS)),)]
+    relation.filter("id < 3").create("kept")
+    assert connection.execute("select response from kept order by id").fetchall() == [
+        ("answer 0",), ("answer 1",), ("answer 2",),
+    ]  # fmt: skip
+    assert relation.aggregate("count(*)").fetchall() == [(ROWS,)]  # a second scan sees the same
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+class TestEachWay:
+    def test_local(self, tmp_path: Path, kind: str) -> None:
+        result = commit(str(tmp_path), kind)
+        dataset = open_dataset(result)
+        assert dataset.files[0] == f"{tmp_path}/data/c1/part-00000.{kind}"
+        assert dataset.manifest.counts.ok == ROWS
+        check(dataset)
+
+    def test_by_manifest(self, tmp_path: Path, kind: str) -> None:
+        result = commit(str(tmp_path), kind)
+        check(open_dataset(result["manifest_uri"]))
+        check(open_dataset(Path(result["manifest_uri"])))
+        check(open_dataset(f"file://{result['manifest_uri']}"))
+
+    def test_s3_with_an_airflow_connection(self, aws: None, s3: str, kind: str) -> None:
+        credentials = AwsCredentials(
+            aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1", endpoint_url=s3
+        )
+        result = commit(f"s3://lake-1/with-{kind}", kind, credentials)
+        dataset = open_dataset(result, aws_conn_id="lake")
+        assert dataset.files[0] == f"s3://lake-1/with-{kind}/data/c1/part-00000.{kind}"
+        check(dataset)
+
+    def test_s3_with_the_environments_identity(
+        self, s3: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in {
+            "AWS_ENDPOINT_URL": s3, "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        check(open_dataset(commit(f"s3://lake-1/env-{kind}", kind)))
+
+
+class TestWhatIsNotAsItWas:
+    @pytest.fixture
+    def result(self, tmp_path: Path) -> dict[str, Any]:
+        return commit(str(tmp_path), "parquet")
+
+    def test_a_missing_file(self, result: dict[str, Any]) -> None:
+        Path(result["uri"], "part-00003.parquet").unlink()
+        with pytest.raises(DatasetError, match=r"files: 'part-00003.parquet' of .* is gone; run the batch"):
+            open_dataset(result)
+
+    def test_a_changed_file(self, result: dict[str, Any]) -> None:
+        Path(result["uri"], "part-00003.parquet").write_bytes(b"short")
+        with pytest.raises(DatasetError, match=r"has 5 bytes, but its manifest says [\d,]+; run the batch"):
+            open_dataset(result)
+
+    def test_a_file_too_many(self, result: dict[str, Any]) -> None:
+        Path(result["uri"], "part-x.parquet").write_bytes(b"x")
+        with pytest.raises(DatasetError, match=r"'part-x.parquet' in .* is not in the manifest; remove it"):
+            open_dataset(result)
+
+    def test_other_rows_in_a_file_of_the_same_size(self, result: dict[str, Any]) -> None:
+        opened = open_dataset(result)
+        counts = Counts(input=ROWS + 1, ok=ROWS + 1, error=0)
+        told_otherwise = Dataset(opened.manifest.model_copy(update={"counts": counts}))
+        for read in (told_otherwise.to_arrow, told_otherwise.duckdb):
+            with pytest.raises(DatasetError, match=r"rows: .* has 1,200, but its manifest says 1,201"):
+                read()
+
+    def test_no_manifest(self, tmp_path: Path) -> None:
+        with pytest.raises(DatasetError, match=r"manifest: '.*none.json' can't be read"):
+            open_dataset(str(tmp_path / "none.json"))
+
+    def test_no_result(self) -> None:
+        with pytest.raises(DatasetError, match=r"result: \{'rows': 1\} has no 'manifest_uri'; give what"):
+            open_dataset({"rows": 1})
+
+    def test_no_connection(self) -> None:
+        with pytest.raises(RayConnectionError, match="the connection 'none' doesn't exist"):
+            open_dataset("s3://lake-1/manifest.json", aws_conn_id="none")
+
+    @pytest.mark.parametrize(("package", "read"), [("pyarrow.dataset", "to_arrow"), ("duckdb", "duckdb")])
+    def test_what_is_not_installed(
+        self, result: dict[str, Any], monkeypatch: pytest.MonkeyPatch, package: str, read: str
+    ) -> None:
+        dataset = open_dataset(result)
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(DatasetError, match=r"install airflow-provider-raybatch\[dataset\]"):
+            getattr(dataset, read)()
