@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example DAGs as Airflow parses them, and what the demo shows of a log. Integration tests run them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "dags_examples"
+
+# In a process of its own: parsing reads the environment and fills Airflow's registry.
+LIST = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag({folder!r})
+generate = bag.dags["nightly_synthetic_data"].task_dict["generate"]
+print(json.dumps({{
+    "errors": bag.import_errors,
+    "tasks": {{name: sorted(dag.task_dict) for name, dag in bag.dags.items()}},
+    "source": generate.source,
+    "destination": generate.destination,
+    "deferrable": generate.deferrable,
+    "ray_conn_id": generate.ray_conn_id,
+    "aws_conn_id": generate.aws_conn_id,
+    "loads": [asset.name for asset in bag.dags["nightly_synthetic_data"].task_dict["load"].outlets],
+    "waits_for": [asset.name for asset in bag.dags["report_on_questions"].timetable.asset_condition.objects],
+}}))
+"""
+
+
+def parsed(home: Path, **settings: str) -> dict[str, Any]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAYBATCH_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::FutureWarning", "-c", LIST.format(folder=str(EXAMPLES))],
+        env={**environment, "AIRFLOW_HOME": str(home), **settings},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_folder_holds_two_dags_and_needs_no_setting(tmp_path: Path) -> None:
+    found = parsed(tmp_path)
+    assert found["errors"] == {}
+    assert found["tasks"] == {
+        "nightly_synthetic_data": ["generate", "load", "quality_gate"],
+        "report_on_questions": ["report"],
+    }
+    assert found["waits_for"] == found["loads"]
+    assert Path(found["source"]).is_file()
+    assert found["destination"].startswith(str(tmp_path))
+    assert (found["deferrable"], found["ray_conn_id"], found["aws_conn_id"]) == (False, "ray_default", None)
+
+
+def test_the_environment_sets_paths_connections_and_mode(tmp_path: Path) -> None:
+    found = parsed(
+        tmp_path,
+        RAYBATCH_EXAMPLE_SOURCE="s3://lake/topics/",
+        RAYBATCH_EXAMPLE_OUTPUT="s3://lake/questions",
+        RAYBATCH_EXAMPLE_DEFERRABLE="true",
+        RAYBATCH_EXAMPLE_CONN_ID="ray_gpu",
+        RAYBATCH_EXAMPLE_AWS_CONN_ID="aws_lake",
+    )
+    assert found["errors"] == {}
+    assert found["source"] == "s3://lake/topics/"
+    assert found["destination"] == "s3://lake/questions/{{ dag_run.run_after | ts_nodash }}/"
+    assert (found["deferrable"], found["ray_conn_id"], found["aws_conn_id"]) == (True, "ray_gpu", "aws_lake")
+
+
+@pytest.fixture(scope="module")
+def demo() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("run_demo", EXAMPLES / "run_demo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+OPERATOR = "airflow.task.operators.airflow_provider_raybatch.operators.ray_batch.RayBatchInferenceOperator"
+
+
+@pytest.mark.parametrize(
+    ("record", "shown"),
+    [
+        ({"logger": OPERATOR, "event": "198 of 200 rows (99.0 %)"}, "198 of 200 rows (99.0 %)"),
+        ({"logger": OPERATOR, "event": "2026-11-21 09:41:33,061 INFO job_manager.py: Runtime env"}, ""),
+        ({"logger": OPERATOR, "event": "[2026-11-21 09:40:00,293 E 1617 1833] core_worker.cc: x"}, ""),
+        ({"logger": "airflow.models.dag", "event": "198 of 200 rows"}, ""),
+        ({"logger": "airflow.sdk", "event": "[DAG TEST] starting task_id=load map_index=-1"}, "== task load"),
+        ("no JSON at all", ""),
+    ],
+)
+def test_the_demo_shows_what_the_job_says(
+    demo: ModuleType, capsys: pytest.CaptureFixture[str], record: Any, shown: str
+) -> None:
+    demo.tell(record if isinstance(record, str) else json.dumps(record), 0.0)
+    out = capsys.readouterr().out.strip()
+    assert out.endswith(shown) if shown else out == ""
+
+
+def test_the_demo_gives_up_with_the_sentence_of_a_failed_task(demo: ModuleType) -> None:
+    failed = {"event": "Task failed", "error_detail": [{"exc_type": "E", "exc_value": "source: nothing."}]}
+    with pytest.raises(SystemExit, match=r"^demo: source: nothing\. The whole log is "):
+        demo.tell(json.dumps(failed), 0.0)
+
+
+def test_the_demo_has_an_airflow_of_its_own(demo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://production")
+    monkeypatch.setenv("RAY_ADDRESS", "ray://production")
+    environment = demo.environment()
+    assert "production" not in str(environment)
+    assert environment["AIRFLOW_HOME"] == str(demo.HOME / "airflow")
