@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ceiling to measure against: one call of vLLM's ``LLM.chat`` with all rows, in one process, without Ray.
+
+The workload must fit into memory and nothing is saved before the end, so nobody should run this at night; but
+no feeding of the engine can be better than having everything there at once. Prints one JSON line a workload.
+
+usage: llm_generate.py DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    import pyarrow.parquet as pq
+    from vllm import LLM, SamplingParams
+
+    folder, *names = sys.argv[1:]
+    engine = json.loads(names.pop()) if names[-1].startswith("{") else {}
+    start = time.time()
+    llm = LLM(str(Path(folder) / "model"), **engine)
+    startup = time.time() - start
+    llm.generate(["warm up " * 12] * 64, SamplingParams(max_tokens=32, ignore_eos=True), use_tqdm=False)
+    for name in names:
+        rows = pq.read_table(Path(folder) / name).to_pylist()
+        llm.reset_prefix_cache()
+        params = [SamplingParams(**json.loads(row["sampling"])) for row in rows]
+        start = time.time()
+        outputs = llm.chat([row["messages"] for row in rows], params, use_tqdm=False)
+        seconds = time.time() - start
+        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+        prompt = sum(len(output.prompt_token_ids) for output in outputs)
+        assert prompt == sum(row["prompt_tokens"] for row in rows), "other prompt tokens than planned"
+        assert tokens == sum(row["max_tokens"] for row in rows), "other output tokens than planned"
+        result = {
+            "system": "LLM.chat, all rows in one call",
+            "workload": name,
+            "rows": len(rows),
+            "output_tokens": tokens,
+            "seconds": round(seconds, 2),
+            "startup_seconds": round(startup, 1),
+        }
+        print("RESULT", json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
