@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a case puts its input and finds its output, and what a case is."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+from ...s3_server import S3Server
+
+TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}
+GOOD = [{"id": number, "text": f"row {number}"} for number in range(20)]
+FIELDS = (
+    "source|prompt|prompt_function|messages|messages_column|prompt_column|system_prompt|chat_template|model|sampling|"
+    "sampling_column|engine|engine_args|replicas|cluster_wait|destination|output_prefix|limits|"
+    "max_error_fraction|credentials|processor"
+)
+"""What a sentence begins with: the field that the user set, or a part of it."""
+
+
+class Place:
+    """Where a case puts its input and finds its output."""
+
+    def __init__(self, folder: Path, s3: S3Server, modules: Path) -> None:
+        self.folder = folder
+        self.modules = modules
+        self.out = folder / "out"
+        self.s3 = s3
+        self.said: list[Any] = []
+
+    def file(self, name: str, content: bytes | str) -> dict[str, Any]:
+        """Write a file; a source of it."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return {"paths": [str(path)]}
+
+    def jsonl(self, *rows: Any, name: str = "in.jsonl") -> dict[str, Any]:
+        return self.file(
+            name, "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+        )
+
+    def parquet(self, name: str, **columns: Any) -> None:
+        pq.write_table(pa.table(columns), self.folder / name)
+
+    def document(self, **fields: Any) -> dict[str, Any]:
+        source = {} if "source" in fields else {"source": self.jsonl(*GOOD)}
+        return {
+            "prompt": {"kind": "template", "template": "{row.text}"},
+            "model": {"name": "echo"},
+            "engine": {"kind": "echo"},
+            "destination": {"uri": str(self.out)},
+            "submission": {"task": TASK, "run_token": "token", "submission_id": "raybatch-x-0"},
+            **source,
+            **fields,
+        }
+
+    def run(self, **fields: Any) -> BatchManifest:
+        """The job, from spec to manifest."""
+        from airflow_provider_raybatch.job.run import run
+
+        spec = parse(BatchInferenceSpec, json.dumps(self.document(**fields)))
+        assert spec.submission is not None
+        self.said.clear()
+        summary, _ = run(spec, spec.submission, self.said.append)
+        return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
+
+    def dead_letters(self, manifest: BatchManifest) -> dict[int, dict[str, Any]]:
+        """By ordinal."""
+        if manifest.dead_letter_uri is None:
+            return {}
+        letters = [
+            json.loads(line)
+            for path in sorted(Path(manifest.dead_letter_uri).iterdir())
+            for line in path.read_text().splitlines()
+        ]
+        return {letter["ordinal"]: letter for letter in letters}
+
+    def rows(self, manifest: BatchManifest) -> list[dict[str, Any]]:
+        return [
+            row for file in manifest.files for row in pq.read_table(f"{manifest.uri}/{file.path}").to_pylist()
+        ]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something wrong.
+
+    :param fields: of the spec, made at the place; may put files there first.
+    :param telling: parts of the sentence: the value and the remedy.
+    :param ends: class of the failure.
+    """
+
+    name: str
+    fields: Callable[[Place], dict[str, Any]]
+    telling: tuple[str, ...]
+    ends: FailureClass = FailureClass.USER_ERROR
+
+
+def case(name: str, fields: Any, *telling: str, ends: FailureClass = FailureClass.USER_ERROR) -> Any:
+    made = fields if callable(fields) else lambda place: fields
+    return pytest.param(Case(name, made, telling, ends), id=name.replace(" ", "-"))
+
+
+def assert_one_sentence(error: RaybatchError, expected: Case) -> None:
+    sentence = str(error)
+    assert re.match(rf"({FIELDS})(\.\w+)*: ", sentence), sentence
+    assert "\n" not in sentence
+    assert sentence.endswith((".", "?")), sentence
+    assert len(sentence) < 700
+    for part in expected.telling:
+        assert part in sentence, sentence
+    assert error.failure_class is expected.ends
+
+
+def template(text: str, **fields: Any) -> dict[str, Any]:
+    return {"prompt": {"kind": "template", "template": text, **fields}}
+
+
+def function(place: Place, body: str) -> dict[str, Any]:
+    """A module of the user's, importable here and in the workers."""
+    name = f"bad_prompts_{place.folder.name}"
+    (place.modules / f"{name}.py").write_text(body)
+    importlib.invalidate_caches()
+    return {"prompt": {"kind": "function", "function": f"{name}:make"}}
+
+
+def assert_nothing_happened(place: Place) -> None:
+    """No engine, no part, no dataset."""
+    assert [event.phase for event in place.said if isinstance(event, events.Phase)] in (
+        ["preflight"],
+        ["preflight", "waiting"],
+    )
+    written = [path.relative_to(place.out).parts[:2] for path in place.out.rglob("*") if path.is_file()]
+    assert all(parts == ("_raybatch", "journal") for parts in written)

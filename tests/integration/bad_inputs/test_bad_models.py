@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM would refuse, asked of the function that the job asks on a node before it starts vLLM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+from .place import Case, Place, assert_one_sentence, case
+
+MODEL = Path(__file__).parents[3] / "dags_examples" / "demo_model" / "model"
+
+
+def vllm(**fields: Any) -> dict[str, Any]:
+    return {"model": {"name": str(MODEL)}, "engine": {"kind": "vllm"}, **fields}
+
+
+def engine(**args: Any) -> dict[str, Any]:
+    return vllm(engine={"kind": "vllm", "args": args})
+
+
+def structured(**outputs: Any) -> dict[str, Any]:
+    return vllm(sampling={"structured_outputs": outputs})
+
+
+def without_a_template(place: Place) -> dict[str, Any]:
+    """The demo model's folder, its chat template left out."""
+    folder = place.folder / "model"
+    folder.mkdir()
+    for path in MODEL.iterdir():
+        if path.name != "chat_template.jinja":
+            (folder / path.name).symlink_to(path)
+    config = folder / "tokenizer_config.json"
+    told = json.loads(config.read_text())
+    told.pop("chat_template", None)
+    config.unlink()
+    config.write_text(json.dumps(told))
+    return vllm(model={"name": str(folder)})
+
+
+VLLM = [
+    case(
+        "misspelt engine argument",
+        engine(max_modl_len=100),
+        "has no argument 'max_modl_len'; did you mean 'max_model",
+    ),
+    case("model set twice", engine(model="x"), "'model' is set by the operator's argument model; remove it"),
+    case("unknown sampling parameter", vllm(sampling={"temprature": 1}), "did you mean 'temperature'"),
+    case("sampling value that vllm refuses", vllm(sampling={"top_p": 7}), "vLLM refuses", "'top_p': 7"),
+    case(
+        "parameter of the engine's own",
+        vllm(sampling={"detokenize": False}),
+        "'detokenize' is set by the engine",
+    ),
+    case(
+        "unknown structured output",
+        structured(json_schema={}),
+        "has no parameter 'json_schema' (it has choice,",
+    ),
+    case("regex that does not compile", structured(regex="([a-z"), "([a-z", "does not compile"),
+    case(
+        "schema that does not compile",
+        structured(json={"type": "no such type"}),
+        "no such type",
+        "does not compile",
+    ),
+    case("schema that is no json", structured(json='{"type": '), "does not compile"),
+    case("grammar that does not compile", structured(grammar="root ::= ::="), "does not compile"),
+    case("empty choice", structured(choice=[]), "choice"),
+    case(
+        "model folder that is not there",
+        vllm(model={"name": "/no/such/model"}),
+        "'/no/such/model' can't be loaded",
+    ),
+    case(
+        "model folder without a model",
+        lambda p: vllm(model={"name": str(Path(p.file("empty/readme.txt", "x")["paths"][0]).parent)}),
+        "can't be loaded",
+        "check the name",
+    ),
+    case("no chat template", without_a_template, "has none; give one with chat_template", "prompt_column"),
+    case(
+        "chat template that does not compile",
+        vllm(model={"name": str(MODEL), "chat_template": "{% if %}"}),
+        "chat_template: none of the first 20 rows becomes tokens; the first fails: TemplateSyntaxError",
+    ),
+    case(
+        "every prompt too long",
+        lambda p: vllm(source=p.jsonl(*[{"text": "word " * 5000}] * 3)),
+        "all of the first 3 prompts are longer than the model's context of",
+        "shorten them, or raise max_model_len",
+    ),
+]
+
+
+@pytest.mark.parametrize("wrong", VLLM)
+def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place) -> None:
+    """As the job asks it of a node, with the installed vLLM and the demo model."""
+    from airflow_provider_raybatch.job.model_check import check_model
+    from airflow_provider_raybatch.job.preflight import check_rows, look_at_source
+    from airflow_provider_raybatch.job.tolerance import Tolerance
+
+    pytest.importorskip("vllm")
+    spec = parse(BatchInferenceSpec, json.dumps(place.document(**wrong.fields(place))))
+    source = look_at_source(spec, None)
+    requests = check_rows(spec, source, None, Tolerance(0.0, source.rows), place.said.append)
+    with pytest.raises(RaybatchError) as caught:
+        check_model(spec, requests, {})
+    assert_one_sentence(caught.value, wrong)
+
+
+def test_some_prompts_too_long_are_counted(place: Place) -> None:
+    from airflow_provider_raybatch.job.model_check import check_model
+    from airflow_provider_raybatch.job.request import Request
+
+    pytest.importorskip("vllm")
+    spec = parse(BatchInferenceSpec, json.dumps(place.document(**vllm())))
+    chats = [Request(messages=[{"role": "user", "content": text}]) for text in ("hi", "word " * 5000, "ho")]
+    checked = check_model(spec, chats, {})
+    assert (checked.sampled, checked.overlong) == (3, 1)
+    assert checked.longest > checked.context > 0
+    assert checked.digests.model

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that fail, each at its step: a dead letter with the reason, beside all other rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+
+from ...s3_server import S3Server
+from .place import Place, function
+
+LEADING = 1000
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that fails, among good ones. `row` is its line of JSONL, or its line of CSV."""
+
+    step: str
+    reason: str
+    row: Any
+
+
+JSONL_ROWS = {
+    "null column": BadRow("template", "column 'text' is null", {"text": None}),
+    "missing column": BadRow("template", "the row has no column 'text'", {"other": 1}),
+    "broken line": BadRow("read", "the line is no JSON (", '{"text": "x'),
+    "line that is no object": BadRow("read", "but list instead of an object", '["x"]'),
+    "half a surrogate pair": BadRow("read", "the line is no JSON (", '{"text": "\\ud800"}'),
+    "too long a prompt": BadRow(
+        "tokenize", "the prompt has 60 tokens and the context holds 50", {"text": "w " * 60}
+    ),
+    "refused by the engine": BadRow("engine", "fails requests that contain 'poison'", {"text": "poison"}),
+    "junk in the sampling column": BadRow("template", "no JSON object", {"text": "x", "params": "{"}),
+    "bad value in the sampling column": BadRow(
+        "engine", "sampling.max_tokens: ", {"text": "x", "params": {"max_tokens": -1}}
+    ),
+    "a column that is an output column": BadRow(
+        "template", "set output_prefix", {"text": "x", "response": "y"}
+    ),
+    "no json although asked for": BadRow("parse", "the response is no JSON (", {"text": "plain"}),
+}
+CSV_ROWS = {
+    "a field too few": BadRow("read", "the row has 1 fields, the header has 2", "only one"),
+    "a field too many": BadRow("read", "the row has 3 fields, the header has 2", "1,2,3"),
+    "not utf-8": BadRow("read", "the row is not UTF-8 text", b"1,\xff\xfe"),
+    "a lone carriage return": BadRow("read", "the row is no CSV (", b"1,a\rb"),
+}
+CHAT_ROWS = {
+    "no messages": BadRow("template", "column 'chat' has no message in it", {"chat": []}),
+    "null messages": BadRow("template", "column 'chat' is null", {"chat": None}),
+    "text that is no chat": BadRow("template", "no JSON list of messages", {"chat": "hello"}),
+    "message without a role": BadRow("template", "a message without a role", {"chat": [{"content": "x"}]}),
+    "message without content": BadRow("template", "a message without content", {"chat": [{"role": "user"}]}),
+}
+FUNCTION_ROWS = {
+    "function raises": BadRow("template", "RuntimeError: no way", {"text": "raise"}),
+    "function returns nothing": BadRow("template", "returned is null", {"text": "none"}),
+    "function returns a number": BadRow(
+        "template", "returned is int, not a list of messages", {"text": "number"}
+    ),
+    "function exits": BadRow("template", "SystemExit: 3", {"text": "exit"}),
+}
+FUNCTION = """
+def make(row):
+    if row["text"] == "raise":
+        raise RuntimeError("no way")
+    if row["text"] == "exit":
+        raise SystemExit(3)
+    return {"none": None, "number": 5}.get(row["text"], row["text"])
+"""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A finished job with bad rows in it, after `leading` good ones that are left out of `rows`."""
+
+    rows: list[dict[str, Any]]
+    letters: dict[int, dict[str, Any]]
+    manifest: BatchManifest
+    leading: int
+    bad: dict[str, int]
+
+
+def good_json(number: int) -> dict[str, Any]:
+    return {"text": json.dumps({"n": number}), "params": None}
+
+
+@pytest.fixture(scope="module")
+def deliveries(
+    tmp_path_factory: pytest.TempPathFactory, s3: S3Server, modules: Path, ray_here: Any
+) -> dict[str, Delivered]:
+    """Four jobs, each with a bad row after every good one."""
+    out = {}
+    for name, found in [
+        ("jsonl", JSONL_ROWS),
+        ("csv", CSV_ROWS),
+        ("chat", CHAT_ROWS),
+        ("function", FUNCTION_ROWS),
+    ]:
+        place = Place(tmp_path_factory.mktemp(name), s3, modules)
+        fields: dict[str, Any] = {"limits": {"max_error_fraction": 0.9}}
+        if name == "csv":
+            lines = [b"text,id"]
+            for number, bad in enumerate(found.values()):
+                lines += [b'"good, %d",%d' % (number, number)]
+                lines += [bad.row if isinstance(bad.row, bytes) else str(bad.row).encode()]
+            fields["source"] = place.file("x.csv", b"\n".join(lines))
+        else:
+            good: Callable[[int], Any] = {
+                "jsonl": good_json,
+                "chat": lambda number: {"chat": [{"role": "user", "content": f"good {number}"}]},
+                "function": lambda number: {"text": f"good {number}"},
+            }[name]
+            rows = [row for number, bad in enumerate(found.values()) for row in (good(number), bad.row)]
+            if name == "jsonl":
+                # Past the rows that preflight looks at: there it would refuse the output column.
+                rows = [good(number) for number in range(-LEADING, 0)] + rows
+            fields["source"] = place.jsonl(*rows)
+        if name == "jsonl":
+            fields["sampling_column"] = "params"
+            fields["response_format"] = {"json_object": True}
+            fields["engine"] = {"kind": "echo", "args": {"max_model_len": 50, "fail_pattern": "poison"}}
+        if name == "chat":
+            fields["prompt"] = {"kind": "messages_column", "column": "chat"}
+        if name == "function":
+            fields |= function(place, FUNCTION)
+        manifest = place.run(**fields)
+        leading = LEADING if name == "jsonl" else 0
+        bad_ordinals = {bad: leading + 2 * number + 1 for number, bad in enumerate(found)}
+        rows = place.rows(manifest)
+        assert all(row["response"] for row in rows[:leading])
+        out[name] = Delivered(rows[leading:], place.dead_letters(manifest), manifest, leading, bad_ordinals)
+    return out
+
+
+def row_cases() -> list[Any]:
+    groups = {"jsonl": JSONL_ROWS, "csv": CSV_ROWS, "chat": CHAT_ROWS, "function": FUNCTION_ROWS}
+    return [
+        pytest.param(group, name, bad, id=f"{group}-{name}".replace(" ", "-"))
+        for group, found in groups.items()
+        for name, bad in found.items()
+    ]
+
+
+@pytest.mark.parametrize(("group", "name", "bad"), row_cases())
+def test_a_bad_row_becomes_a_dead_letter(
+    group: str, name: str, bad: BadRow, deliveries: dict[str, Delivered]
+) -> None:
+    delivered = deliveries[group]
+    letter = delivered.letters[delivered.bad[name]]
+    assert letter["step"] == bad.step
+    assert bad.reason in letter["reason"]
+    assert letter["request"] or bad.step == "template"
+    assert "row" in letter
+
+
+@pytest.mark.parametrize("group", ["jsonl", "csv", "chat", "function"])
+def test_all_other_rows_are_delivered(group: str, deliveries: dict[str, Delivered]) -> None:
+    delivered = deliveries[group]
+    count = len(delivered.bad)
+    assert sorted(delivered.letters) == sorted(delivered.bad.values())
+    assert len(delivered.rows) == count
+    assert all(row["response"] for row in delivered.rows)
+    counts = delivered.manifest.counts
+    assert counts.input == delivered.leading + 2 * count
+    assert (counts.ok, counts.error) == (delivered.leading + count, count)
+    assert sum(counts.errors_by_step.values()) == count
+    expected = {"jsonl": '{"n": %d}', "csv": "good, %d", "chat": "good %d", "function": "good %d"}[group]
+    assert [row["response"] for row in delivered.rows] == [expected % number for number in range(count)]
+
+
+def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(place: Place, ray_here: Any) -> None:
+    rows = [{"text": f"fine {number}"} for number in range(1000)] + [{"text": "poison"}] * 50
+    with pytest.raises(RaybatchError) as caught:
+        place.run(
+            source=place.jsonl(*rows),
+            engine={"kind": "echo", "args": {"fail_pattern": "poison"}},
+            limits={"max_error_fraction": 0.01},
+        )
+    assert caught.value.failure_class is FailureClass.TOO_MANY_ERRORS
+    assert str(caught.value).startswith("max_error_fraction: ")
+    assert "the finished rows are kept for the next attempt" in str(caught.value)
+    assert not (place.out / "manifest.json").exists()
+    assert not (place.out / "data").exists()

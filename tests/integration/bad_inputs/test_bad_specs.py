@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Specs that are wrong in themselves, refused before any cluster is asked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+from .place import Case, Place, assert_one_sentence, case, template
+
+SPEC = [
+    case("misspelt field", {"samplng": {}}, "samplng"),
+    case("no model", {"model": {"name": ""}}, "model.name: ", "at least 1 character", "''"),
+    case(
+        "unknown engine",
+        {"engine": {"kind": "tgi"}},
+        "engine.kind: ",
+        "'vllm', 'ray_data_llm' or 'echo'",
+        "'tgi'",
+    ),
+    case("zero completions", {"sampling": {"n": 0}}, "n: ", "at least 1", "but it is 0"),
+    case("error fraction above one", {"limits": {"max_error_fraction": 5}}, "less than or equal to 1", "5"),
+    case("negative limit", {"source": {"paths": ["/x.csv"], "limit": -1}}, "source.limit", "greater", "-1"),
+    case("unsupported scheme", {"source": {"paths": ["hdfs://n/x"]}}, "'hdfs'", "use a local path or one of"),
+    case("unrendered expression", {"source": {"paths": ["/in/{{ ds }}"]}}, "{{ ds }}", "was not rendered"),
+    case("destination over https", {"destination": {"uri": "https://h/x"}}, "'https'", "file://, s3://"),
+    case("destination with a wildcard", {"destination": {"uri": "/out/*"}}, "'/out/*'", "name one folder"),
+    case(
+        "source is destination",
+        {"source": {"paths": ["file:///data/x"]}, "destination": {"uri": "/data/x/"}},
+        "'/data/x' is also the source",
+        "choose another folder",
+    ),
+    case(
+        "destination inside of the source",
+        {"source": {"paths": ["/data"]}, "destination": {"uri": "/data/out"}},
+        "'/data/out' lies inside the source '/data'",
+        "choose a folder outside",
+    ),
+    case(
+        "function that is no import path",
+        {"prompt": {"kind": "function", "function": "make prompt"}},
+        "'make prompt' is not an import path",
+        "'package.module:function'",
+    ),
+    case("empty template", template(""), "prompt.template", "at least 1 character"),
+    case(
+        "no messages", {"prompt": {"kind": "messages", "messages": []}}, "prompt.messages", "at least 1 item"
+    ),
+    case(
+        "parallel size that is no number",
+        {"engine": {"kind": "vllm", "args": {"tensor_parallel_size": "two"}}},
+        "tensor_parallel_size: ",
+        "whole number",
+        "'two'",
+    ),
+    case(
+        "processor without its engine",
+        {"engine": {"kind": "vllm", "processor": {"batch_size": 1}}},
+        "only engine 'ray_data_llm' takes it",
+        "put vLLM's arguments into engine_args",
+    ),
+]
+
+
+@pytest.mark.parametrize("wrong", SPEC)
+def test_a_wrong_spec_is_refused_without_a_cluster(wrong: Case, place: Place) -> None:
+    with pytest.raises(RaybatchError) as caught:
+        parse(BatchInferenceSpec, json.dumps(place.document(**wrong.fields(place))))
+    if wrong.name == "misspelt field":
+        assert str(caught.value) == "samplng: there is no such field; remove it or correct its spelling."
+    else:
+        assert_one_sentence(caught.value, wrong)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real Ray, of one node each, that ends with the test run, however that ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.cluster.address import ClusterAddress
+from airflow_provider_raybatch.cluster.ray_head import RayHead
+
+CPUS = 2
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A running cluster; `python` is the interpreter that its jobs run on."""
+
+    address: ClusterAddress
+    python: str
+
+    @property
+    def url(self) -> str:
+        return self.address.url
+
+
+@contextmanager
+def started(python: str = sys.executable, **options: object) -> Iterator[RayCluster]:
+    # Generous, since a busy machine takes a multiple of the usual ten seconds.
+    with RayHead(python=python, num_cpus=CPUS, startup_timeout=300, **options) as address:
+        yield RayCluster(address, python)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A cluster of 2 CPUs that asks for no token; shared by all tests, so leave nothing running on it."""
+    with started(with_token=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def token_ray_cluster() -> Iterator[RayCluster]:
+    """The same, but it wants its token, which is in the address."""
+    with started() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster_python() -> str:
+    """An interpreter of another version than this one, with Ray and without Airflow."""
+    default = Path(__file__).parents[2] / ".venv-ray/bin/python"
+    python = Path(os.environ.get("RAYBATCH_CLUSTER_PYTHON", default))
+    if not python.exists():
+        pytest.skip(f"there is no {python}")
+    return str(python)
+
+
+@pytest.fixture(scope="module")
+def other_python_ray_cluster(cluster_python: str) -> Iterator[RayCluster]:
+    """A cluster whose Python is another one than ours."""
+    with started(cluster_python, with_token=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def start_ray():
+    """A context manager that starts one more cluster: ``with start_ray(dashboard_port=...) as cluster``."""
+    return started
+
+
+@pytest.fixture(scope="session")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that this process and the workers import from."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("modules")
+        patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)  # Ray's workers inherit it
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def ray_here(modules: Path) -> Iterator[Any]:
+    """A Ray of 2 CPUs of this very process, so that the job can run here; shared by all tests."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        num_gpus=0,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    yield ray
+    ray.shutdown()

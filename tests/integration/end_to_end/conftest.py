@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Airflow for all tests of this folder, and what they need around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .ray_jobs import RayJobs
+from .rest import AirflowApi
+from .stack import AirflowStack
+
+if TYPE_CHECKING:
+    from ..conftest import RayCluster
+
+MODES = ("blocking", "deferrable")
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[2] / "dags_examples"
+DAGS = [
+    "nightly_synthetic_data",
+    "report_on_questions",
+    *(f"{name}_{mode}" for name in ("batch", "dies_after_post", "timeout") for mode in MODES),
+    "chat",
+    "lost_trigger",
+    "mapped",
+]
+
+
+@pytest.fixture(scope="session")
+def airflow() -> Iterator[AirflowStack]:
+    """A running Airflow."""
+    with AirflowStack({"tests": HERE / "dags", "examples": EXAMPLES}, DAGS) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def api(airflow: AirflowStack) -> AirflowApi:
+    """Its REST API. Connections for clusters are made by the fixtures that start them."""
+    return airflow.api
+
+
+def connect(api: AirflowApi, conn_id: str, cluster: RayCluster) -> RayJobs:
+    """Make `cluster` known to Airflow."""
+    host, _, port = cluster.url.removeprefix("http://").partition(":")
+    api.connection(conn_id, "ray", host=host, port=int(port), password=cluster.address.token)
+    return RayJobs(cluster.url, cluster.address.token)
+
+
+@pytest.fixture(scope="session")
+def jobs(api: AirflowApi, ray_cluster: RayCluster) -> Iterator[RayJobs]:
+    """The jobs of the shared cluster, to which Airflow's connection ``ray_default`` leads."""
+    with closing(connect(api, "ray_default", ray_cluster)) as jobs:
+        yield jobs

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch inferences whose arguments come with the run, plain and misbehaving."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+
+PARAMS: dict[str, Any] = {
+    "ray_conn_id": "ray_default",
+    "aws_conn_id": None,
+    "source": [],
+    "destination": "",
+    "prompt": "Say {row.text}",
+    "engine_args": {},
+    "sampling": {},
+    "model": "",
+    # Of the Ray jobs that are no batch inferences.
+    "seconds": 600,
+}
+MODES = {"blocking": False, "deferrable": True}
+
+
+class DiesAfterPost(RayBatchInferenceOperator):
+    """Its first attempt dies, and its supervisor too, as soon as the cluster has the job."""
+
+    def execute(self, context: Any) -> Any:
+        if context["ti"].try_number == 1:
+            from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+
+            submit = RayJobsClient.submit
+
+            async def submit_and_die(client: RayJobsClient, request: Any) -> None:
+                await submit(client, request)
+                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            RayJobsClient.submit = submit_and_die  # type: ignore[method-assign]
+        return super().execute(context)
+
+
+class ShortGrace(RayJobOperator):
+    """Leaves its trigger hardly any time beyond the deadline."""
+
+    def execute(self, context: Any) -> Any:
+        from airflow_provider_raybatch.operators import base
+
+        base._DEFERRAL_GRACE = 3.0
+        return super().execute(context)
+
+
+def dag_of(dag_id: str, **options: Any) -> DAG:
+    return DAG(
+        dag_id,
+        schedule=None,
+        params=PARAMS,
+        render_template_as_native_obj=True,  # the params keep their types
+        default_args={"retries": 1, "retry_delay": timedelta(seconds=1)},
+        **options,
+    )
+
+
+def arguments(deferrable: bool) -> dict[str, Any]:
+    """Of a batch inference with the echo engine, as the run's params say."""
+    return {
+        "ray_conn_id": "{{ params.ray_conn_id }}",
+        "aws_conn_id": "{{ params.aws_conn_id }}",
+        "deferrable": deferrable,
+        "poll_interval": 1,
+        "source": "{{ params.source }}",
+        "destination": "{{ params.destination }}",
+        "prompt": "{{ params.prompt }}",
+        "engine": "echo",
+        "engine_args": "{{ params.engine_args }}",
+        "sampling": "{{ params.sampling }}",
+    }
+
+
+for mode, deferrable in MODES.items():
+    with dag_of(f"batch_{mode}"):
+        RayBatchInferenceOperator(task_id="infer", **arguments(deferrable))
+
+    with dag_of(f"dies_after_post_{mode}"):
+        DiesAfterPost(task_id="infer", **arguments(deferrable))
+
+    with dag_of(f"timeout_{mode}"):
+        for task_id, operator, options in (
+            ("infer", RayBatchInferenceOperator, arguments(deferrable)),
+            ("sleep", RayJobOperator, {
+                "ray_conn_id": "{{ params.ray_conn_id }}",
+                "deferrable": deferrable,
+                "poll_interval": 1,
+                "entrypoint": "sleep {{ params.seconds }}",
+            }),
+        ):  # fmt: skip
+            operator(task_id=task_id, retries=0, timeout=20, **options)  # type: ignore[operator]
+
+with dag_of("chat"):
+    RayBatchInferenceOperator(
+        task_id="infer",
+        deferrable=True,
+        poll_interval=2,
+        source="{{ params.source }}",
+        destination="{{ params.destination }}",
+        messages_column="messages",
+        sampling_column="sampling",
+        model="{{ params.model }}",
+        engine_args={
+            "max_model_len": 512,
+            # Else this small model may write white space until its tokens run out.
+            "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+        },
+        preserve_order=True,
+        max_error_fraction=0.5,
+    )
+
+with dag_of("lost_trigger"):
+    ShortGrace(
+        task_id="sleep",
+        ray_conn_id="{{ params.ray_conn_id }}",
+        deferrable=True,
+        retries=0,
+        timeout=10,
+        entrypoint="sleep {{ params.seconds }}",
+    )
+
+with dag_of("mapped"):
+
+    @task
+    def sources(params: dict[str, Any]) -> list[str]:
+        return list(params["source"])
+
+    mapped = arguments(deferrable=False)
+    del mapped["source"]
+    mapped["destination"] = "{{ params.destination }}/{{ ti.map_index }}"
+    RayBatchInferenceOperator.partial(task_id="infer", **mapped).expand(source=sources())

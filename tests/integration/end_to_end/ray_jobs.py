@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Ray cluster says about its jobs, asked without the code under test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from .rest import Task
+from .waiting import wait_for
+
+
+class RayJobs:
+    """The Jobs API of one cluster.
+
+    :param url: of the dashboard.
+    :param token: for a cluster that wants one.
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=60)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def text(self, path: str) -> str:
+        answer = self._http.get(path)
+        assert answer.is_success, f"{path}: {answer.status_code} {answer.text}"
+        return answer.text
+
+    def all(self) -> list[dict[str, Any]]:
+        jobs: list[dict[str, Any]] = self._http.get("/api/jobs/").raise_for_status().json()
+        return jobs
+
+    def of(self, task: Task) -> list[dict[str, Any]]:
+        """Every job that was ever submitted for this task, the oldest first."""
+        wanted = {
+            "raybatch.dag_id": task.run.dag_id,
+            "raybatch.run_id": task.run.run_id,
+            "raybatch.task_id": task.task_id,
+            "raybatch.map_index": str(task.map_index),
+        }
+        jobs = [job for job in self.all() if wanted.items() <= (job["metadata"] or {}).items()]
+        return sorted(jobs, key=lambda job: job["start_time"])
+
+    def wait_for_one(self, task: Task, *statuses: str, timeout: float = 60.0) -> dict[str, Any]:
+        """Wait until the task's only job has one of these statuses."""
+
+        def look() -> dict[str, Any] | None:
+            jobs = self.of(task)
+            assert len(jobs) <= 1, jobs
+            return jobs[0] if jobs and jobs[0]["status"] in statuses else None
+
+        return wait_for(f"a job that is {' or '.join(statuses)}", look, timeout, task.run.evidence)
+
+    def log(self, submission_id: str) -> str:
+        logs: str = self._http.get(f"/api/jobs/{submission_id}/logs").raise_for_status().json()["logs"]
+        return logs

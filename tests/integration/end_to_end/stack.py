@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole Airflow on this machine: all its processes around one SQLite file."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import psutil
+from cryptography.fernet import Fernet
+
+from .rest import AirflowApi
+from .waiting import tail, wait_for
+
+# Airflow's defaults suit clusters; these let tests see in seconds what otherwise takes minutes.
+INTERVALS = {
+    "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
+    "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
+    # A worker that died with its supervisor is noticed after this.
+    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "25",
+    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    # How soon a running task learns that it was marked or cleared.
+    "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    "WORKERS__MAX_FAILED_HEARTBEATS": "20",  # as they come more often
+    "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    # How soon a new triggerer takes over what a gone one left.
+    "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
+}
+
+_COMPONENTS = {
+    "api-server": ["api-server", "--host", "127.0.0.1", "--workers", "1"],
+    "dag-processor": ["dag-processor"],
+    "scheduler": ["scheduler"],
+    "triggerer": ["triggerer"],
+}
+_START_TIMEOUT = 120.0
+_STOP_TIMEOUT = 15.0
+
+
+class AirflowStack:
+    """A context manager.
+
+    :param bundles: folders of DAG files by name.
+    :param expected: ids of the DAGs that must be there before the stack counts as started.
+    """
+
+    def __init__(self, bundles: Mapping[str, Path], expected: Sequence[str]) -> None:
+        self._bundles = dict(bundles)
+        self._expected = list(expected)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._shown: dict[str, str] = {}
+        self._exit = ExitStack()
+
+    def __enter__(self) -> AirflowStack:
+        try:
+            self._start()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.close()
+
+    def show_dags(self, env: Mapping[str, str]) -> None:
+        """Let DAG files see these environment variables: what reads and runs them is restarted for it."""
+        if env != self._shown:
+            self._shown = dict(env)
+            self.restart("dag-processor", "scheduler")
+
+    def restart(self, *names: str) -> None:
+        """End and start components."""
+        self.stop(*names)
+        for name in names:
+            self.start(name)
+        self._wait_until_healthy()
+
+    def start(self, name: str) -> None:
+        """Start one component; it has a process group and a log file of its own."""
+        command = [sys.executable, "-m", "airflow", *_COMPONENTS[name]]
+        with self.log_of(name).open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command,
+                env={**self.environment, **self._shown},
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def stop(self, *names: str) -> None:
+        """End components and everything they started: SIGINT, and SIGKILL to what is left."""
+        processes = [self._processes.pop(name) for name in names if name in self._processes]
+        family: list[psutil.Process] = []
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                family += psutil.Process(process.pid).children(recursive=True)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_TIMEOUT)
+            process.kill()
+            process.wait()
+        for left in family:
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
+
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
+
+    def log_of(self, name: str) -> Path:
+        return self.home / f"{name}.log"
+
+    def evidence(self) -> str:
+        return "\n".join(tail(self.log_of(name)) for name in _COMPONENTS)
+
+    def _start(self) -> None:
+        # Ray's sockets lie below TMPDIR, and a socket's path is at most 107 bytes long.
+        self.home = Path(tempfile.mkdtemp(prefix="af-", dir="/tmp"))
+        self._exit.callback(shutil.rmtree, self.home, ignore_errors=True)
+        self.temp = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))
+        self._exit.callback(shutil.rmtree, self.temp, ignore_errors=True)
+        self.port, *log_ports = _free_ports(3)
+        self.url = f"http://127.0.0.1:{self.port}"
+        password = secrets.token_urlsafe(16)
+        passwords = self.home / "passwords.json"
+        passwords.write_text(json.dumps({"admin": password}))
+        self.environment = self._environment(passwords, log_ports)
+        self._migrate()
+        self._exit.callback(self.stop, *_COMPONENTS)
+        for name in _COMPONENTS:
+            self.start(name)
+        self._wait_until_healthy()
+        self.api = AirflowApi(self.url, "admin", password, self.evidence)
+        self._exit.callback(self.api.close)
+        self._wait_for_dags()
+
+    def _environment(self, passwords: Path, log_ports: Sequence[int]) -> dict[str, str]:
+        bundle = "airflow.dag_processing.bundles.local.LocalDagBundle"
+        settings = {
+            "CORE__EXECUTOR": "LocalExecutor",
+            "CORE__PARALLELISM": "4",
+            "CORE__LOAD_EXAMPLES": "False",
+            "CORE__FERNET_KEY": Fernet.generate_key().decode(),
+            "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+            "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "API__BASE_URL": self.url,
+            "API__PORT": str(self.port),
+            "API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db",
+            "LOGGING__WORKER_LOG_SERVER_PORT": str(log_ports[0]),
+            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(log_ports[1]),
+            "LOGGING__COLORED_CONSOLE_LOG": "False",
+            "USAGE_DATA_COLLECTION__ENABLED": "False",
+            "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps([
+                {"name": name, "classpath": bundle, "kwargs": {"path": str(path), "refresh_interval": 3600}}
+                for name, path in self._bundles.items()
+            ]),
+            **INTERVALS,
+        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        return {
+            **inherited,
+            "AIRFLOW_HOME": str(self.home),
+            "TMPDIR": str(self.temp),
+            "PYTHONUNBUFFERED": "1",
+            **{f"AIRFLOW__{name}": value for name, value in settings.items()},
+        }
+
+    def _migrate(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", "db", "migrate"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        with closing(sqlite3.connect(self.home / "airflow.db")) as database:
+            # So that readers and the writer don't wait for each other; the file keeps it.
+            database.execute("PRAGMA journal_mode=WAL")
+
+    def _wait_until_healthy(self) -> None:
+        wait_for("a healthy Airflow", self._is_healthy, _START_TIMEOUT, self.evidence)
+
+    def _is_healthy(self) -> bool:
+        for name, process in self._processes.items():
+            assert process.poll() is None, (
+                f"{name} ended with {process.returncode}\n{tail(self.log_of(name))}"
+            )
+        try:
+            answer = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 200 and all(
+            part["status"] == "healthy" for part in answer.json().values() if part is not None
+        )
+
+    def _wait_for_dags(self) -> None:
+        def look() -> bool:
+            errors = self.api.call("GET", "importErrors")["import_errors"]
+            assert not errors, errors
+            listed = self.api.call("GET", "dags", params={"limit": 100})["dags"]
+            return set(self._expected) <= {dag["dag_id"] for dag in listed}
+
+        wait_for("the DAGs", look, _START_TIMEOUT, self.evidence)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

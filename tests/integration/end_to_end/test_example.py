@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example DAG as it is, with vLLM on a real cluster, blocking and deferrable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pytest
+
+from airflow_provider_raybatch.dataset import open_dataset
+
+from .assets import event_of, run_after
+from .conftest import MODES
+from .ray_jobs import RayJobs
+from .rest import AirflowApi, Run, Task
+from .stack import AirflowStack
+from .waiting import wait_for
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+
+DAG_ID = "nightly_synthetic_data"
+REPORT_ID = "report_on_questions"
+PROGRESS = "of 200 rows ("
+
+
+@dataclass(frozen=True)
+class Night:
+    """What happened: a run, and the run of the second DAG that followed."""
+
+    run: Run
+    report: Run
+
+    @property
+    def generate(self) -> Task:
+        return self.run.task("generate")
+
+
+@pytest.fixture(scope="module")
+def night(airflow: AirflowStack, api: AirflowApi, jobs: RayJobs) -> Callable[[str], Night]:
+    """The finished night of a mode, which is started when it is asked for first."""
+    nights: dict[str, Night] = {}
+
+    def finished(mode: str) -> Night:
+        if mode not in nights:
+            # To block is the example's default.
+            airflow.show_dags({"RAYBATCH_EXAMPLE_DEFERRABLE": "true"} if mode == "deferrable" else {})
+            run = start(api).wait(timeout=420)
+            nights[mode] = Night(run, run_after(run, "load").wait())
+        return nights[mode]
+
+    return finished
+
+
+def start(api: AirflowApi) -> Run:
+    """The run of last night, which Airflow starts by itself when the DAG is unpaused, or one of now."""
+    if api.runs(DAG_ID):
+        return api.trigger(DAG_ID)
+    api.unpause(REPORT_ID)  # first: a paused DAG takes no notice of events
+    api.unpause(DAG_ID)
+    return wait_for("the scheduled run", lambda: api.runs(DAG_ID), 30, api.evidence)[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_table_holds_what_the_manifest_counts(mode, night, airflow):
+    run = night(mode).run
+    result = night(mode).generate.xcom()
+    dataset = open_dataset(result)
+    counts = dataset.manifest.counts
+    assert counts.input == 200 == counts.ok + counts.error
+    assert dataset.manifest.versions["vllm"]
+    pairs = [(row, json.loads(row["response"])) for row in dataset.to_arrow().to_pylist()]
+    assert len(pairs) == counts.ok == result["rows"]
+    accepted = {
+        (row["topic_id"], pair["question"], pair["answer"])
+        for row, pair in pairs
+        if pair["question"].endswith("?") and pair["answer"]
+    }
+    assert len(accepted) > 0.9 * counts.input
+    with duckdb.connect(str(airflow.home / "raybatch_example/warehouse.duckdb"), read_only=True) as warehouse:
+        query = "SELECT topic_id, question, answer FROM questions WHERE run_id = ?"
+        loaded = warehouse.execute(query, [run.run_id]).fetchall()
+    assert set(loaded) == accepted
+    assert len(loaded) == len(accepted) == run.task("load").xcom()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_progress_and_link_are_seen(mode, night, jobs):
+    generate = night(mode).generate
+    log = generate.log()
+    assert any(PROGRESS in line and "tokens/s" in line for line in log), log
+    (job,) = jobs.of(generate)
+    assert job["status"] == "SUCCEEDED"
+    link = generate.xcom("_link_RayDashboardLink")
+    assert link == generate.xcom()["dashboard_url"]
+    assert link.endswith(f"/#/jobs/{job['submission_id']}")
+    deferred = any("DEFERRED" in line for line in log)
+    assert deferred == (mode == "deferrable")
+
+
+def test_both_modes_return_alike(night):
+    blocking, deferrable = (shape(night(mode).generate.xcom()) for mode in MODES)
+    assert blocking == deferrable
+    assert set(blocking) >= {"uri", "manifest_uri", "format", "rows", "errors", "tokens", "submission_id"}
+    keys = [night(mode).generate.xcom_keys() for mode in MODES]
+    assert keys[0] == keys[1]
+
+
+def shape(value: Any) -> Any:
+    return {name: shape(inner) for name, inner in value.items()} if isinstance(value, dict) else type(value)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_asset_starts_the_second_dag(mode, night):
+    result = night(mode).generate.xcom()
+    for task_id in ("generate", "load"):
+        extra = event_of(night(mode).run, task_id)["extra"]
+        assert (extra["manifest_uri"], extra["rows"]) == (result["manifest_uri"], result["rows"])
+    report = night(mode).report
+    assert report.dag_id == REPORT_ID
+    (told,) = report.task("report").xcom()
+    assert (told["uri"], told["rows"]) == (result["uri"], result["rows"])

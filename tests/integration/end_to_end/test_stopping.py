@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task that ends early takes its job with it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .conftest import MODES
+from .inputs import batch
+from .waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+NEVER = {"seconds_per_token": 3600}
+FOLLOWED_IN = {"blocking": "running", "deferrable": "deferred"}
+
+
+@pytest.fixture(scope="module")
+def start_endless(api, jobs, tmp_path_factory):
+    """Starts a run in each mode, together, since they mostly wait; their jobs don't end by themselves."""
+
+    def start(name):
+        folder = tmp_path_factory.mktemp(name)
+        return {
+            mode: api.trigger(f"{name}_{mode}", **batch(folder, ["on"], mode, engine_args=NEVER))
+            for mode in MODES
+        }
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def runs_to_mark(start_endless):
+    return start_endless("batch")
+
+
+@pytest.fixture(scope="module")
+def runs_with_timeout(start_endless):
+    return start_endless("timeout")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_marked_as_failed(mode, runs_to_mark, jobs):
+    task = runs_to_mark[mode].task("infer")
+    task.wait(FOLLOWED_IN[mode], timeout=60)
+    # Up to the replica: that is what holds GPUs.
+    job = wait_for("a replica", lambda: with_replica(jobs, task), 90, task.run.evidence)
+    task.mark("failed")
+    jobs.wait_for_one(task, "STOPPED", timeout=60)
+    wait_for("its replica's end", lambda: not replicas(jobs, job), 30)
+    assert task.state == "failed"
+    assert task.run.wait("failed", timeout=30)
+    assert len(jobs.of(task)) == 1
+
+
+def with_replica(jobs, task):
+    job = jobs.wait_for_one(task, "RUNNING")
+    return job if job["job_id"] and replicas(jobs, job) else None
+
+
+def replicas(jobs, job):
+    answer = json.loads(jobs.text("/api/v0/actors?limit=1000"))
+    actors = answer["data"]["result"]["result"]
+    return [actor for actor in actors if (actor["job_id"], actor["state"]) == (job["job_id"], "ALIVE")]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_timeout(mode, runs_with_timeout, jobs):
+    run = runs_with_timeout[mode].wait("failed", timeout=120)
+    # This driver knows its deadline, and ends itself even where nobody is left to stop it.
+    assert_one_sentence(run.task("infer"), "timeout: the job's deadline passed")
+    (job,) = jobs.of(run.task("infer"))
+    assert job["status"] in {"FAILED", "STOPPED"}
+    # This one doesn't.
+    assert_one_sentence(run.task("sleep"), "was stopped")
+    (job,) = jobs.of(run.task("sleep"))
+    assert job["status"] == "STOPPED"
+
+
+def test_deferral_without_a_triggerer(airflow, api, jobs):
+    airflow.stop("triggerer")
+    try:
+        task = api.trigger("lost_trigger").task("sleep")
+        task.wait("deferred")
+        jobs.wait_for_one(task, "RUNNING")
+        task.run.wait("failed", timeout=90)
+        assert jobs.of(task)[0]["status"] == "STOPPED"
+        assert_one_sentence(task, "timeout: the trigger did not end the job at its deadline")
+    finally:
+        airflow.restart("triggerer")
+
+
+def assert_one_sentence(task, text):
+    failures = [error for event in task.log_events() for error in event.get("error_detail") or ()]
+    assert failures, task.log()
+    message = failures[0]["exc_value"]
+    assert text in message
+    assert "\n" not in message.strip()
+    assert message.endswith(".")

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job per run of a task, whoever dies; a new one when a user asks for it."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from airflow_provider_raybatch.dataset import open_dataset
+
+from .conftest import MODES
+from .inputs import batch
+from .waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+# Each row's answer has two words: long enough to kill somebody meanwhile.
+SLOWLY = {"seconds_per_token": 5}
+
+
+TEXTS = ("one", "two")
+
+
+@pytest.fixture
+def conf(tmp_path):
+    return batch(tmp_path, TEXTS)
+
+
+@pytest.fixture(scope="module")
+def dead_workers_runs(api, jobs, tmp_path_factory):
+    """Runs by mode; together, since half of their time passes until Airflow misses the workers."""
+    folder = tmp_path_factory.mktemp("dead")
+    return {mode: api.trigger(f"dies_after_post_{mode}", **batch(folder, TEXTS, mode)) for mode in MODES}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_retry_adopts_what_a_dead_worker_had_submitted(mode, dead_workers_runs, jobs):
+    task = dead_workers_runs[mode].wait(timeout=180).task("infer")
+    assert_second_try_followed_the_first_ones_job(task, jobs)
+
+
+def test_retry_goes_on_with_the_job_of_a_killed_task(airflow, api, jobs, conf):
+    task = api.trigger("batch_blocking", engine_args=SLOWLY, **conf).task("infer")
+    wait_until_followed(task)
+    victim = psutil.Process(task.read()["pid"])
+    assert airflow.pid("scheduler") in [parent.pid for parent in victim.parents()]
+    victim.kill()
+    task.run.wait(timeout=180)
+    assert_second_try_followed_the_first_ones_job(task, jobs)
+
+
+def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
+    task = api.trigger("batch_deferrable", engine_args=SLOWLY, **conf).task("infer")
+    wait_until_followed(task)
+    airflow.restart("triggerer")
+    assert jobs.wait_for_one(task, "RUNNING", "SUCCEEDED")
+    task.run.wait(timeout=180)
+    assert task.read()["try_number"] == 1
+    (job,) = jobs.of(task)
+    assert job["status"] == "SUCCEEDED"
+    assert_result_of(task, job)
+
+
+def test_cleared_success_runs_again(api, jobs, conf):
+    task = api.trigger("batch_deferrable", **conf).wait(timeout=180).task("infer")
+    first = task.xcom()
+    task.clear()
+    wait_for("the run to start again", lambda: task.run.state in {"queued", "running"}, 30, api.evidence)
+    task.run.wait(timeout=180)
+    second = task.xcom()
+    old, new = jobs.of(task)
+    assert (old["submission_id"], new["submission_id"]) == (first["submission_id"], second["submission_id"])
+    assert old["submission_id"] != new["submission_id"]
+    assert first["manifest_uri"] != second["manifest_uri"]
+    assert_result_of(task, new)
+    # Who still reads last night's dataset is not disturbed.
+    assert answers(first) == answers(second)
+    assert not {*open_dataset(first).files} & {*open_dataset(second).files}
+
+
+def wait_until_followed(task):
+    """Until the driver's lines appear in the task's log, by worker or triggerer."""
+
+    def look():
+        return any("checking source" in line for line in task.log())
+
+    wait_for("the driver's first line", look, 90, task.run.evidence)
+
+
+def assert_second_try_followed_the_first_ones_job(task, jobs):
+    assert task.read()["try_number"] == 2
+    (job,) = jobs.of(task)
+    assert job["status"] == "SUCCEEDED"
+    assert job["submission_id"].endswith("-0")
+    log = task.log(2)
+    assert any("Following job" in line and job["submission_id"] in line for line in log), log
+    assert_result_of(task, job)
+
+
+def assert_result_of(task, job):
+    result = task.xcom()
+    assert result["submission_id"] == job["submission_id"]
+    assert (result["rows"], result["errors"]) == (2, 0)
+    assert answers(result) == ["Say one", "Say two"]
+    assert open_dataset(result).manifest.submission_id == job["submission_id"]
+    assert task.xcom("_link_RayDashboardLink") == result["dashboard_url"]
+
+
+def answers(result):
+    return sorted(open_dataset(result).to_arrow()["response"].to_pylist())

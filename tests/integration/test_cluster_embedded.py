@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The private Ray of a task: one at a time, and gone with its task even after a SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+OWNER = """
+import asyncio, sys
+from airflow_provider_raybatch.cluster.embedded import EmbeddedCluster
+from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+from airflow_provider_raybatch.cluster.models import JobRequest, JobStatus
+
+async def start_job(address):
+    async with RayJobsClient(address) as client:
+        # A child of its own session, as engines make them.
+        await client.submit(JobRequest("setsid sleep 900 & sleep 900", "job"))
+        while (await client.info("job")).status is not JobStatus.RUNNING:
+            await asyncio.sleep(0.2)
+
+with EmbeddedCluster(lambda line: print(line, flush=True), num_cpus=1) as address:
+    asyncio.run(start_job(address))
+    print("running", flush=True)
+    sys.stdin.readline()
+print("left", flush=True)
+"""
+ROOT = Path(__file__).parents[2]
+
+
+def marked(mark):
+    """(pid, first words of its command) of each living process whose environment has `mark`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes():
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append((int(folder.name), command[:80]))
+        except OSError:
+            continue
+    return found
+
+
+class Owner:
+    def __init__(self, temp, mark):
+        self.log = temp / f"{mark}.log"
+        self.mark = mark
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OWNER],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(temp), mark: "1"},
+            stdin=subprocess.PIPE,
+            stdout=self.log.open("wb"),
+        )
+
+    def wait_for(self, words, seconds=120):
+        until = time.monotonic() + seconds
+        while words not in self.log.read_text():
+            assert time.monotonic() < until, self.log.read_text()
+            assert self.process.poll() is None or words in self.log.read_text(), self.log.read_text()
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def temp():
+    """A short folder of its own, so that neither other clusters nor other locks of this host count."""
+    with tempfile.TemporaryDirectory(prefix="e", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def owners(temp):
+    made = []
+
+    def make(name):
+        made.append(Owner(temp, f"EMBEDDED_{name}_{os.urandom(6).hex()}"))
+        return made[-1]
+
+    yield make
+    for owner in made:
+        owner.process.kill()
+        owner.process.wait()
+        for pid, _ in marked(owner.mark):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_killed_owner_leaves_nothing_and_the_next_one_waits_for_that(owners, temp):
+    first = owners("A")
+    first.wait_for("running")
+    assert any("sleep 900" in command for _, command in marked(first.mark))
+    second = owners("B")
+    second.wait_for("waiting for it to end")
+    time.sleep(2)
+    assert "Starting" not in second.log.read_text()
+    first.process.kill()
+    killed = time.monotonic()
+    second.wait_for("Starting a private Ray")
+    # The lock passed on: so nothing of the first one is left.
+    assert marked(first.mark) == []
+    assert time.monotonic() - killed < 12
+    second.wait_for("running")
+    assert len(list(temp.glob("rb-*"))) == 1
+    second.process.stdin.write(b"\n")
+    second.process.stdin.close()
+    second.wait_for("left")
+    assert second.process.wait(10) == 0
+    assert marked(second.mark) == []
+    assert list(temp.glob("rb-*")) == []

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Jobs API client, submission and following against a real Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import textwrap
+import time
+import uuid
+
+import pytest
+
+from airflow_provider_raybatch.cluster.errors import JobExistsError, RequestRejectedError
+from airflow_provider_raybatch.cluster.following import FollowState, follow, look
+from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+from airflow_provider_raybatch.cluster.models import JobRequest, JobStatus
+from airflow_provider_raybatch.cluster.package import package_of_files
+from airflow_provider_raybatch.cluster.runtime_env import upload_runtime_env
+from airflow_provider_raybatch.cluster.submission import SubmissionKey, stop_older, submit_or_adopt
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from airflow_provider_raybatch.contract.spec import TaskKey
+
+SUMMARY = Summary(uri="/o", manifest_uri="/m", format="parquet", rows=3, errors=0, tokens=Tokens())
+
+
+@pytest.fixture
+async def client(ray_cluster):
+    async with RayJobsClient(ray_cluster.address) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def name(client):
+    """A fresh submission id; what is still running under it at the end is stopped."""
+    chosen = f"test-{uuid.uuid4().hex[:12]}"
+    yield chosen
+    for job in await client.jobs():
+        if job.submission_id.startswith(chosen) and job.status is JobStatus.RUNNING:
+            await client.stop_until_terminal(job.submission_id, 60)
+
+
+def python(code):
+    return f"python -c {shlex.quote(textwrap.dedent(code))}"
+
+
+async def run(client, request, **options):
+    await client.submit(request)
+    lines = []
+    session = (await client.version()).session_name
+    options = {"poll_interval": 0.3, **options}
+    outcome = await follow(client, request.submission_id, session, on_lines=lines.extend, **options)
+    return outcome, lines
+
+
+async def test_version_and_resources(client):
+    version = await client.version()
+    assert version.session_name.startswith("session_")
+    resources = await client.resources()
+    assert resources.total["CPU"] == 2
+    assert [node.is_head for node in resources.nodes] == [True]
+    assert await client.takes_jobs()
+
+
+async def test_lines_come_once_and_in_order_and_events_speak(client, name):
+    committed = events.line(events.Committed(summary=SUMMARY))
+    code = f"""
+        import time
+        for number in range(40):
+            print("row", number)
+            time.sleep(0.05)
+        print({events.line(events.Progress(done=3, total=9))!r})
+        print({committed!r})
+        print("without a line feed", end="")
+    """
+    outcome, lines = await run(client, JobRequest(python(code), name))
+    texts = [line.text for line in lines]
+    assert [text for text in texts if text.startswith("row")] == [f"row {number}" for number in range(40)]
+    assert texts[-3:] == [
+        "3 of 9 rows (33.3 %), 0.0 rows/s, 0 tokens/s",
+        events.Committed(summary=SUMMARY).text(),
+        "without a line feed",
+    ]
+    assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)
+    assert outcome.info.driver_exit_code == 0
+
+
+async def test_a_long_log_is_read_by_its_end(client, name):
+    outcome, lines = await run(client, JobRequest(python("for n in range(50000): print('x' * 50, n)"), name))
+    assert outcome.state == "succeeded"
+    tail = await client.log_tail(outcome.info, 5)
+    assert tail == [f"{'x' * 50} {number}" for number in range(49995, 50000)]
+    assert lines[-1].text == tail[-1]
+    assert len(lines) < 5000
+    assert any("left out" in line.text for line in lines)
+    assert (await client.logs(name)).count("\n") >= 50000
+
+
+async def test_a_failing_driver(client, name):
+    outcome, _ = await run(client, JobRequest(python("1 / 0"), name))
+    assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.INTERNAL)
+    assert outcome.message == "The job failed (exit code 1): ZeroDivisionError: division by zero"
+
+
+async def test_a_killed_driver(client, name):
+    outcome, _ = await run(client, JobRequest(python("import os; os.kill(os.getpid(), 9)"), name))
+    assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.OUT_OF_MEMORY)
+
+
+async def test_a_package_that_is_gone(client, name):
+    request = JobRequest("true", name, runtime_env={"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip"})
+    outcome, _ = await run(client, request)
+    assert outcome.info.error_type == "RUNTIME_ENV_SETUP_FAILURE"
+    assert outcome.failure_class.retryable
+
+
+async def test_an_id_is_used_once(client, name):
+    await client.submit(JobRequest("sleep 60", name))
+    with pytest.raises(JobExistsError, match=name):
+        await client.submit(JobRequest("sleep 60", name))
+    info = await client.stop_until_terminal(name, 60)
+    assert info.status is JobStatus.STOPPED
+    assert await client.stop(name) is False
+    with pytest.raises(JobExistsError):
+        await client.submit(JobRequest("sleep 60", name))
+    verdict = await look(client, name, FollowState())
+    assert (verdict.outcome.state, verdict.outcome.failure_class) == ("stopped", FailureClass.CANCELLED)
+
+
+async def test_unknown_jobs(client, name):
+    assert await client.info(name) is None
+    assert await client.stop(name) is False
+    assert await client.logs(name) == ""
+    assert await client.stop_until_terminal(name, 1) is None
+    session = (await client.version()).session_name
+    verdict = await look(client, name, FollowState(session_name=session))
+    assert verdict.outcome.state == "deleted"
+
+
+@pytest.mark.parametrize(
+    "request_fields",
+    [{"metadata": {"a": 1}}, {"entrypoint": 5}, {"entrypoint_label_selector": {"a": "!in("}}],
+)
+async def test_wrong_requests_are_refused_and_leave_no_job(client, name, request_fields):
+    fields = {"entrypoint": "true", "submission_id": name, **request_fields}
+    with pytest.raises(RequestRejectedError, match="refused POST"):
+        await client.submit(JobRequest(**fields))
+    assert await client.info(name) is None
+
+
+async def test_a_runtime_env_that_ray_can_not_read(client, name):
+    outcome, _ = await run(client, JobRequest("true", name, runtime_env={"env_vars": {"A": 1}}))
+    assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.USER_ERROR)
+    assert "TypeError" in outcome.message
+    assert "env_vars" in outcome.message
+
+
+async def test_resources_of_the_driver_are_taken(client, name):
+    request = JobRequest(
+        "true",
+        name,
+        entrypoint_num_cpus=1,
+        entrypoint_memory=1000,
+        entrypoint_resources={"node:__internal_head__": 0.001},
+    )
+    assert (await run(client, request))[0].state == "succeeded"
+
+
+async def test_packages_and_local_folders(client, name, tmp_path):
+    package = package_of_files({"a.txt": uuid.uuid4().bytes})
+    assert not await client.has_package(package.uri)
+    await client.ensure_package(package)
+    assert await client.has_package(package.uri)
+    (tmp_path / "mymodule").mkdir()
+    (tmp_path / "mymodule/__init__.py").write_text("WORD = 'from the module'")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/main.py").write_text("import mymodule; print(mymodule.WORD)")
+    local = {"working_dir": tmp_path / "work", "py_modules": [tmp_path / "mymodule"]}
+    request = JobRequest("python main.py", name, runtime_env=await upload_runtime_env(client, local))
+    outcome, lines = await run(client, request)
+    assert outcome.state == "succeeded"
+    assert lines[-1].text == "from the module"
+
+
+async def test_one_job_whatever_dies(client):
+    task = TaskKey(dag_id="d", run_id=uuid.uuid4().hex, task_id="t")
+    key = SubmissionKey(task, "token-1")
+
+    async def build(submission_id):
+        return JobRequest("sleep 100", submission_id)
+
+    # Two processes at once, as when a worker was thought dead.
+    both = await asyncio.gather(*(submit_or_adopt(client, key, "f", build) for _ in range(2)))
+    assert {each.submission_id for each in both} == {key.submission_id(0)}
+    again = await submit_or_adopt(client, key, "f", build)
+    assert (again.k, again.adopted) == (0, True)
+    # Other arguments: the running job makes place.
+    replaced = await submit_or_adopt(client, key, "g", build)
+    assert (replaced.k, replaced.adopted) == (1, False)
+    assert (await client.info(key.submission_id(0))).status is JobStatus.STOPPED
+    # A clear: another run of the same task, which ends what the former left.
+    cleared = await submit_or_adopt(client, SubmissionKey(task, "token-2"), "g", build)
+    assert await stop_older(client, task.digest, cleared.submission_id) == [key.submission_id(1)]
+    mine = [job for job in await client.jobs() if job.metadata.get("raybatch.task_key") == task.digest]
+    assert [job.submission_id for job in mine if job.is_active] == [cleared.submission_id]
+    assert len(mine) == 3
+    await client.stop_until_terminal(cleared.submission_id, 60)
+
+
+async def test_the_deadline_passes(client, name):
+    await client.submit(JobRequest("sleep 60", name))
+    outcome = await follow(
+        client, name, None, poll_interval=30, deadline=time.time() + 1, on_lines=lambda lines: None
+    )
+    assert outcome.state == "timeout"
+    assert (await client.info(name)).is_active

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shipped arrives: in the driver and in a task, on the same Python as here and on another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import uuid
+
+from cryptography.fernet import Fernet
+
+from airflow_provider_raybatch.cluster.batch_job import build_batch_request, with_source_digest
+from airflow_provider_raybatch.cluster.following import follow
+from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission, TaskKey
+
+PROBE = """
+import importlib, json, os, sys
+import ray
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+spec = BatchInferenceSpec.model_validate_json(open(sys.argv[1]).read())
+
+def where(modules):
+    import airflow_provider_raybatch.job
+    files = [importlib.import_module(module).__file__ for module in modules]
+    import team_prompts.build
+    return files, team_prompts.build.prompt({"a": 1}), os.environ.get("LEVEL")
+
+modules = ["airflow_provider_raybatch.contract.spec", "airflow_provider_raybatch.job", sys.argv[2]]
+ray.init()
+print("driver", json.dumps(where(modules)))
+print("task", json.dumps(ray.get(ray.remote(num_cpus=0.5)(where).remote(modules))))
+
+from airflow_provider_raybatch.job.credentials import fetch
+name = spec.submission.secrets_package
+print("secrets", json.dumps(fetch(name).revealed()))
+try:
+    fetch(name)
+except Exception as error:
+    print("again", type(error).__name__)
+"""
+SECRETS = Secrets(aws=AwsCredentials(aws_access_key_id="AKIA", aws_secret_access_key="s3cret"))
+
+
+def spec_of(submission_id):
+    return BatchInferenceSpec.model_validate({
+        "source": {"paths": ["/in.jsonl"]},
+        "prompt": {"kind": "function", "function": "team_prompts.build:prompt"},
+        "model": {"name": "m"},
+        "destination": {"uri": "/out"},
+        "submission": Submission(
+            task=TaskKey(dag_id="d", run_id="r", task_id="t"), run_token="x", submission_id=submission_id
+        ),
+    })
+
+
+async def probe(cluster, tmp_path, seal_key=None, wheel="obstore"):
+    (tmp_path / "team_prompts").mkdir()
+    (tmp_path / "team_prompts/__init__.py").write_text("")
+    (tmp_path / "team_prompts/build.py").write_text("def prompt(row): return 'prompt of ' + str(row['a'])\n")
+    env_vars = {"LEVEL": "9", **({"RAYBATCH_SEAL_KEY": seal_key} if seal_key else {})}
+    async with RayJobsClient(cluster.address) as client:
+        request = await build_batch_request(
+            client,
+            with_source_digest(spec_of(f"test-{uuid.uuid4().hex[:12]}"), [tmp_path]),
+            secrets=SECRETS,
+            seal_key=seal_key,
+            # A real cluster's nodes hold the key; here the job's environment stands in for theirs.
+            runtime_env={"env_vars": env_vars},
+            source_dirs=[tmp_path],
+            wheels=[wheel],
+        )
+        command, _, rest = request.entrypoint.partition(" ")
+        assert (command, rest) == ("python", "-m airflow_provider_raybatch.job spec.json")
+        probing = dataclasses.replace(request, entrypoint=f"python -c {shlex.quote(PROBE)} spec.json {wheel}")
+        await client.submit(probing)
+        lines = []
+        outcome = await follow(client, request.submission_id, None, poll_interval=0.3, on_lines=lines.extend)
+    said = [line.text for line in lines]
+    assert outcome.state == "succeeded", said[-5:]
+    return said, {text.split(" ", 1)[0]: text.split(" ", 1)[1] for text in said if " " in text}
+
+
+def check(said, found, wheel_from):
+    for side in ("driver", "task"):
+        files, prompt, level = json.loads(found[side])
+        assert all("/py_modules_files/_ray_pkg_" in file for file in files[:2]), files
+        assert wheel_from in files[2]
+        assert (prompt, level) == ("prompt of 1", "9")
+    assert json.loads(found["secrets"]) == SECRETS.revealed()
+    assert found["again"] == "PreflightError"
+    echoed = [text for text in said if not text.startswith("secrets ")]
+    assert not any("s3cret" in text for text in echoed)
+
+
+async def test_same_python(ray_cluster, tmp_path):
+    # It has an obstore of its own, which wins over the shipped one.
+    check(*await probe(ray_cluster, tmp_path), wheel_from="/site-packages/obstore/")
+
+
+async def test_sealed(ray_cluster, tmp_path):
+    check(
+        *await probe(ray_cluster, tmp_path, Fernet.generate_key().decode()),
+        wheel_from="/site-packages/obstore/",
+    )
+
+
+async def test_another_python(other_python_ray_cluster, tmp_path):
+    # A distribution that no Ray brings along, so that it is the shipped one.
+    check(*await probe(other_python_ray_cluster, tmp_path, wheel="h11"), wheel_from="/raybatch_wheels/h11/")

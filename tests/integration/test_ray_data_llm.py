@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ray's own processors as engine: against a server over HTTP, and with real vLLM on the CPU."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
+NAMES = ["Redwood Dairy Farms", "Hansen Savings Bank", "Blue Peak Solar", "Northgate Freight Lines"]
+CHOICES = ["Zebra", "Yak"]  # which the model would never say by itself
+
+Run = Callable[..., Summary]
+
+
+@pytest.fixture
+def run(ray_here: Any, tmp_path: Path) -> Run:
+    def run(rows: list[dict[str, Any]], **fields: Any) -> Summary:
+        from airflow_provider_raybatch.job.run import run as run_job
+
+        (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        document = {
+            "source": {"paths": [str(tmp_path / "in.jsonl")]},
+            "prompt": {"kind": "messages_column", "column": "messages"},
+            "destination": {"uri": str(tmp_path / "out")},
+            "limits": {"max_error_fraction": 0.5, "no_progress_timeout": 240},
+            "submission": {
+                "task": {"dag_id": "d", "run_id": "r", "task_id": "t"},
+                "run_token": "token",
+                "submission_id": "raybatch-x-0",
+            },
+            **fields,
+        }
+        spec = parse(BatchInferenceSpec, json.dumps(document))
+        assert spec.submission is not None
+        summary, _ = run_job(spec, spec.submission, lambda event: None)
+        return summary
+
+    return run
+
+
+def asked(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def rows_of(summary: Summary) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in pq.read_table(summary.uri).to_pylist()}
+
+
+def letters_of(summary: Summary) -> dict[str, dict[str, Any]]:
+    files = sorted(Path(summary.dead_letter_uri or "").iterdir())
+    letters = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return {letter["row"]["name"]: letter for letter in letters}
+
+
+class Server(BaseHTTPRequestHandler):
+    """Speaks just enough of OpenAI's chat completions; refuses a message that says so."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = body["messages"][-1]["content"]
+        refused = {"error": {"message": "not this one"}}
+        choice = {"message": {"role": "assistant", "content": text.upper()}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": len(text.split()), "completion_tokens": body["max_tokens"]}
+        answer = refused if "refuse" in text else {"choices": [choice], "usage": usage}
+        content = json.dumps(answer).encode()
+        self.send_response(400 if "refuse" in text else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}/v1/chat/completions"
+        listening.shutdown()
+
+
+def test_a_server_over_http(run: Run, server: str) -> None:
+    rows = [{"name": name, "messages": asked(name)} for name in NAMES]
+    rows += [{"name": "refused", "messages": asked("please refuse")}, {"name": "empty", "messages": []}]
+    processor = {"config": "HttpRequestProcessorConfig", "url": server}
+    summary = run(
+        rows,
+        model={"name": "m"},
+        sampling={"max_tokens": 7},
+        engine={"kind": "ray_data_llm", "processor": processor},
+    )
+    answers = rows_of(summary)
+    assert {name: row["response"] for name, row in answers.items()} == {name: name.upper() for name in NAMES}
+    assert {row["output_tokens"] for row in answers.values()} == {7}
+    letters = letters_of(summary)
+    assert letters.keys() == {"refused", "empty"}
+    assert (letters["refused"]["step"], letters["empty"]["step"]) == ("engine", "template")
+    assert "not this one" in letters["refused"]["reason"]
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
+    """The begin-of-sequence token once, constrained answers, a row without messages by itself."""
+    from transformers import AutoTokenizer
+
+    rows = [{"name": name, "messages": asked(f"What industry is this company in: {name}")} for name in NAMES]
+    summary = run(
+        [*rows, {"name": "empty", "messages": []}],
+        model={"name": str(MODEL)},
+        sampling={"temperature": 0, "max_tokens": 16, "structured_outputs": {"choice": CHOICES}},
+        engine={"kind": "ray_data_llm", "args": {"max_model_len": 256, "enforce_eager": True}},
+    )
+    answers = rows_of(summary)
+    assert answers.keys() == set(NAMES)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    for row in rows:
+        prompt = tokenizer.apply_chat_template(row["messages"], tokenize=False, add_generation_prompt=True)
+        expected = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        assert answers[row["name"]]["input_tokens"] == expected
+        assert answers[row["name"]]["response"] in CHOICES
+    assert letters_of(summary)["empty"]["step"] == "template"
+
+
+def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
+    """As structs, the branches of an anyOf would get each other's keywords, as nulls."""
+    from airflow_provider_raybatch.job.ray_data_llm.variants import variant
+
+    any_of = {"anyOf": [{"type": "string", "enum": CHOICES}, {"type": "integer", "minimum": 3}]}
+    document = {
+        "source": {"paths": ["/in.jsonl"]},
+        "prompt": {"kind": "messages_column", "column": "messages"},
+        "model": {"name": "m"},
+        "sampling": {"structured_outputs": {"json": any_of}},
+        "engine": {"kind": "ray_data_llm"},
+        "destination": {"uri": "/out"},
+    }
+    columns = variant(parse(BatchInferenceSpec, document)).columns(None, [1])
+    block = pa.Table.from_pylist([{"row": columns}, {"row": columns}])
+    (first, _) = block.to_pylist()
+    assert json.loads(first["row"]["sampling_params"]["structured_outputs"]["json"]) == any_of
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"sampling": {"n": 3}}, "sampling: engine 'ray_data_llm' keeps one of n=3 completions"),
+        ({"sampling_column": "name"}, "sampling_column: engine 'ray_data_llm'"),
+        ({"processor": {"tokenize_stage": True}}, "processor: 'tokenize_stage' is set by the operator"),
+        ({"processor": {"config": "NoSuchConfig"}}, "processor: 'NoSuchConfig' is no processor"),
+        (
+            {"processor": {"config": "HttpRequestProcessorConfig"}},
+            "processor: HttpRequestProcessorConfig needs",
+        ),
+    ],
+)
+def test_what_ray_would_do_wrong_in_silence_is_refused(
+    run: Run, fields: dict[str, Any], sentence: str
+) -> None:
+    processor = fields.pop("processor", {})
+    with pytest.raises(RaybatchError) as refused:
+        run(
+            [{"name": "a", "messages": asked("b")}],
+            model={"name": str(MODEL)},
+            engine={"kind": "ray_data_llm", "processor": processor},
+            **fields,
+        )
+    assert sentence in str(refused.value)
