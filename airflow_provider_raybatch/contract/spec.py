@@ -311,11 +311,15 @@ class BatchInferenceSpec(ContractModel):
         content = self.model_dump(
             mode="json", include={"prompt", "model", "sampling", "sampling_column", "response_format"}
         )
-        numerics = {name: value for name, value in self.engine.args.items() if name not in _SIZING_ARGS}
-        content["engine"] = [self.engine.kind, numerics, self.engine.processor]
+        content["engine"] = [self.engine.kind, self.numerics, self.engine.processor]
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[
             :32
         ]
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        """The engine's arguments that may change a response, and not only sizes."""
+        return {name: value for name, value in self.engine.args.items() if name not in _SIZING_ARGS}
 
     @property
     def needs_json(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where replicas say how far they are: a small actor, asked by the driver once a second or two."""
+"""Where replicas and driver meet: a small actor that knows how far each replica is and what it may do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_raybatch.job.diagnosis import diagnose
+from airflow_provider_raybatch.job.suspects import Suspects
 
 _PATIENCE = 30.0
 
@@ -19,9 +20,10 @@ _PATIENCE = 30.0
 class ReplicaReport:
     """What a replica says of itself, cumulative since its process started.
 
-    :param state: ``starting`` or ``ready``.
+    :param state: ``starting``, ``ready`` or, when told to end, ``drained``.
     :param first_request: epoch seconds of its first request, 0 before it.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
+    :param killers: of the errors, rows that kill the engine.
     :param failure: class and sentence of what ended it.
     """
 
@@ -30,6 +32,7 @@ class ReplicaReport:
     state: str = "starting"
     rows: int = 0
     errors: int = 0
+    killers: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     startup_seconds: float = 0.0
@@ -41,15 +44,22 @@ class ReplicaReport:
     failure: tuple[str, str] | None = None
 
 
-class Board:
-    """The actor's class: the latest report of each replica."""
+class Board(Suspects):
+    """The actor's class: the latest report of each replica, and which rows an engine died with."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._reports: dict[str, dict[str, Any]] = {}
+        self._draining = False
 
-    def report(self, report: dict[str, Any]) -> None:
-        """Replace a replica's report."""
+    def report(self, report: dict[str, Any]) -> bool:
+        """Replace a replica's report. Returns whether replicas shall write what they have, and end."""
         self._reports[report["replica"]] = report
+        return self._draining
+
+    def drain(self) -> None:
+        """Let replicas write their finished rows and begin no others."""
+        self._draining = True
 
     def snapshot(self) -> list[dict[str, Any]]:
         """All reports, replicas that died included: their rows were done."""
@@ -61,21 +71,28 @@ class Reporter:
 
     :param board: handle of the :class:`Board` actor.
     :param sample: called before each report, to bring it up to date.
+    :param drain: called when the board says that replicas shall end.
     """
 
     def __init__(
-        self, board: Any, report: ReplicaReport, sample: Callable[[], None], interval: float = 1.0
+        self,
+        board: Any,
+        report: ReplicaReport,
+        sample: Callable[[], None],
+        drain: Callable[[], None],
+        interval: float = 1.0,
     ) -> None:
         self._board = board
         self._content = report
         self._sample = sample
+        self._drain = drain
         self._interval = interval
         self.send()
         threading.Thread(target=self._run, name="raybatch-reporter", daemon=True).start()
 
-    def send(self) -> None:
-        """Report now. Nobody waits for the answer: a lost report is replaced by the next."""
-        self._board.report.remote(asdict(self._content))
+    def send(self) -> Any:
+        """Report now. Returns a reference to the answer, which nobody needs to wait for."""
+        return self._board.report.remote(asdict(self._content))
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
@@ -91,7 +108,12 @@ class Reporter:
             raise
 
     def _run(self) -> None:
+        import ray
+
         while True:
             time.sleep(self._interval)
             self._sample()
-            self.send()
+            # A lost report is replaced by the next, and with a board that is gone, so is the driver.
+            with contextlib.suppress(Exception):
+                if ray.get(self.send(), timeout=_PATIENCE):
+                    self._drain()

@@ -71,6 +71,7 @@ def commit(
         inputs=input_types(folder, parts, source, spec.output_columns),
         prefix=spec.destination.output_prefix,
         keeps_completions=spec.keeps_completions,
+        tells_reuse=spec.reuse is not None,
     )
     done = list(publisher(ranges(parts, _rows_per_range(spec, parts), expected_rows), target))
     rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)
@@ -83,6 +84,7 @@ def commit(
     if not rows:
         # A reader of the folder must find a valid, empty dataset rather than nothing.
         done.append(_publish_empty(target))
+    origins = sum((Counter(one.origins) for one in done), Counter[str]())
     manifest = BatchManifest(
         uri=f"{folder.uri}/{target.data}",
         manifest_uri=f"{folder.uri}/manifests/{name}.json",
@@ -99,7 +101,9 @@ def commit(
             input=expected_rows,
             ok=rows,
             error=errors,
-            resumed=min(report.resumed, rows),
+            resumed=min(report.resumed + origins["carried"], rows),
+            reused=origins["stored"],
+            duplicates=origins["duplicate"],
             errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
         ),
         tokens=Tokens(

@@ -21,6 +21,9 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.diagnosis import diagnose
 from airflow_provider_raybatch.job.run import run
 
+_GRACE = 25.0
+"""Seconds past the deadline; whoever follows the job gives it 30."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job of the spec file named by the one argument; the exit status says whether it delivered."""
@@ -49,11 +52,14 @@ def say(event: events.Event) -> None:
 
 @contextlib.contextmanager
 def _deadline(deadline: float | None) -> Iterator[None]:
-    """End the driver at the job's deadline, whatever it is doing: nobody may be left who would stop it."""
+    """End the driver soon after its deadline, whatever it is doing: nobody may be left who would stop it.
+
+    While it generates, it ends by itself at the deadline, and writes what is finished.
+    """
     if deadline is None:
         yield
         return
-    timer = threading.Timer(max(0.0, deadline - time.time()), _end)
+    timer = threading.Timer(max(0.0, deadline - time.time()) + _GRACE, _end)
     timer.daemon = True
     timer.start()
     try:

@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts: what a submission has finished, as files that are whole or not there. They are the only ledger.
 
-A part holds the rows of one chunk with their ordinal (position in the frozen input), their input columns, and
-either the output or the failure. Input and output are struct columns, so that no name of the user's can
-collide with ours.
+A part holds rows of one chunk with both their identities (the ordinal, which is their position in the frozen
+input, or the user's id beside it; and the request key), their input columns, and either the output or the
+failure. Input and output are struct columns, so that no name of the user's can collide with ours.
+
+A part's name says which ordinals are in it and how many of them are good, so that most parts never need to be
+opened again: what ten million finished rows come to is read off one listing.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.spec import Submission
 from airflow_provider_raybatch.job.engine.base import Response
+from airflow_provider_raybatch.job.keys import KEY
 from airflow_provider_raybatch.job.request import RowFailure
-from airflow_provider_raybatch.job.storage import Folder
+from airflow_provider_raybatch.job.storage import Entry, Folder
+
+Origin = Literal["generated", "carried", "stored", "duplicate"]
+"""How a row came by its response: paid for by the part's own submission, or found in an earlier part of the
+task, in the response store, or with an equal request of the same input."""
 
 COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
+_NAME = re.compile(r"\.(\d+)-(\d+)\.(\d+)\.(\d+)\.parquet$")
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
 
 
@@ -49,11 +59,15 @@ class Outcome:
     """What became of one row.
 
     :param request: the request as JSON (or the raw text of an unreadable row); kept for failures only.
+    :param key: the request key, ``None`` for a row that makes no request.
+    :param row_id: the value of the id column as text, where one is declared.
     """
 
     ordinal: int
     result: Response | RowFailure
     request: str = ""
+    key: bytes | None = None
+    row_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,30 +81,58 @@ class Part:
     last: int
     bytes: int
 
+    @property
+    def is_solid(self) -> bool:
+        """Whether every ordinal from first to last is there and good."""
+        return self.ok == self.rows == self.last - self.first + 1
 
-def run_folder(spec: BatchInferenceSpec, listing_digest: str) -> str:
-    """Where a task keeps the parts of one input and one question, relative to the destination."""
-    if spec.submission is None:
-        raise ValueError("submission: only a submitted spec has a place for its parts")
-    question = f"{spec.response_digest[:16]}-{listing_digest[:16]}"
-    return f"_raybatch/parts/{spec.submission.task.digest[:16]}/{question}"
+    @property
+    def submission_id(self) -> str:
+        """Of the job that wrote it."""
+        return self.path.split("/")[-2]
+
+
+def task_folder(submission: Submission) -> str:
+    """Where a task keeps all its parts, relative to the destination."""
+    return f"_raybatch/parts/{submission.task.digest[:16]}"
+
+
+def run_folder(submission: Submission, question: str, listing_digest: str) -> str:
+    """Where a task keeps the parts of one input and one question, relative to the destination.
+
+    :param question: digest of all that decides a response besides the row.
+    """
+    return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"
 
 
 def write(
-    folder: Folder, path: str, columns: pa.Table, outcomes: Sequence[Outcome], keeps_completions: bool
+    folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[Outcome], keeps_completions: bool
 ) -> Part:
-    """Write the rows of a chunk as one part.
+    """Write rows of a chunk, at least one, as one part.
 
+    :param stem: the path, relative to `folder`, to which ordinals and counts are added.
     :param columns: the input columns of exactly these rows.
     :raises StorageError: it can't be written.
     """
-    ok = [isinstance(outcome.result, Response) for outcome in outcomes]
+    size = len(outcomes)
     arrays: dict[str, pa.Array] = {
         "ordinal": pa.array([outcome.ordinal for outcome in outcomes], pa.uint64()),
-        "ok": pa.array(ok, pa.bool_()),
+        "ok": pa.array([isinstance(outcome.result, Response) for outcome in outcomes], pa.bool_()),
+        "key": pa.array([outcome.key for outcome in outcomes], KEY),
+        "id": pa.array([outcome.row_id for outcome in outcomes], pa.string()),
+        "origin": pa.array(["generated"] * size, pa.string()),
+        "paid_by": pa.nulls(size, pa.string()),
         "failure": pa.array([_failure(outcome) for outcome in outcomes], FAILURE),
         "output": pa.array([_output(outcome.result) for outcome in outcomes], output_type(keeps_completions)),
     }
+    return write_arrays(folder, stem, columns, arrays)
+
+
+def write_arrays(folder: Folder, stem: str, columns: pa.Table, arrays: dict[str, pa.Array]) -> Part:
+    """As :func:`write`, of rows whose outcome is Arrow already.
+
+    :param arrays: every column of a part but `input`.
+    """
     if columns.num_columns:
         arrays["input"] = pa.StructArray.from_arrays(
             [_one_chunk(column) for column in columns.columns],
@@ -99,29 +141,35 @@ def write(
     buffer = io.BytesIO()
     pq.write_table(pa.table(arrays), buffer, compression="zstd")
     content = buffer.getvalue()
+    ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False)
+    first, last = int(ordinals.min()), int(ordinals.max())
+    rows, ok = len(ordinals), int(arrays["ok"].true_count)
+    path = f"{stem}.{first}-{last}.{rows}.{ok}.parquet"
     folder.write(path, content)
-    ordinals = [outcome.ordinal for outcome in outcomes]
-    return Part(path, len(outcomes), sum(ok), min(ordinals), max(ordinals), len(content))
+    return Part(path, rows, ok, first, last, len(content))
 
 
-def scan(folder: Folder, run: str) -> tuple[list[Part], npt.NDArray[np.uint64]]:
-    """The parts of all earlier submissions, and the ordinals of their good rows, sorted."""
-    parts: list[Part] = []
-    done: list[npt.NDArray[np.uint64]] = []
-    for entry in folder.list(run):
-        if not entry.path.endswith(".parquet"):
-            continue
-        with folder.open(entry.path) as stream:
-            table = pq.read_table(stream, columns=["ordinal", "ok"])
-        ordinals = table["ordinal"].to_numpy()
-        if len(ordinals) == 0:
-            continue
-        good = ordinals[table["ok"].to_numpy(zero_copy_only=False)]
-        parts.append(
-            Part(entry.path, len(ordinals), len(good), int(ordinals.min()), int(ordinals.max()), entry.size)
-        )
-        done.append(good)
-    return parts, np.unique(np.concatenate(done)) if done else np.empty(0, dtype=np.uint64)
+def listed(entries: Sequence[Entry]) -> list[Part]:
+    """The parts among files of a ledger."""
+    found = []
+    for entry in entries:
+        name = _NAME.search(entry.path)
+        if name is not None:
+            first, last, rows, ok = (int(number) for number in name.groups())
+            found.append(Part(entry.path, rows, ok, first, last, entry.size))
+    return found
+
+
+def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """The ordinals of a part, and which of them are good.
+
+    :raises StorageError: it can't be read.
+    """
+    if part.is_solid:
+        return np.arange(part.first, part.last + 1, dtype=np.uint64), np.ones(part.rows, np.bool_)
+    with folder.open(part.path) as stream:
+        table = pq.read_table(stream, columns=["ordinal", "ok"])
+    return table["ordinal"].to_numpy(), table["ok"].to_numpy()
 
 
 def _output(result: Response | RowFailure) -> dict[str, object] | None:
@@ -156,18 +204,6 @@ def _nullable(field: pa.Field) -> pa.Field:
     return field.with_nullable(True).remove_metadata()
 
 
-def good_rows(folder: Folder, parts: Sequence[Part], rows: int) -> int:
-    """How many of the first `rows` rows have a good response in any of `parts`."""
-    if all(part.ok == part.rows and part.last < rows for part in parts) and not _overlap(parts):
-        return sum(part.ok for part in parts)
-    good = []
-    for part in parts:
-        with folder.open(part.path) as stream:
-            table = pq.read_table(stream, columns=["ordinal", "ok"])
-        good.append(table["ordinal"].to_numpy()[table["ok"].to_numpy(zero_copy_only=False)])
-    return int(np.searchsorted(np.unique(np.concatenate(good)), rows)) if good else 0
-
-
 def first_failure(folder: Folder, parts: Sequence[Part]) -> str:
     """Step and reason of one failed row, as an example."""
     for part in parts:
@@ -177,8 +213,3 @@ def first_failure(folder: Folder, parts: Sequence[Part]) -> str:
             failure = next(failure for failure in failures if failure is not None)
             return f"for example, {failure['step']}: {failure['reason']}"
     return "no example is left"
-
-
-def _overlap(parts: Sequence[Part]) -> bool:
-    ordered = sorted(parts, key=lambda part: part.first)
-    return any(one.last >= other.first for one, other in pairwise(ordered))

@@ -9,6 +9,7 @@ back-pressure.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -24,14 +25,17 @@ import ray.data
 from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.parts import Part
 from airflow_provider_raybatch.job.plan import Plan
 from airflow_provider_raybatch.job.progress import Tracker
 from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.replica import Done, Job, Replica, WorkItem
+from airflow_provider_raybatch.job.replica import Replica
+from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
+_DRAIN, _STOPPING_DRAIN = 20.0, 2.0
 
 
 @dataclass
@@ -43,6 +47,11 @@ class Ran:
     seconds: dict[str, float] = field(default_factory=dict)
     last_row: float = 0.0
 
+    @property
+    def parts(self) -> list[Part]:
+        """Everything that was written."""
+        return [part for done in self.done for part in done.parts]
+
     def add(self, done: Done) -> None:
         """Count a finished work item."""
         self.done.append(done)
@@ -51,7 +60,7 @@ class Ran:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
 
 
-Check = Callable[[Progress], None]
+Check = Callable[[Sequence[ReplicaReport], Progress], None]
 """Called with each reading; raises to end the run."""
 
 
@@ -71,29 +80,54 @@ def run(
     """
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     ray.data.DataContext.get_current().enable_progress_bars = False
-    board = ray.remote(num_cpus=0, max_concurrency=4)(Board).remote()
+    board = _board()
     ran, failure = Ran(), _Failure()
     stages = _dataset(job, plan, items, board)
     worker = threading.Thread(target=_consume, args=(stages, ran, failure), daemon=True)
     worker.start()
     began = said = time.time()
-    while worker.is_alive():
-        worker.join(_POLL)
-        ran.reports = _reports(job, board, ran.done)
-        now = time.time()
-        progress = tracker.update(ran.reports, len(ran.done), now)
-        check(progress)
-        if now - said >= _PROGRESS_EVERY and (
-            progress.done > progress.resumed or now - said >= _STARTING_EVERY
-        ):
-            started = progress.done > progress.resumed
-            say(progress if started else _starting(ran.reports, plan, now - began))
-            said = now
-        _check_moving(job, tracker, ran.reports, plan, now)
+    try:
+        while worker.is_alive():
+            worker.join(_POLL)
+            ran.reports = _reports(job, board, ran.done)
+            now = time.time()
+            progress = tracker.update(ran.reports, len(ran.done), now)
+            check(ran.reports, progress)
+            if now - said >= _PROGRESS_EVERY and (
+                progress.done > progress.resumed or now - said >= _STARTING_EVERY
+            ):
+                started = progress.done > progress.resumed
+                say(progress if started else _starting(ran.reports, plan, now - began))
+                said = now
+            _check_moving(job, tracker, ran.reports, plan, now)
+    except BaseException as error:
+        # What is finished is paid for; give replicas the time to write it. A driver that is being stopped
+        # (Ray's SIGTERM becomes SystemExit) has less than Ray's three seconds.
+        _drain(board, worker, _STOPPING_DRAIN if isinstance(error, SystemExit) else _DRAIN)
+        raise
     ran.reports = _reports(job, board, ran.done)
     failure.throw(ran.reports)
     say(tracker.update(ran.reports, len(ran.done), time.time()))
     return ran
+
+
+def _drain(board: Any, worker: threading.Thread, seconds: float) -> None:
+    board.drain.remote()
+    ends = time.monotonic() + seconds
+    while worker.is_alive() and time.monotonic() < ends:
+        worker.join(_POLL)
+        with contextlib.suppress(ray.exceptions.RayError):
+            reports = ray.get(board.snapshot.remote(), timeout=seconds)
+            if all(report["state"] != "ready" for report in reports):
+                return
+
+
+def _board() -> Any:
+    """Beside the driver, so that it is there as long as the driver is."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
 
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
@@ -133,8 +167,8 @@ def _consume(stages: ray.data.Dataset, ran: Ran, failure: _Failure) -> None:
 def dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.data.Dataset:
     """The Dataset of work, mapped by replicas. Lazy: nothing runs until it is consumed."""
     work = ray.data.from_items([{"item": item.as_json()} for item in items], override_num_blocks=len(items))
-    restarts = job.spec.engine.max_restarts
-    options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": restarts, "max_task_retries": restarts}
+    # Without end here: replicas count for themselves how often they die in vain.
+    options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
     if plan.spans_nodes:
         options["ray_remote_args_fn"] = functools.partial(_over_nodes, plan)
     else:
@@ -195,8 +229,8 @@ def _check_moving(
     longest = job.spec.limits.no_progress_timeout
     if now - tracker.last_change <= longest:
         return
-    ready = sum(report.state == "ready" for report in reports)
-    starting = len(reports) - ready
+    starting = sum(report.state == "starting" for report in reports)
+    ready = len(reports) - starting
     if not reports:
         available = ", ".join(
             f"{amount:g} {name}"

@@ -21,7 +21,6 @@ from airflow_provider_raybatch.contract.prompt import (
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.parts import output_type
 from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
 from airflow_provider_raybatch.job.source.chunks import Chunk, Surveyed, cut, survey
 from airflow_provider_raybatch.job.source.listing import Listing, resolve
@@ -143,6 +142,8 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
 
 def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
     wanted = {name: _field_of(spec, name) for name in needed_columns(spec) or spec.prompt.columns()}
+    if spec.source.id_column is not None:
+        wanted.setdefault(spec.source.id_column, "id_column")
     if not source.rows and not source.columns:
         return
     for name, field in wanted.items():
@@ -183,9 +184,7 @@ def _templates(spec: BatchInferenceSpec) -> list[str]:
 
 
 def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
-    prefix = spec.destination.output_prefix
-    taken = [prefix + column.name for column in output_type(spec.keeps_completions)]
-    double = [name for name in taken if name in source.columns]
+    double = [name for name in spec.output_columns if name in source.columns]
     if double:
         raise PreflightError(
             f"output_prefix: the source has a column {double[0]!r} already, which is also an output column; "

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.spec import OutputFormat
+from airflow_provider_raybatch.contract.spec import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.job.columns import cast, common_type
 from airflow_provider_raybatch.job.parts import Part, output_type
 from airflow_provider_raybatch.job.source.table import as_text
@@ -49,6 +49,7 @@ class Target:
     :param dead_letter: folder of the failed rows.
     :param inputs: type of each input column.
     :param prefix: of the output columns' names.
+    :param tells_reuse: whether a column says which run paid for a row that was reused.
     """
 
     folder: Folder
@@ -58,6 +59,7 @@ class Target:
     inputs: dict[str, pa.DataType]
     prefix: str
     keeps_completions: bool
+    tells_reuse: bool = False
 
     @property
     def outputs(self) -> pa.StructType:
@@ -68,7 +70,8 @@ class Target:
     def schema(self) -> pa.Schema:
         """Of the published rows."""
         outputs = [(self.prefix + column.name, column.type) for column in self.outputs]
-        return pa.schema([*self.inputs.items(), *outputs])
+        reused = [(self.prefix + REUSED_COLUMN, pa.string())] if self.tells_reuse else []
+        return pa.schema([*self.inputs.items(), *outputs, *reused])
 
 
 @dataclass
@@ -84,6 +87,7 @@ class Published:
     output_tokens: int = 0
     finish_reasons: dict[str, int] = field(default_factory=dict)
     failed_steps: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, int] = field(default_factory=dict)
 
 
 def ranges(parts: Sequence[Part], rows_per_range: int, total: int) -> list[Range]:
@@ -121,6 +125,7 @@ def publish(range_: Range, target: Target) -> Published:
         result.cached_tokens = _sum(pc.struct_field(output, "cached_tokens"))
         result.output_tokens = _sum(pc.struct_field(output, "output_tokens"))
         result.finish_reasons = _finish_reasons(output, target.keeps_completions)
+        result.origins = dict(Counter(good["origin"].to_pylist()))
     if bad.num_rows:
         target.folder.write(f"{target.dead_letter}/part-{range_.number:05d}.jsonl", _dead_letters(bad))
         result.failed_steps = dict(Counter(pc.struct_field(bad["failure"], "step").to_pylist()))
@@ -186,6 +191,9 @@ def _input_column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
 def _flatten(table: pa.Table, target: Target) -> pa.Table:
     columns = [_input_column(table, name, kind) for name, kind in target.inputs.items()]
     columns += [pc.struct_field(table["output"], column.name) for column in target.outputs]
+    if target.tells_reuse:
+        stored = pc.equal(table["origin"], "stored")
+        columns.append(pc.if_else(stored, table["paid_by"], pa.scalar(None, pa.string())))
     return pa.table(columns, schema=target.schema)
 
 
@@ -203,8 +211,10 @@ def _dead_letters(table: pa.Table) -> bytes:
     inputs = table["input"].to_pylist() if "input" in table.schema.names else [None] * table.num_rows
     lines = []
     failures = table["failure"].to_pylist()
-    for ordinal, failure, row in zip(table["ordinal"].to_pylist(), failures, inputs, strict=True):
-        lines.append(_line({"ordinal": ordinal, **failure, "row": row}))
+    ordinals, ids = table["ordinal"].to_pylist(), table["id"].to_pylist()
+    for ordinal, row_id, failure, row in zip(ordinals, ids, failures, inputs, strict=True):
+        named = {} if row_id is None else {"id": row_id}
+        lines.append(_line({"ordinal": ordinal, **named, **failure, "row": row}))
     return b"".join(lines)
 
 

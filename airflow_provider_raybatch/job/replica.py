@@ -9,120 +9,79 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import os
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job import parts
+from airflow_provider_raybatch.job.answers import Answers, Result
+from airflow_provider_raybatch.job.asking import Asked, Asker, read_columns
 from airflow_provider_raybatch.job.board import ReplicaReport, Reporter
-from airflow_provider_raybatch.job.engine.base import EngineDeadError, Response, failures_apart
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.opening import open_engine
+from airflow_provider_raybatch.job.gate import Gate
 from airflow_provider_raybatch.job.gpu import GpuMeter
-from airflow_provider_raybatch.job.json_check import checked
-from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
-from airflow_provider_raybatch.job.source.chunks import Chunk
-from airflow_provider_raybatch.job.source.listing import Listing
-from airflow_provider_raybatch.job.source.reading import BadRow, Reader
-from airflow_provider_raybatch.job.storage import Folder
+from airflow_provider_raybatch.job.request import Request, RowFailure, renderer
+from airflow_provider_raybatch.job.source.reading import Reader, Rows
+from airflow_provider_raybatch.job.suspects import Suspicion, narrowed, next_group, poison
+from airflow_provider_raybatch.job.work import Done, Job, Stopwatch, WorkItem
 
 T = TypeVar("T")
 
 _THREADS = 8
 _ENGINE_DIED = 70
 """Exit status of a replica whose engine died (EX_SOFTWARE): Ray restarts the actor and repeats its chunks."""
+_LAST_WORDS = 5.0
+"""Seconds in which the chunks of a dead engine write what they have."""
+_KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
 
 
 @dataclass(frozen=True)
-class WorkItem:
-    """A chunk to do. `skip` are positions in the chunk that an earlier submission has done."""
+class _Chunk:
+    """A chunk in work.
 
-    number: int
-    chunk: Chunk
-    skip: tuple[int, ...] = ()
-
-    def as_json(self) -> str:
-        """For the Ray Dataset of work."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, document: str) -> WorkItem:
-        """The reverse of :meth:`as_json`."""
-        fields = json.loads(document)
-        return cls(fields["number"], Chunk(**fields["chunk"]), tuple(fields["skip"]))
-
-
-@dataclass
-class Done:
-    """What a work item became: its part, where the seconds went, and what its replica had done by then."""
-
-    part: parts.Part
-    seconds: dict[str, float]
-    report: ReplicaReport
-
-    def as_json(self) -> str:
-        """For the way back to the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, document: str) -> Done:
-        """The reverse of :meth:`as_json`."""
-        fields = json.loads(document)
-        return cls(parts.Part(**fields["part"]), fields["seconds"], ReplicaReport(**fields["report"]))
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every replica of a job is given.
-
-    :param folder: the destination.
-    :param part_folder: where this submission keeps its parts, relative to `folder`.
+    :param asked: the rows to be answered, by position.
     """
 
-    spec: BatchInferenceSpec
-    listing: Listing
-    folder: Folder
-    part_folder: str
-    credentials: AwsCredentials | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-
-
-class Stopwatch:
-    """Adds up seconds by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def add(self, stage: str, start: float) -> None:
-        """Count the time since `start` (``time.monotonic``)."""
-        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 4)
+    item: WorkItem
+    rows: Rows
+    asked: dict[int, Asked]
 
 
 class Replica:
     """The class that ``Dataset.map_batches`` runs as an actor.
 
     :param board: handle of the :class:`~airflow_provider_raybatch.job.board.Board` actor.
+    :raises RaybatchError: the engine can't be started, or dies each time before it has finished a row.
     """
 
     def __init__(self, job: Job, board: Any) -> None:
         began = time.time()
         os.environ.update(job.environment)
         self._job = job
-        self._report = ReplicaReport(replica=_identity(), node=_node())
+        self._board = board
+        self._actor = _actor()
+        self._process = f"{self._actor}-{os.getpid()}"
+        self._report = ReplicaReport(replica=self._process, node=_node())
         self._gpu: GpuMeter | None = None
-        self._reporter = Reporter(board, self._report, self._measure)
+        self._draining = threading.Event()
+        self._gate = Gate()
+        self._busy = self._asking = self._dying = 0
+        self._reporter = Reporter(board, self._report, self._measure, self._draining.set)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch")
         with self._reporter.telling():
-            self._reader = Reader(job.listing, needed_columns(job.spec), job.credentials)
-            self._render = renderer(job.spec)
+            self._check_starts()
+            self._reader = Reader(job.listing, read_columns(job.spec), job.credentials)
+            self._asker = Asker(job.spec, renderer(job.spec), job.keyer)
             self._engine = open_engine(job.spec)
+        self._answers = Answers(self._engine, job.spec, self._report, self._thread, self._draining.is_set)
         self._gpu = GpuMeter()
         info = self._engine.info
         self._report.effective_sampling = info.effective_sampling
@@ -131,106 +90,158 @@ class Replica:
         self._report.state = "ready"
         self._reporter.send()
 
+    def _check_starts(self) -> None:
+        deaths = _wait_for(self._board.start.remote(self._actor))
+        if deaths > self._job.spec.engine.max_restarts + 1:
+            raise RaybatchError(
+                f"max_restarts: the engine died {deaths} times in a row without finishing a row; its log on "
+                "the cluster says why.",
+                FailureClass.ENGINE_DEAD,
+            )
+
     def _measure(self) -> None:
         if self._gpu is not None:
             self._gpu.sample()
             self._report.gpu_utilization = self._gpu.mean
+        if self._draining.is_set() and not self._asking:
+            self._report.state = "drained"
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Do work items; each gives one row ``{"done": json}``."""
         for document in batch["item"]:
+            self._busy += 1
             with self._reporter.telling():
                 try:
                     done = await self._do(WorkItem.from_json(str(document)))
                 except EngineDeadError:
-                    # Nothing in this process brings the engine back, and its memory is freed only with it.
-                    os._exit(_ENGINE_DIED)
+                    await self._die()
+                finally:
+                    self._busy -= 1
             yield {"done": [done.as_json()]}
+
+    async def _die(self) -> None:
+        """End this process, from which nothing brings the engine back, and which holds its memory."""
+        self._dying += 1
+        if self._dying < self._busy:
+            await asyncio.sleep(
+                _LAST_WORDS
+            )  # the last of the chunks ends it, when it has written what it has
+        os._exit(_ENGINE_DIED)
 
     async def _do(self, item: WorkItem) -> Done:
         watch = Stopwatch()
+        if self._draining.is_set():
+            return self._done([], watch)
+        suspicion: Suspicion = await self._board.begin.remote(item.number, self._actor, self._process)
+        chunk = await self._open(item, watch)
+        written = await self._thread(self._written, item) if suspicion.repeated else []
+        settled = await self._thread(self._positions, item, written)
+        pending = [position for position in chunk.asked if position not in settled]
+        while pending and not self._draining.is_set():
+            culprit = poison(suspicion, pending)
+            if culprit is not None:
+                self._report.rows, self._report.errors = self._report.rows + 1, self._report.errors + 1
+                self._report.killers += 1
+                written.append(await self._write(chunk, {culprit: _KILLER}, watch))
+                passed, suspicion = [culprit], Suspicion(repeated=True)
+            else:
+                tested = bool(suspicion.asked) or suspicion.deaths > 0
+                passed = next_group(pending, suspicion) if tested else pending
+                async with self._gate.alone() if tested else self._gate.together():
+                    await self._board.ask.remote(item.number, passed, tested)
+                    self._asking += 1
+                    try:
+                        written += await self._answer(chunk, passed, watch)
+                    finally:
+                        self._asking -= 1
+                suspicion = narrowed(suspicion, passed)
+            pending = [position for position in pending if position not in set(passed)]
+        self._board.end.remote(item.number)
+        return self._done(written, watch)
+
+    def _done(self, written: list[parts.Part], watch: Stopwatch) -> Done:
+        return Done(written, watch.seconds, dataclasses.replace(self._report))
+
+    async def _open(self, item: WorkItem, watch: Stopwatch) -> _Chunk:
+        """Read and render."""
         start = time.monotonic()
         rows = await self._thread(self._reader.read, item.chunk)
         watch.add("read", start)
-        skipped = set(item.skip)
-        positions = [position for position in range(len(rows)) if position not in skipped]
+        start = time.monotonic()
+        positions, numbers = item.positions, dict(item.repetitions)
+        repetitions = {
+            place: numbers[position] for place, position in enumerate(positions) if position in numbers
+        }
         chosen = [rows.rows[position] for position in positions]
-        start = time.monotonic()
-        requests = await self._thread(render_all, self._render, chosen)
+        asked = await self._thread(self._asker.ask, chosen, repetitions)
         watch.add("render", start)
-        results = await self._answer(requests, watch)
-        outcomes = [
-            parts.Outcome(item.chunk.ordinal + position, result, _kept_request(result, request, row))
-            for position, result, request, row in zip(positions, results, requests, chosen, strict=True)
-        ]
+        return _Chunk(item, rows, dict(zip(positions, asked, strict=True)))
+
+    async def _answer(self, chunk: _Chunk, positions: Sequence[int], watch: Stopwatch) -> list[parts.Part]:
+        """Ask for these rows of a chunk and write what comes, as it comes."""
+        written = []
+        requests: dict[int, Request] = {}
+        unfit: dict[int, Result] = {}
+        for position in positions:
+            request = chunk.asked[position].request
+            if isinstance(request, Request):
+                requests[position] = request
+            else:
+                unfit[position] = request
+        self._report.rows += len(unfit)
+        self._report.errors += len(unfit)
+        async for results in self._answers.to(requests, watch):
+            written.append(await self._write(chunk, {**unfit, **results}, watch))
+            unfit = {}
+            self._board.finished.remote(self._actor)
+        if unfit:
+            written.append(await self._write(chunk, unfit, watch))
+        return written
+
+    async def _write(self, chunk: _Chunk, results: Mapping[int, Result], watch: Stopwatch) -> parts.Part:
         start = time.monotonic()
-        part = await self._thread(self._write, item, rows.columns, positions, outcomes)
+        part = await self._thread(self._write_part, chunk, results)
         watch.add("write", start)
-        return Done(part, watch.seconds, dataclasses.replace(self._report))
+        return part
 
-    async def _answer(
-        self, requests: list[Request | RowFailure], watch: Stopwatch
-    ) -> list[Response | RowFailure]:
-        results: list[Any] = list(requests)
-        _, asked = failures_apart(requests)
-        questions = [request for request in requests if isinstance(request, Request)]
-        start = time.monotonic()
-        encoded = await self._thread(self._engine.encode, questions)
-        watch.add("tokenize", start)
-        unfit, fit = failures_apart(encoded)
-        for place, failure in unfit.items():
-            results[asked[place]] = failure
-        start = time.monotonic()
-        self._report.first_request = self._report.first_request or time.time()
-        raw = await asyncio.gather(*(self._generate(encoded[place]) for place in fit))
-        watch.add("generate", start)
-        start = time.monotonic()
-        failed, good = failures_apart(raw)
-        responses = await self._thread(self._engine.decode, [raw[place] for place in good])
-        watch.add("detokenize", start)
-        for place, failure in failed.items():
-            results[asked[fit[place]]] = failure
-        for place, response in zip(good, responses, strict=True):
-            sampling = questions[fit[place]].sampling
-            results[asked[fit[place]]] = checked(response, self._job.spec, sampling)
-            self._report.input_tokens += response.input_tokens
-            self._report.output_tokens += sum(completion.output_tokens for completion in response.completions)
-        self._report.errors += sum(isinstance(result, RowFailure) for result in results)
-        self._report.rows += len(results) - len(fit)  # the others were counted as they finished
-        return results
+    def _write_part(self, chunk: _Chunk, results: Mapping[int, Result]) -> parts.Part:
+        positions = sorted(results)
+        outcomes = [
+            chunk.asked[position].outcome(chunk.item.chunk.ordinal + position, results[position])
+            for position in positions
+        ]
+        table = chunk.rows.columns().take(pa.array(positions, pa.int64()))
+        stem = _stem(self._job, chunk.item)
+        return parts.write(self._job.folder, stem, table, outcomes, self._job.spec.keeps_completions)
 
-    async def _generate(self, encoded: Any) -> Any:
-        raw = await self._engine.generate(encoded)
-        self._report.rows += 1
-        return raw
+    def _written(self, item: WorkItem) -> list[parts.Part]:
+        """What a process of this submission that is gone has written of a chunk."""
+        begins = f"{_stem(self._job, item)}."
+        entries = self._job.folder.list(self._job.part_folder)
+        return parts.listed([entry for entry in entries if entry.path.startswith(begins)])
 
-    def _write(
-        self,
-        item: WorkItem,
-        columns: Callable[[], pa.Table],
-        positions: list[int],
-        outcomes: list[parts.Outcome],
-    ) -> parts.Part:
-        table = columns().take(pa.array(positions, pa.int64()))
-        path = f"{self._job.part_folder}/{item.number:08d}.parquet"
-        return parts.write(self._job.folder, path, table, outcomes, self._job.spec.keeps_completions)
+    def _positions(self, item: WorkItem, written: Sequence[parts.Part]) -> set[int]:
+        ordinals = (parts.outcomes(self._job.folder, part)[0] for part in written)
+        return {int(ordinal) - item.chunk.ordinal for found in ordinals for ordinal in found}
 
     async def _thread(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 
-def _kept_request(result: Response | RowFailure, request: Request | RowFailure, row: Any) -> str:
-    if isinstance(result, Response):
-        return ""
-    if isinstance(row, BadRow):
-        return row.text
-    return request.as_json() if isinstance(request, Request) else ""
+def _stem(job: Job, item: WorkItem) -> str:
+    return f"{job.part_folder}/{item.number:08d}"
 
 
-def _identity() -> str:
+def _wait_for(reference: Any) -> Any:
     import ray
 
-    return f"{ray.get_runtime_context().get_actor_id() or 'local'}-{os.getpid()}"
+    return ray.get(reference)
+
+
+def _actor() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_actor_id() or "local")
 
 
 def _node() -> str:

@@ -1,58 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What earlier submissions of the task have done, and what is left."""
+"""What is left to do of an input."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-from airflow_provider_raybatch.job import parts
+from airflow_provider_raybatch.job.ledger import Rows
 from airflow_provider_raybatch.job.preflight import Source
-from airflow_provider_raybatch.job.replica import WorkItem
-from airflow_provider_raybatch.job.storage import Folder
+from airflow_provider_raybatch.job.work import WorkItem
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """The ledger of this input and this question.
+def work(
+    source: Source, rows_per_chunk: int, settled: Rows, repetitions: Mapping[int, int] | None = None
+) -> list[WorkItem]:
+    """What is left to do: chunks without a settled row whole, others with the positions to skip.
 
-    :param parts: with rows of this input (an earlier `limit` may have been larger).
-    :param done: ordinals of the good rows, sorted, below the number of rows.
+    :param settled: rows that are not to be asked.
+    :param repetitions: by ordinal, how many rows before it ask the same sampled request.
     """
-
-    parts: tuple[parts.Part, ...]
-    done: npt.NDArray[np.uint64]
-
-    @property
-    def rows(self) -> int:
-        """How many rows need not be generated again."""
-        return len(self.done)
-
-
-def look_back(folder: Folder, run_folder: str, rows: int) -> Earlier:
-    """Read the ledger.
-
-    :param rows: rows of the input.
-    :raises StorageError: a part can't be read.
-    """
-    found, done = parts.scan(folder, run_folder)
-    return Earlier(
-        tuple(part for part in found if part.first < rows), done[: int(np.searchsorted(done, rows))]
-    )
-
-
-def work(source: Source, rows_per_chunk: int, done: npt.NDArray[np.uint64]) -> list[WorkItem]:
-    """What is left to do: chunks without a finished row whole, others with the positions to skip.
-
-    :param done: ordinals of the finished rows, sorted.
-    """
+    repeated = sorted((repetitions or {}).items())
+    ordinals = [ordinal for ordinal, _ in repeated]
     items = []
     for number, chunk in enumerate(source.chunks(rows_per_chunk)):
-        low = int(np.searchsorted(done, chunk.ordinal))
-        high = int(np.searchsorted(done, chunk.ordinal + chunk.rows))
-        if high - low < chunk.rows:
-            skip = tuple(int(ordinal) - chunk.ordinal for ordinal in done[low:high])
-            items.append(WorkItem(number, chunk, skip))
+        first, stop = chunk.ordinal, chunk.ordinal + chunk.rows
+        skip = np.flatnonzero(settled[first:stop])
+        if len(skip) < chunk.rows:
+            inside = repeated[bisect_left(ordinals, first) : bisect_left(ordinals, stop)]
+            numbers = tuple((ordinal - first, times) for ordinal, times in inside)
+            items.append(WorkItem(number, chunk, tuple(skip.tolist()), numbers))
     return items

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,23 +15,27 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import Digests, Summary
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
 from airflow_provider_raybatch.job import cluster_view, credentials, parts, pipeline, plan
-from airflow_provider_raybatch.job.commit import commit, in_sequence
+from airflow_provider_raybatch.job.board import ReplicaReport
+from airflow_provider_raybatch.job.commit import commit
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.journal import Journal
+from airflow_provider_raybatch.job.keys import Keyer
+from airflow_provider_raybatch.job.ledger import add_up, look_back
+from airflow_provider_raybatch.job.limits import Budget, spent
 from airflow_provider_raybatch.job.model_check import Checked, check_model
 from airflow_provider_raybatch.job.preflight import check_rows, look_at_source
 from airflow_provider_raybatch.job.progress import Tracker
-from airflow_provider_raybatch.job.publish import Published, Range, Target, publish
 from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.ray_data_llm.variants import engine_is_here
-from airflow_provider_raybatch.job.replica import Job
 from airflow_provider_raybatch.job.report import report
 from airflow_provider_raybatch.job.request import Request
-from airflow_provider_raybatch.job.resume import look_back, work
+from airflow_provider_raybatch.job.resume import work
+from airflow_provider_raybatch.job.row_ids import check_ids
+from airflow_provider_raybatch.job.savings import find_savings
+from airflow_provider_raybatch.job.spreading import keys_over_the_cluster, publish_over_the_cluster
 from airflow_provider_raybatch.job.storage import folder
 from airflow_provider_raybatch.job.tolerance import Tolerance
-
-_PUBLISHERS = 8
+from airflow_provider_raybatch.job.work import Job
 
 Say = Callable[[events.Event], None]
 
@@ -54,48 +59,79 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Sum
         return committed.summary(), True
     journal.check_owner()
     source = look_at_source(spec, known.aws)
-    tolerance = Tolerance(spec.limits.max_error_fraction, source.rows)
+    tolerance = Tolerance(spec.limits, source.rows)
+    if spec.source.id_column is not None:
+        check_ids(source, spec.source.id_column, known.aws)
     requests = check_rows(spec, source, known.aws, tolerance, say)
     environment = credentials.environment(known)
     checked = _check_engine(spec, requests, environment, say)
-    run_folder = parts.run_folder(spec, source.listing.digest)
+    keyer = Keyer(spec, checked.generation_defaults, checked.digests)
+    run_folder = parts.run_folder(submission, question(spec, submission, keyer), source.listing.digest)
+    job = Job(
+        spec=_with_generation_defaults(spec, checked),
+        listing=source.listing,
+        folder=destination,
+        part_folder=f"{run_folder}/{submission.submission_id}",
+        keyer=keyer,
+        credentials=known.aws,
+        environment=environment,
+    )
     earlier = look_back(destination, run_folder, source.rows)
-    left = source.rows - earlier.rows
-    chosen = plan.make(spec, left, cluster_view.view())
-    items = work(source, chosen.rows_per_chunk, earlier.done)
+    paid = spent(spec.limits, destination, earlier.parts)
+    settled = earlier.good | earlier.given_up(spec.limits.max_row_attempts)
+    chosen = plan.make(spec, int(source.rows - settled.sum()), cluster_view.view())
+    savings = find_savings(job, source, settled, None, keys_over_the_cluster)
+    items = work(source, chosen.rows_per_chunk, settled | savings.rows, savings.repetitions)
     if items:
         cluster_view.wait_for(chosen, spec.limits.cluster_wait, say)
     journal.claim()
     preflight_seconds = time.time() - began
+    if earlier.rows:
+        done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"
+        say(events.Notice(message=f"{done}; going on with the rest"))
+    if savings.notice:
+        say(events.Notice(message=savings.notice))
 
+    ledger = [*earlier.parts, *savings.adopt(job, source)]
     ran = pipeline.Ran()
     if items:
-        if earlier.rows:
-            done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"
-            say(events.Notice(message=f"{done}; going on with the rest"))
+        left = int(source.rows - (settled | savings.rows).sum())
         say(events.Phase(phase="starting", message=chosen.sentence(left)))
-        job = Job(
-            spec=_with_generation_defaults(spec, checked),
-            listing=source.listing,
-            folder=destination,
-            part_folder=f"{run_folder}/{submission.submission_id}",
-            credentials=known.aws,
-            environment=environment,
-        )
-        tracker = Tracker(source.rows, earlier.rows, time.time())
-        ran = pipeline.run(job, chosen, items, tracker, say, tolerance.during)
+        tracker = Tracker(source.rows, source.rows - left, time.time())
+        budget = Budget(spec.limits, paid, chosen.replicas * chosen.gpus, time.time())
+
+        def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
+            tolerance.during(reports)
+            budget.check(reports, progress, time.time())
+
+        ran = pipeline.run(job, chosen, items, tracker, say, check)
+        ledger += ran.parts
 
     say(events.Phase(phase="committing", message="publishing the dataset"))
-    ledger = [*earlier.parts, *(one.part for one in ran.done)]
-    tolerance.after(ledger, destination)
+    ledger += savings.fan_out(job, source, ledger)
+    tolerance.after(add_up(destination, ledger, source.rows), destination)
     told = report(ran, chosen, began, preflight_seconds)
     told = replace(
         told, digests=checked.digests, versions={**versions, **told.versions}, resumed=earlier.rows
     )
     manifest = commit(
-        spec, destination, journal, ledger, source.rows, told, source.schema, publisher=_in_parallel
+        spec,
+        destination,
+        journal,
+        ledger,
+        source.rows,
+        told,
+        source.schema,
+        publisher=publish_over_the_cluster,
     )
     return manifest.summary(), False
+
+
+def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:
+    """32 hex digits over what decides a response besides its row; to regenerate is another one."""
+    of_run = submission.run_token if spec.on_clear == "regenerate" else ""
+    content = f"{spec.response_digest}-{keyer.digest}-{of_run}"
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def _check_engine(
@@ -131,16 +167,3 @@ def _with_generation_defaults(spec: BatchInferenceSpec, checked: Checked) -> Bat
     if spec.engine.kind != ray_data_llm.NAME:
         return spec
     return spec.model_copy(update={"sampling": {**checked.generation_defaults, **spec.sampling}})
-
-
-def _in_parallel(found: Sequence[Range], target: Target) -> Iterable[Published]:
-    """Publish ranges as Ray tasks, a few at a time; they ask for no CPU, so nothing can keep them waiting."""
-    if len(found) <= 1:
-        yield from in_sequence(found, target)
-        return
-    task = ray.remote(num_cpus=0)(publish)
-    waiting, running = list(found), list[Any]()
-    while waiting or running:
-        while waiting and len(running) < _PUBLISHERS:
-            running.append(task.remote(waiting.pop(0), target))
-        yield ray.get(running.pop(0))

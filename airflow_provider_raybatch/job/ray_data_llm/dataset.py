@@ -15,7 +15,7 @@ from airflow_provider_raybatch.job.board import ReplicaReport
 from airflow_provider_raybatch.job.plan import Plan
 from airflow_provider_raybatch.job.ray_data_llm import stages
 from airflow_provider_raybatch.job.ray_data_llm.variants import variant
-from airflow_provider_raybatch.job.replica import Done, Job, WorkItem
+from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 _STAGE_CPUS = 0.25
 NAME = "ray_data_llm"

@@ -19,15 +19,16 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raybatch.job import parts
+from airflow_provider_raybatch.job.asking import Asker, read_columns
 from airflow_provider_raybatch.job.board import ReplicaReport
 from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder
-from airflow_provider_raybatch.job.json_check import checked
 from airflow_provider_raybatch.job.ray_data_llm.variants import Variant, variant
-from airflow_provider_raybatch.job.replica import Done, Job, WorkItem
-from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
-from airflow_provider_raybatch.job.source.reading import BadRow, Reader
+from airflow_provider_raybatch.job.request import Request, RowFailure, renderer
+from airflow_provider_raybatch.job.response_check import checked
+from airflow_provider_raybatch.job.source.reading import Reader
 from airflow_provider_raybatch.job.source.table import table_of
+from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 ERROR = "__inference_error__"
 CARRIED = "carried"
@@ -36,39 +37,29 @@ CARRIED = "carried"
 def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
     """Work items to rows with requests."""
     kind = variant(job.spec)
-    reader = Reader(job.listing, needed_columns(job.spec), job.credentials)
-    render = renderer(job.spec)
+    reader = Reader(job.listing, read_columns(job.spec), job.credentials)
+    asker = Asker(job.spec, renderer(job.spec), job.keyer)
     for document in batch["item"]:
         item = WorkItem.from_json(str(document))
         rows = reader.read(item.chunk)
-        positions = [position for position in range(len(rows)) if position not in set(item.skip)]
-        chosen = [rows.rows[position] for position in positions]
-        requests = render_all(render, chosen)
-        encoded = _encoded(job, kind, requests)
+        positions = item.positions
+        asked = asker.ask([rows.rows[position] for position in positions])
+        encoded = _encoded(job, kind, [one.request for one in asked])
         inputs = rows.columns().take(pa.array(positions, pa.int64())).to_pylist()
         out: list[dict[str, Any]] = []
-        for position, row, columns, request, ids in zip(
-            positions, chosen, inputs, requests, encoded, strict=True
-        ):
-            failure = next((made for made in (request, ids) if isinstance(made, RowFailure)), None)
-            asked = request if failure is None and isinstance(request, Request) else None
-            shown = (
-                row.text
-                if isinstance(row, BadRow)
-                else request.as_json()
-                if isinstance(request, Request)
-                else ""
-            )
+        for position, columns, one, ids in zip(positions, inputs, asked, encoded, strict=True):
+            failure = next((made for made in (one.request, ids) if isinstance(made, RowFailure)), None)
+            request = one.request if failure is None and isinstance(one.request, Request) else None
             carried = {
                 "ordinal": item.chunk.ordinal + position,
                 "row": columns,
-                "request": shown,
+                "asked": one,
                 "at": time.time(),
             }
             out.append({
                 CARRIED: pickle.dumps(carried),
                 ERROR: json.dumps([failure.step, failure.reason]) if failure else "",
-                **kind.columns(asked, ids if asked is not None and isinstance(ids, list) else None),
+                **kind.columns(request, ids if request is not None and isinstance(ids, list) else None),
             })
         if out:
             yield {name: [row[name] for row in out] for name in out[0]}
@@ -141,15 +132,13 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
             result = RowFailure(*json.loads(row["failure"]))
         else:
             result = _response(json.loads(row["response"]))
-        outcomes.append(
-            parts.Outcome(carried["ordinal"], result, carried["request"] if row["failure"] else "")
-        )
+        outcomes.append(carried["asked"].outcome(carried["ordinal"], result))
         inputs.append(carried["row"])
         asked_at.append(carried["at"])
     first = min(outcome.ordinal for outcome in outcomes)
     part = parts.write(
         job.folder,
-        f"{job.part_folder}/{first:012d}-{len(outcomes):06d}.parquet",
+        f"{job.part_folder}/{first:012d}",
         table_of(inputs),
         outcomes,
         job.spec.keeps_completions,
@@ -165,7 +154,7 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
         output_tokens=sum(sum(c.output_tokens for c in response.completions) for response in good),
         first_request=min(asked_at),
     )
-    return {"done": [Done(part, {}, report).as_json()]}
+    return {"done": [Done([part], {}, report).as_json()]}
 
 
 def _failure(error: str) -> RowFailure:

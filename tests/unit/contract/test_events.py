@@ -99,4 +99,6 @@ def test_which_failures_a_retry_can_mend() -> None:
         FailureClass.UNSCHEDULABLE,
         FailureClass.TOO_MANY_ERRORS,
         FailureClass.SUPERSEDED,
+        FailureClass.LIMIT_REACHED,
+        FailureClass.POISON_ROW,
     }

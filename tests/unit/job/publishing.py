@@ -53,7 +53,7 @@ def part(
         Outcome(position, answer, '{"prompt":"p"}' if isinstance(answer, RowFailure) else "")
         for position, answer in zip(positions, answers, strict=True)
     ]
-    path = f"{run}/raybatch-x-{submission}/{positions[0]:08d}.parquet"
+    path = f"{run}/raybatch-x-{submission}/{positions[0]:08d}"
     return write(folder, path, table, outcomes, completions)
 
 

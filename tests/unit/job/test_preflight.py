@@ -13,6 +13,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import Limits
 from airflow_provider_raybatch.job.preflight import Source, check_rows, look_at_source
 from airflow_provider_raybatch.job.request import Request
 from airflow_provider_raybatch.job.tolerance import Tolerance
@@ -30,7 +31,9 @@ def sampled(path: Path, fraction: float = 0.5, **fields: Any) -> tuple[list[Requ
     whole = spec(**{"source": {"paths": [str(path)]}, "prompt": PROMPT, **fields})
     source = look_at_source(whole, None)
     said: list[Notice] = []
-    return check_rows(whole, source, None, Tolerance(fraction, source.rows), said.append), said
+    return check_rows(
+        whole, source, None, Tolerance(Limits(max_error_fraction=fraction), source.rows), said.append
+    ), said
 
 
 def jsonl(folder: Path, rows: list[Any], name: str = "x.jsonl") -> Path:

@@ -7,17 +7,23 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job import parts
 from airflow_provider_raybatch.job.journal import Journal, SupersededError
+from airflow_provider_raybatch.job.keys import Keyer
+from airflow_provider_raybatch.job.ledger import add_up, look_back
 from airflow_provider_raybatch.job.parts import output_type
 from airflow_provider_raybatch.job.publish import ranges
 from airflow_provider_raybatch.job.report import Report
+from airflow_provider_raybatch.job.run import question
 from airflow_provider_raybatch.job.storage import Folder, LocalFolder
 
 from ..specs import submitted
@@ -46,6 +52,8 @@ def test_a_dataset_is_its_parts_in_input_order_and_the_manifest_says_so(folder: 
         "ok": 15,
         "error": 0,
         "resumed": 5,
+        "reused": 0,
+        "duplicates": 0,
         "errors_by_step": {},
     }
     assert manifest.tokens.model_dump() == {"input": 45, "cached": 15, "output": 15}
@@ -247,20 +255,23 @@ class TestLedger:
         part(folder, numbered(4), [response(), failure(), response(), failure()], submission=0)
         part(folder, numbered(2), [response(), response()], ordinals=[1, 7], submission=1)
         folder.write(f"{run}/notes.txt", b"not a part")
-        found, done = parts.scan(folder, run)
-        assert done.tolist() == [0, 1, 2, 7]
-        assert [(one.rows, one.ok, one.first, one.last) for one in found] == [(4, 2, 0, 3), (2, 2, 1, 7)]
-        assert parts.scan(folder, "_raybatch/parts/task/other")[1].tolist() == []
+        found = look_back(folder, run, 10)
+        assert np.flatnonzero(found.good).tolist() == [0, 1, 2, 7]
+        assert [(one.rows, one.ok, one.first, one.last) for one in found.parts] == [
+            (4, 2, 0, 3),
+            (2, 2, 1, 7),
+        ]
+        assert look_back(folder, "_raybatch/parts/task/other", 10).rows == 0
 
     def test_good_rows_are_counted_once_and_within_the_input(self, disk: LocalFolder) -> None:
         found = [
             part(disk, numbered(4), [response(), failure(), response(), response()], submission=0),
             part(disk, numbered(2), ordinals=[1, 2], submission=1),
         ]
-        assert parts.good_rows(disk, found, 4) == 4
-        assert parts.good_rows(disk, found, 3) == 3
-        assert parts.good_rows(disk, found[:1], 4) == 3
-        assert parts.good_rows(disk, [], 4) == 0
+        assert add_up(disk, found, 4).rows == 4
+        assert add_up(disk, found, 3).rows == 3
+        assert add_up(disk, found[:1], 4).rows == 3
+        assert add_up(disk, [], 4).rows == 0
 
     def test_an_example_of_a_failure(self, disk: LocalFolder) -> None:
         found = [
@@ -271,12 +282,20 @@ class TestLedger:
         assert parts.first_failure(disk, found[:1]) == "no example is left"
 
     def test_the_folder_of_a_run_depends_on_task_question_and_input_only(self) -> None:
-        base = parts.run_folder(submitted(), "a" * 32)
-        assert base == parts.run_folder(submitted(3, token="other", preserve_order=True), "a" * 32)
+        def place(spec: BatchInferenceSpec, listing: str = "a", digests: Digests | None = None) -> str:
+            assert spec.submission is not None
+            asked = question(spec, spec.submission, Keyer(spec, {}, digests or Digests()))
+            return parts.run_folder(spec.submission, asked, listing * 32)
+
+        base = place(submitted())
+        assert base == place(submitted(3, token="other", preserve_order=True))
         others = [
-            parts.run_folder(submitted(), "b" * 32),
-            parts.run_folder(submitted(model={"name": "other"}), "a" * 32),
-            parts.run_folder(submitted(task={"dag_id": "d", "run_id": "r", "task_id": "t"}), "a" * 32),
+            place(submitted(), "b"),
+            place(submitted(model={"name": "other"})),
+            place(submitted(), digests=Digests(model="new weights")),
+            place(submitted(on_clear="regenerate")),
+            place(submitted(on_clear="regenerate", token="other")),
+            place(submitted(task={"dag_id": "d", "run_id": "r", "task_id": "t"})),
         ]
-        assert len({base, *others}) == 4
+        assert len({base, *others}) == 7
         assert base.startswith("_raybatch/parts/")

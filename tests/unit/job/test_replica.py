@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,27 +15,47 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job import replica as replica_module
 from airflow_provider_raybatch.job.board import Board
+from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.preflight import look_at_source
-from airflow_provider_raybatch.job.replica import Done, Job, Replica, WorkItem
+from airflow_provider_raybatch.job.replica import Replica
 from airflow_provider_raybatch.job.storage import LocalFolder
 from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 from ..specs import submitted
+
+
+class Handle:
+    """In place of the board's actor handle: calls arrive at once, and what a coroutine waits for is there."""
+
+    def __init__(self, board: Board) -> None:
+        for name in ("report", "start", "finished", "end"):
+            setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
+        for name in ("begin", "ask"):
+            setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
+
+    @staticmethod
+    def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any) -> Any:
+            return function(*args)
+
+        return call
 
 
 class Place:
     """A destination, a source and a board, and replicas that work on them in this process."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(replica_module, "_identity", lambda: "replica-1")
+        monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
+        monkeypatch.setattr(replica_module, "_wait_for", lambda reference: reference)
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))
         self.board = Board()
-        # In place of the actor's handle: calls arrive at once.
-        self.handle = SimpleNamespace(report=SimpleNamespace(remote=self.board.report))
+        self.handle = Handle(self.board)
 
     def replica(self, **fields: Any) -> tuple[Replica, list[WorkItem]]:
         spec = submitted(**{
@@ -44,7 +66,8 @@ class Place:
         })
         source = look_at_source(spec, None)
         items = [WorkItem(number, chunk) for number, chunk in enumerate(source.chunks(8))]
-        return Replica(Job(spec, source.listing, self.out, "parts/0"), self.handle), items
+        keyer = Keyer(spec, {}, Digests())
+        return Replica(Job(spec, source.listing, self.out, "parts/0", keyer), self.handle), items
 
     @property
     def report(self) -> dict[str, Any]:
@@ -66,7 +89,8 @@ def do(replica: Replica, items: list[WorkItem]) -> list[Done]:
 
 
 def written(place: Place, done: Done) -> list[dict[str, Any]]:
-    return list(pq.read_table(io.BytesIO(place.out.read(done.part.path))).to_pylist())
+    tables = [pq.read_table(io.BytesIO(place.out.read(part.path))) for part in done.parts]
+    return [row for table in tables for row in table.to_pylist()]
 
 
 def lines(*rows: Any) -> str:
@@ -102,7 +126,8 @@ def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
     assert json.loads(rows[4]["failure"]["request"])["messages"][0]["content"] == "please break"
     assert [row["output"] and row["output"]["response"] for row in rows][0::5] == ["good one", "good two"]
     assert [row["input"]["text"] for row in rows][:2] == ["good one", None]
-    assert (done.part.rows, done.part.ok, done.part.first, done.part.last) == (6, 2, 0, 5)
+    (part,) = done.parts
+    assert (part.rows, part.ok, part.first, part.last) == (6, 2, 0, 5)
     assert (done.report.rows, done.report.errors) == (6, 4)
     assert (done.report.input_tokens, done.report.output_tokens) == (4, 4)
     assert set(done.seconds) == {"read", "render", "tokenize", "generate", "detokenize", "write"}
@@ -122,7 +147,8 @@ def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
     replica, items = place.replica()
     (done,) = do(replica, items[1:2])
     assert [row["failure"]["step"] for row in written(place, done)] == ["read"] * 8
-    assert (done.part.rows, done.part.ok) == (8, 0)
+    (part,) = done.parts
+    assert (part.rows, part.ok) == (8, 0)
 
 
 def test_what_should_be_json_is_checked(place: Place) -> None:
@@ -140,7 +166,8 @@ def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
     place.source.write_text(lines({"text": "a b"}))
     replica, items = place.replica(sampling={"temperature": 0})
     assert place.report["state"] == "ready"
-    assert (place.report["replica"], place.report["node"], place.report["rows"]) == ("replica-1", "node-1", 0)
+    assert place.report["replica"] == f"replica-{os.getpid()}"
+    assert (place.report["node"], place.report["rows"]) == ("node-1", 0)
     assert place.report["effective_sampling"] == {"temperature": 0}
     do(replica, items)
     replica._reporter.send()

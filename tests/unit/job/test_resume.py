@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.board import ReplicaReport
+from airflow_provider_raybatch.job.ledger import Rows, add_up, look_back
+from airflow_provider_raybatch.job.parts import Part
 from airflow_provider_raybatch.job.preflight import Source, look_at_source
-from airflow_provider_raybatch.job.replica import Done, WorkItem
 from airflow_provider_raybatch.job.request import RowFailure
-from airflow_provider_raybatch.job.resume import look_back, work
+from airflow_provider_raybatch.job.resume import work
 from airflow_provider_raybatch.job.storage import LocalFolder
 from airflow_provider_raybatch.job.tolerance import Tolerance
+from airflow_provider_raybatch.job.work import Done, WorkItem
 
 from ..specs import spec
 from .publishing import failure, part, response
@@ -45,9 +49,15 @@ def left(items: list[WorkItem]) -> list[int]:
     ]
 
 
+def flags(ordinals: Iterable[int]) -> Rows:
+    out = np.zeros(ROWS, np.bool_)
+    out[list(ordinals)] = True
+    return out
+
+
 @given(done=st.sets(st.integers(0, ROWS - 1)), rows_per_chunk=st.integers(1, 400))
 def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_per_chunk: int) -> None:
-    items = work(source, rows_per_chunk, np.array(sorted(done), dtype=np.uint64))
+    items = work(source, rows_per_chunk, flags(done))
     assert left(items) == sorted(set(range(ROWS)) - done)
     assert all(len(item.skip) < item.chunk.rows for item in items)
     assert len({item.number for item in items}) == len(items)
@@ -55,7 +65,14 @@ def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_p
 
 
 def test_nothing_is_left_of_a_finished_input(source: Source) -> None:
-    assert work(source, 50, np.arange(ROWS, dtype=np.uint64)) == []
+    assert work(source, 50, flags(range(ROWS))) == []
+
+
+def test_repetitions_travel_with_their_chunk(source: Source) -> None:
+    items = work(source, 100, flags([]), {0: 1, 99: 2, 105: 3})
+    found = {item.chunk.ordinal + position: number for item in items for position, number in item.repetitions}
+    assert found == {0: 1, 99: 2, 105: 3}
+    assert [WorkItem.from_json(item.as_json()) for item in items] == items
 
 
 class TestLookBack:
@@ -66,16 +83,32 @@ class TestLookBack:
         part(disk, [{}] * 3, [response(), failure(), response()], submission=0)
         part(disk, [{}] * 2, [response(), failure()], ordinals=[1, 5], submission=1)
         earlier = look_back(disk, self.RUN, 10)
-        assert earlier.done.tolist() == [0, 1, 2]
+        assert np.flatnonzero(earlier.good).tolist() == [0, 1, 2]
         assert earlier.rows == 3
         assert len(earlier.parts) == 2
+
+    def test_a_row_that_fails_each_time_is_given_up(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        part(disk, [{}] * 3, [failure(), failure(), response()], submission=0)
+        part(disk, [{}] * 2, [failure(), response()], submission=1)
+        part(disk, [{}], [failure()], submission=2)
+        earlier = look_back(disk, self.RUN, 5)
+        assert earlier.failures.tolist() == [3, 0, 0, 0, 0]
+        assert np.flatnonzero(earlier.given_up(3)).tolist() == [0]
+        assert not earlier.given_up(4).any()
+
+    def test_parts_without_gaps_are_never_opened(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        solid = part(disk, [{}] * 4)
+        (tmp_path / solid.path).write_bytes(b"not even Parquet")
+        assert look_back(disk, self.RUN, 10).rows == 4
 
     def test_rows_past_a_smaller_limit_do_not_count(self, tmp_path: Path) -> None:
         disk = LocalFolder(str(tmp_path))
         part(disk, [{}] * 4, first=0)
         part(disk, [{}] * 4, first=4)
         earlier = look_back(disk, self.RUN, 3)
-        assert earlier.done.tolist() == [0, 1, 2]
+        assert np.flatnonzero(earlier.good).tolist() == [0, 1, 2]
         assert [one.first for one in earlier.parts] == [0]
 
     def test_nothing_happened_yet(self, tmp_path: Path) -> None:
@@ -97,10 +130,28 @@ class TestTolerance:
         ],
     )
     def test_how_many_are_too_many(self, fraction: float, rows: int, failed: int, exceeded: bool) -> None:
-        assert Tolerance(fraction, rows).exceeded(failed) is exceeded
+        assert Tolerance(Limits(max_error_fraction=fraction), rows).exceeded(failed) is exceeded
+
+    def test_the_stricter_of_share_and_number_counts(self) -> None:
+        assert Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).allowed == 3
+        assert Tolerance(Limits(max_error_fraction=0.01, max_errors=3), 100).allowed == 1
+        with pytest.raises(RaybatchError, match=r"^max_errors: 4 rows failed so far, more than the 3 that"):
+            Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).during([report(errors=4)])
+
+    def test_a_job_that_fails_everywhere_ends_early(self) -> None:
+        tolerance = Tolerance(Limits(max_error_fraction=0.5), 1_000_000)
+        tolerance.during([report(rows=999, errors=999)])
+        tolerance.during([report(rows=2000, errors=1800)])
+        with pytest.raises(RaybatchError, match="970 of the first 1,000 rows failed, nearly all"):
+            tolerance.during([report(rows=600, errors=600), report(rows=400, errors=370)])
+
+    def test_rows_that_kill_the_engine_are_named_as_such(self) -> None:
+        with pytest.raises(RaybatchError, match="1 of 1 failed rows killed the engine each time") as caught:
+            Tolerance(Limits(), 10).during([report(errors=1, killers=1)])
+        assert caught.value.failure_class is FailureClass.POISON_ROW
 
     def test_each_judgement_says_what_happened_and_what_follows(self, tmp_path: Path) -> None:
-        tolerance = Tolerance(0.1, 20)
+        tolerance = Tolerance(Limits(max_error_fraction=0.1), 20)
         disk = LocalFolder(str(tmp_path))
         ledger = [part(disk, [{}] * 20, [failure("parse", "no JSON")] * 3 + [response()] * 17)]
         judgements = [
@@ -110,12 +161,12 @@ class TestTolerance:
                 "(for example, template: column 'x' is null); mend them or raise max_error_fraction.",
             ),
             (
-                lambda: tolerance.during(Progress(done=5, total=20, errors=3)),
+                lambda: tolerance.during([report(rows=5, errors=3)]),
                 "max_error_fraction: 3 rows failed so far, more than 0.1 of 20 rows allows; the finished "
                 "rows are kept for the next attempt.",
             ),
             (
-                lambda: tolerance.after(ledger, disk),
+                lambda: tolerance.after(add_up(disk, ledger, 20), disk),
                 "max_error_fraction: 3 rows failed, more than 0.1 of 20 rows allows (for example, parse: "
                 "no JSON); the finished rows are kept for the next attempt.",
             ),
@@ -128,20 +179,21 @@ class TestTolerance:
 
     def test_what_is_allowed_passes(self, tmp_path: Path) -> None:
         disk = LocalFolder(str(tmp_path))
-        tolerance = Tolerance(0.5, 4)
+        tolerance = Tolerance(Limits(max_error_fraction=0.5), 4)
         tolerance.before([failure()] * 2, 2)
-        tolerance.during(Progress(done=2, total=4, errors=2))
+        tolerance.during([report(rows=2, errors=2)])
         # The second submission mended one of three.
         ledger = [
             part(disk, [{}] * 4, [failure()] * 3 + [response()]),
             part(disk, [{}], [response()], ordinals=[1], submission=1),
         ]
-        tolerance.after(ledger, disk)
+        tolerance.after(add_up(disk, ledger, 4), disk)
+
+
+def report(**fields: int) -> ReplicaReport:
+    return ReplicaReport("a", "n", **fields)
 
 
 def test_what_a_replica_reports_survives_its_way_through_ray() -> None:
-    from airflow_provider_raybatch.job.board import ReplicaReport
-    from airflow_provider_raybatch.job.parts import Part
-
-    done = Done(Part("x.parquet", 3, 2, 0, 2, 100), {"read": 0.5}, ReplicaReport("a", "n", rows=3))
+    done = Done([Part("x.parquet", 3, 2, 0, 2, 100)], {"read": 0.5}, report(rows=3))
     assert Done.from_json(done.as_json()) == done

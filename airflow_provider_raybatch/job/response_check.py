@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a response that should be JSON is JSON: no grammar keeps one whole that `max_tokens` cuts off."""
+"""Whether a response is what was asked for: JSON where it should be, and whole where it must be.
+
+No grammar keeps a response whole that `max_tokens` cuts off.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,15 @@ from airflow_provider_raybatch.job.request import RowFailure
 def checked(
     response: Response, spec: BatchInferenceSpec, row_sampling: Mapping[str, Any]
 ) -> Response | RowFailure:
-    """The response, or the failure of its row where JSON was asked for and a completion is none.
+    """The response, or the failure of its row: a completion is no JSON, or cut off, and may not be.
 
     :param row_sampling: what the row asked besides the job's sampling.
     """
+    cut_off = any(completion.finish_reason == "length" for completion in response.completions)
+    if cut_off and spec.response_format.truncated == "error":
+        tokens = max(completion.output_tokens for completion in response.completions)
+        reason = f"the response was cut off after {tokens} tokens; raise sampling.max_tokens or the context"
+        return RowFailure("length", reason)
     if not _asked(spec, row_sampling):
         return response
     for completion in response.completions:

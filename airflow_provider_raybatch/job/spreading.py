@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU work spread over the cluster as Ray tasks: they ask for no CPU, so nothing can keep them waiting."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import ray
+
+from airflow_provider_raybatch.job import keying
+from airflow_provider_raybatch.job.commit import in_sequence
+from airflow_provider_raybatch.job.keying import Made
+from airflow_provider_raybatch.job.publish import Published, Range, Target, publish
+from airflow_provider_raybatch.job.source.chunks import Chunk
+from airflow_provider_raybatch.job.work import Job
+
+T = TypeVar("T")
+
+_PUBLISHERS = 8
+_MOST_KEYERS = 64
+
+
+def publish_over_the_cluster(found: Sequence[Range], target: Target) -> Iterable[Published]:
+    """See :data:`~airflow_provider_raybatch.job.commit.Publish`."""
+    if len(found) <= 1:
+        return in_sequence(found, target)
+    return _spread(publish, found, target, _PUBLISHERS)
+
+
+def keys_over_the_cluster(
+    function: Callable[[Job, Sequence[Chunk]], Made], job: Job, groups: Sequence[Sequence[Chunk]]
+) -> Iterable[Made]:
+    """See :data:`~airflow_provider_raybatch.job.keying.Mapper`."""
+    if len(groups) <= 1:
+        return keying.in_sequence(function, job, groups)
+
+    def swapped(group: Sequence[Chunk], job: Job) -> Made:
+        return function(job, group)
+
+    at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
+    return _spread(swapped, groups, job, at_once)
+
+
+def _spread(
+    function: Callable[[Any, Any], T], items: Sequence[Any], shared: Any, at_once: int
+) -> Iterable[T]:
+    """`function(item, shared)` of each item, in their order, a few at once."""
+    task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(function)
+    given = ray.put(shared)
+    running: deque[Any] = deque()
+    for item in items:
+        running.append(task.remote(item, given))
+        if len(running) >= at_once:
+            yield ray.get(running.popleft())
+    while running:
+        yield ray.get(running.popleft())

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which row kills the engine: found by halving what was in flight.
+
+An engine that dies takes all rows in flight with it, and does not say which of them it was. Ray starts the
+replica again and repeats its chunks; from here they learn that they are suspects, and go one at a time, and
+the one that dies again is cut in halves until a single row is left. So a row that kills the engine takes at
+most ceil(log2(rows in flight)) + 1 restarts: one for the first death, one to tell which chunk, and one for
+each halving of it. A death that was nobody's fault (a lost node, an operator's SIGKILL) costs no further one;
+the suspects pass.
+
+Where everything dies, nothing is to be found: after two deaths in a row without a finished row, single rows
+are tried, and after `max_restarts` more the job fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+_DEATHS_BEFORE_SINGLE_ROWS = 2
+
+
+@dataclass
+class Record:
+    """What is known of a chunk that a replica has begun and not finished.
+
+    :param process: of the replica that has it.
+    :param asked: positions of the rows that are in the engine now.
+    :param alone: whether no others are.
+    :param tested: whether they are there because they are suspects.
+    """
+
+    process: str
+    asked: tuple[int, ...] = ()
+    alone: bool = False
+    tested: bool = False
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What a replica is told of a chunk that it begins.
+
+    :param repeated: whether a process that is gone had begun it, so that rows of it may be written already.
+    :param asked: positions that were in the engine when that process died.
+    :param alone: whether nothing else was.
+    :param tested: whether they had been suspects already.
+    :param deaths: deaths of this replica since it last finished a row.
+    """
+
+    repeated: bool = False
+    asked: tuple[int, ...] = ()
+    alone: bool = False
+    tested: bool = False
+    deaths: int = 0
+
+
+class Suspects:
+    """Kept outside of the replicas, whose deaths it is about."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, Record] = {}
+        self._starts: dict[str, int] = {}
+        self._known_dead: set[str] = set()
+
+    def start(self, replica: str) -> int:
+        """A replica's process starts.
+
+        :param replica: stays the same when Ray starts its process again.
+        :returns: how many of its processes died in a row without a finished row.
+        """
+        self._starts[replica] = self._starts.get(replica, 0) + 1
+        return self._starts[replica] - 1
+
+    def begin(self, item: int, replica: str, process: str) -> Suspicion:
+        """A replica begins a chunk: for the first time, or since the process that had it is gone."""
+        deaths = max(0, self._starts.get(replica, 1) - 1)
+        known = self._records.get(item)
+        if known is not None and known.process not in self._known_dead:
+            self._bury(known.process)
+        self._records[item] = Record(process)
+        if known is None:
+            return Suspicion(deaths=deaths)
+        return Suspicion(True, known.asked, known.alone, known.tested, deaths)
+
+    def ask(self, item: int, positions: Sequence[int], tested: bool) -> None:
+        """These rows of a chunk go into the engine; suspects go alone."""
+        record = self._records[item]
+        record.asked, record.alone, record.tested = tuple(positions), tested, tested
+
+    def finished(self, replica: str) -> None:
+        """Rows were finished: the engine works."""
+        self._starts[replica] = 1
+
+    def end(self, item: int) -> None:
+        """A chunk is written."""
+        self._records.pop(item, None)
+
+    def _bury(self, process: str) -> None:
+        self._known_dead.add(process)
+        asking = [record for record in self._records.values() if record.process == process and record.asked]
+        for record in asking:
+            record.alone = len(asking) == 1
+
+
+def next_group(pending: Sequence[int], suspicion: Suspicion) -> list[int]:
+    """The rows to try next, alone, out of those of a chunk that are not finished.
+
+    :param pending: positions, at least one, in order.
+    """
+    suspected = [position for position in pending if position in set(suspicion.asked)]
+    others = [position for position in pending if position not in set(suspicion.asked)]
+    if suspicion.deaths >= _DEATHS_BEFORE_SINGLE_ROWS:
+        return [(others or suspected)[-1]]
+    if not suspected:
+        return list(pending)
+    if suspicion.alone and len(suspected) > 1:
+        return suspected[: (len(suspected) + 1) // 2]
+    return suspected
+
+
+def narrowed(suspicion: Suspicion, passed: Sequence[int]) -> Suspicion:
+    """What is suspected after a group has passed: the engine lives, and the rest of the suspects remain.
+
+    Where half of what died alone has passed, the other half did it, and need not die as a whole again.
+    """
+    left = tuple(position for position in suspicion.asked if position not in set(passed))
+    return replace(suspicion, asked=left, deaths=0)
+
+
+def poison(suspicion: Suspicion, pending: Sequence[int]) -> int | None:
+    """The position of the row that kills the engine, if it is found.
+
+    It must have died twice, alone the second time: a row that happened to be the only one in the engine when
+    somebody killed it is not to blame.
+
+    :param pending: positions of the chunk's rows that are not finished.
+    """
+    suspected = [position for position in suspicion.asked if position in set(pending)]
+    found = suspicion.alone and suspicion.tested and len(suspected) == 1
+    return suspected[0] if found else None

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What driver and replicas hand to each other: work items there, finished parts back."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.board import ReplicaReport
+from airflow_provider_raybatch.job.keys import Keyer
+from airflow_provider_raybatch.job.parts import Part
+from airflow_provider_raybatch.job.source.chunks import Chunk
+from airflow_provider_raybatch.job.source.listing import Listing
+from airflow_provider_raybatch.job.storage import Folder
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """A chunk to do.
+
+    :param skip: positions in the chunk that are not to be asked.
+    :param repetitions: position and number of the rows whose sampled request other rows before them ask, too.
+    """
+
+    number: int
+    chunk: Chunk
+    skip: tuple[int, ...] = ()
+    repetitions: tuple[tuple[int, int], ...] = ()
+
+    def as_json(self) -> str:
+        """For the Ray Dataset of work."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, document: str) -> WorkItem:
+        """The reverse of :meth:`as_json`."""
+        fields = json.loads(document)
+        return cls(
+            fields["number"],
+            Chunk(**fields["chunk"]),
+            tuple(fields["skip"]),
+            tuple((position, number) for position, number in fields["repetitions"]),
+        )
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions in the chunk that are to be asked."""
+        skipped = set(self.skip)
+        return [position for position in range(self.chunk.rows) if position not in skipped]
+
+
+@dataclass
+class Done:
+    """What a work item became: its parts, where the seconds went, and what its replica had done by then."""
+
+    parts: list[Part]
+    seconds: dict[str, float]
+    report: ReplicaReport
+
+    def as_json(self) -> str:
+        """For the way back to the driver."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, document: str) -> Done:
+        """The reverse of :meth:`as_json`."""
+        fields = json.loads(document)
+        found = [Part(**part) for part in fields["parts"]]
+        return cls(found, fields["seconds"], ReplicaReport(**fields["report"]))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every replica of a job is given.
+
+    :param folder: the destination.
+    :param part_folder: where this submission keeps its parts, relative to `folder`.
+    """
+
+    spec: BatchInferenceSpec
+    listing: Listing
+    folder: Folder
+    part_folder: str
+    keyer: Keyer
+    credentials: AwsCredentials | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class Stopwatch:
+    """Adds up seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def add(self, stage: str, start: float) -> None:
+        """Count the time since `start` (``time.monotonic``)."""
+        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + time.monotonic() - start, 4)
