@@ -73,7 +73,7 @@ class Replica:
         self._gpu: GpuMeter | None = None
         self._draining = threading.Event()
         self._gate = Gate()
-        self._busy = self._asking = self._dying = 0
+        self._asking = self._dying = 0
         self._reporter = Reporter(board, self._report, self._measure, self._draining.set)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch")
         with self._reporter.telling():
@@ -91,11 +91,14 @@ class Replica:
         self._reporter.send()
 
     def _check_starts(self) -> None:
-        deaths = _wait_for(self._board.start.remote(self._actor))
-        if deaths > self._job.spec.engine.max_restarts + 1:
+        import ray
+
+        in_vain = ray.get(self._board.start.remote(self._actor))
+        most = self._job.spec.engine.max_restarts
+        if in_vain > most:
             raise RaybatchError(
-                f"max_restarts: the engine died {deaths} times in a row without finishing a row; its log on "
-                "the cluster says why.",
+                f"max_restarts: the engine died again and again without finishing a row, more often than the "
+                f"{most} times allowed; its log on the cluster says why.",
                 FailureClass.ENGINE_DEAD,
             )
 
@@ -109,20 +112,14 @@ class Replica:
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Do work items; each gives one row ``{"done": json}``."""
         for document in batch["item"]:
-            self._busy += 1
             with self._reporter.telling():
-                try:
-                    done = await self._do(WorkItem.from_json(str(document)))
-                except EngineDeadError:
-                    await self._die()
-                finally:
-                    self._busy -= 1
+                done = await self._do(WorkItem.from_json(str(document)))
             yield {"done": [done.as_json()]}
 
     async def _die(self) -> None:
         """End this process, from which nothing brings the engine back, and which holds its memory."""
         self._dying += 1
-        if self._dying < self._busy:
+        if self._dying < self._asking:
             await asyncio.sleep(
                 _LAST_WORDS
             )  # the last of the chunks ends it, when it has written what it has
@@ -143,7 +140,8 @@ class Replica:
                 self._report.rows, self._report.errors = self._report.rows + 1, self._report.errors + 1
                 self._report.killers += 1
                 written.append(await self._write(chunk, {culprit: _KILLER}, watch))
-                passed, suspicion = [culprit], Suspicion(repeated=True)
+                await self._board.found.remote(self._actor)
+                passed, suspicion = [culprit], Suspicion(repeated=True, deaths=2)
             else:
                 tested = bool(suspicion.asked) or suspicion.deaths > 0
                 passed = next_group(pending, suspicion) if tested else pending
@@ -152,6 +150,9 @@ class Replica:
                     self._asking += 1
                     try:
                         written += await self._answer(chunk, passed, watch)
+                    except EngineDeadError:
+                        # Before anybody else is let in, who would seem to have died with it.
+                        await self._die()
                     finally:
                         self._asking -= 1
                 suspicion = narrowed(suspicion, passed)
@@ -230,12 +231,6 @@ class Replica:
 
 def _stem(job: Job, item: WorkItem) -> str:
     return f"{job.part_folder}/{item.number:08d}"
-
-
-def _wait_for(reference: Any) -> Any:
-    import ray
-
-    return ray.get(reference)
 
 
 def _actor() -> str:

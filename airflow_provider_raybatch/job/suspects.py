@@ -9,7 +9,7 @@ each halving of it. A death that was nobody's fault (a lost node, an operator's 
 the suspects pass.
 
 Where everything dies, nothing is to be found: after two deaths in a row without a finished row, single rows
-are tried, and after `max_restarts` more the job fails.
+are tried, and after `max_restarts` of them in vain the job fails.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Suspicion:
     :param asked: positions that were in the engine when that process died.
     :param alone: whether nothing else was.
     :param tested: whether they had been suspects already.
-    :param deaths: deaths of this replica since it last finished a row.
+    :param deaths: deaths of this replica since it last finished a row, or found one that kills it.
     """
 
     repeated: bool = False
@@ -59,41 +59,57 @@ class Suspects:
 
     def __init__(self) -> None:
         self._records: dict[int, Record] = {}
-        self._starts: dict[str, int] = {}
+        self._deaths: dict[str, int] = {}
+        self._found: dict[str, int] = {}
         self._known_dead: set[str] = set()
+        self._proven: dict[int, Suspicion] = {}
 
     def start(self, replica: str) -> int:
         """A replica's process starts.
 
         :param replica: stays the same when Ray starts its process again.
-        :returns: how many of its processes died in a row without a finished row.
+        :returns: how often it was in vain: deaths in a row, or single rows in a row that killed it, without a
+            finished row.
         """
-        self._starts[replica] = self._starts.get(replica, 0) + 1
-        return self._starts[replica] - 1
+        self._deaths[replica] = self._deaths.get(replica, -1) + 1
+        return max(self._deaths[replica] - 1, self._found.get(replica, 0))
 
     def begin(self, item: int, replica: str, process: str) -> Suspicion:
         """A replica begins a chunk: for the first time, or since the process that had it is gone."""
-        deaths = max(0, self._starts.get(replica, 1) - 1)
+        # With a killer found and nothing finished since, the engine must show first that it works at all.
+        least = _DEATHS_BEFORE_SINGLE_ROWS if self._found.get(replica) else 0
+        deaths = max(least, self._deaths.get(replica, 0))
         known = self._records.get(item)
         if known is not None and known.process not in self._known_dead:
             self._bury(known.process)
         self._records[item] = Record(process)
         if known is None:
             return Suspicion(deaths=deaths)
-        return Suspicion(True, known.asked, known.alone, known.tested, deaths)
+        suspicion = Suspicion(True, known.asked, known.alone, known.tested, deaths)
+        if known.alone and known.tested and len(known.asked) == 1:
+            # Kept until it is written down, should this process end before.
+            self._proven[item] = suspicion
+        return self._proven.get(item, suspicion)
 
     def ask(self, item: int, positions: Sequence[int], tested: bool) -> None:
         """These rows of a chunk go into the engine; suspects go alone."""
+        self._proven.pop(item, None)
         record = self._records[item]
         record.asked, record.alone, record.tested = tuple(positions), tested, tested
 
     def finished(self, replica: str) -> None:
         """Rows were finished: the engine works."""
-        self._starts[replica] = 1
+        self._deaths[replica] = self._found[replica] = 0
+
+    def found(self, replica: str) -> None:
+        """A row that kills the engine was found."""
+        self._deaths[replica] = 0
+        self._found[replica] = self._found.get(replica, 0) + 1
 
     def end(self, item: int) -> None:
         """A chunk is written."""
         self._records.pop(item, None)
+        self._proven.pop(item, None)
 
     def _bury(self, process: str) -> None:
         self._known_dead.add(process)

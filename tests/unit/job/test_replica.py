@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job import replica as replica_module
@@ -34,7 +35,7 @@ class Handle:
     def __init__(self, board: Board) -> None:
         for name in ("report", "start", "finished", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
-        for name in ("begin", "ask"):
+        for name in ("begin", "ask", "found"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
 
     @staticmethod
@@ -48,10 +49,11 @@ class Handle:
 class Place:
     """A destination, a source and a board, and replicas that work on them in this process."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, rows_per_chunk: int = 8) -> None:
+        self.rows_per_chunk = rows_per_chunk
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
-        monkeypatch.setattr(replica_module, "_wait_for", lambda reference: reference)
+        monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))
         self.board = Board()
@@ -65,7 +67,7 @@ class Place:
             **fields,
         })
         source = look_at_source(spec, None)
-        items = [WorkItem(number, chunk) for number, chunk in enumerate(source.chunks(8))]
+        items = [WorkItem(number, chunk) for number, chunk in enumerate(source.chunks(self.rows_per_chunk))]
         keyer = Keyer(spec, {}, Digests())
         return Replica(Job(spec, source.listing, self.out, "parts/0", keyer), self.handle), items
 
@@ -175,10 +177,7 @@ def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
     assert place.report["first_request"] > 0
 
 
-def test_what_ends_a_replica_is_on_the_board(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    monkeypatch.setattr(ray, "get", lambda reference, timeout: reference)
+def test_what_ends_a_replica_is_on_the_board(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}))
     replica, items = place.replica()
     place.source.write_text(lines({"text": "another"}))

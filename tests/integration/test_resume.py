@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is paid for once stays paid for: attempts, changed inputs, equal rows, limits and dying engines."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+ROWS = 400
+
+
+class Night:
+    """One task, its input and its destination."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said: list[Any] = []
+        self._submissions = 0
+
+    def input(self, texts: Sequence[str]) -> None:
+        rows = ({"id": f"r{number}", "text": text} for number, text in enumerate(texts))
+        (self.folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(self, token: str = "token", **fields: Any) -> BatchManifest:
+        """A new submission of the task, of the run that `token` names."""
+        from airflow_provider_raybatch.job.run import run
+
+        document = {
+            "source": {"paths": [str(self.folder / "in.jsonl")]},
+            "prompt": {"kind": "template", "template": "{row.text}"},
+            "model": {"name": "echo"},
+            "engine": {"kind": "echo"},
+            "sampling": {"temperature": 0},
+            "destination": {"uri": str(self.folder / "out")},
+            "submission": {
+                "task": {"dag_id": "nightly", "run_id": "r1", "task_id": "label"},
+                "run_token": token,
+                "submission_id": f"raybatch-{token}-{self._submissions}",
+            },
+            **fields,
+        }
+        self._submissions += 1
+        self.said.clear()
+        spec = parse(BatchInferenceSpec, json.dumps(document))
+        assert spec.submission is not None
+        summary, _ = run(spec, spec.submission, self.said.append)
+        return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
+
+    def refused(self, ends: FailureClass, **fields: Any) -> str:
+        with pytest.raises(RaybatchError) as caught:
+            self.run(**fields)
+        assert caught.value.failure_class is ends, caught.value
+        return str(caught.value)
+
+    def kept(self) -> int:
+        """Good rows in all parts so far."""
+        paths = (self.folder / "out/_raybatch/parts").rglob("*.parquet")
+        return sum(sum(pq.read_table(path, columns=["ok"])["ok"].to_pylist()) for path in paths)
+
+
+def answers(manifest: BatchManifest) -> dict[str, str]:
+    rows = [
+        row for file in manifest.files for row in pq.read_table(f"{manifest.uri}/{file.path}").to_pylist()
+    ]
+    assert len({row["id"] for row in rows}) == len(rows) == manifest.counts.ok
+    return {row["id"]: row["response"] for row in rows}
+
+
+def generated(manifest: BatchManifest) -> int:
+    return sum(replica.rows for replica in manifest.replicas)
+
+
+@pytest.fixture
+def night(tmp_path: Path, ray_here: Any) -> Night:
+    return Night(tmp_path)
+
+
+def test_equal_greedy_requests_are_asked_once(night: Night) -> None:
+    texts = [f"text {number % 40}" for number in range(ROWS)]
+    night.input(texts)
+    manifest = night.run()
+    assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts)}
+    assert generated(manifest) == 40
+    assert (manifest.counts.ok, manifest.counts.duplicates) == (ROWS, ROWS - 40)
+
+
+def test_equal_requests_are_each_asked_where_answers_may_differ(night: Night) -> None:
+    night.input(["same words"] * 10)
+    assert generated(night.run(sampling={"temperature": 1.0})) == 10
+    assert generated(night.run(token="again", sampling={"temperature": 0}, deduplicate=False)) == 10
+
+
+def test_a_failure_is_shared_like_an_answer(night: Night) -> None:
+    night.input(["bad", "good", "bad", "bad"])
+    echo = {"kind": "echo", "args": {"fail_pattern": "bad"}}
+    manifest = night.run(engine=echo, limits={"max_error_fraction": 1.0})
+    assert (manifest.counts.ok, manifest.counts.error, generated(manifest)) == (1, 3, 2)
+
+
+def test_of_a_changed_input_only_the_changed_rows_are_asked(night: Night) -> None:
+    texts = [f"text {number}" for number in range(ROWS)]
+    night.input(texts)
+    first = night.run()
+    changed = [f"new {text}" if number % 100 == 7 else text for number, text in enumerate(texts)][:-50]
+    night.input(changed)
+    second = night.run(token="cleared")
+    assert answers(second) == {f"r{number}": text for number, text in enumerate(changed)}
+    assert generated(first) == ROWS
+    assert generated(second) == 4
+    assert second.counts.resumed == len(changed) - 4
+    # Last night's dataset is still what it was.
+    assert len(answers(first)) == ROWS
+
+
+def test_a_clear_keeps_what_still_holds_or_pays_again_when_asked_to(night: Night) -> None:
+    night.input([f"text {number}" for number in range(ROWS)])
+    assert generated(night.run()) == ROWS
+    assert generated(night.run(token="cleared")) == 0
+    assert generated(night.run(token="anew", on_clear="regenerate")) == ROWS
+    assert generated(night.run(token="other", sampling={"temperature": 0, "max_tokens": 5})) == ROWS
+
+
+def test_failed_rows_are_asked_again_but_not_for_ever(night: Night) -> None:
+    night.input([f"text {number}" for number in range(20)])
+    failing = {"kind": "echo", "args": {"fail_pattern": "text 7"}}
+    limits = {"max_error_fraction": 0.01, "max_row_attempts": 2}
+    night.refused(FailureClass.TOO_MANY_ERRORS, engine=failing, limits=limits)
+    assert night.kept() == 19
+    night.refused(FailureClass.TOO_MANY_ERRORS, engine=failing, limits=limits)
+    assert night.kept() == 19
+    # Twice is enough: the third attempt asks nobody, and the row is a dead letter.
+    manifest = night.run(engine=failing, limits={"max_error_fraction": 0.1, "max_row_attempts": 2})
+    assert (generated(manifest), manifest.counts.ok, manifest.counts.error) == (0, 19, 1)
+    mended = night.run(token="cleared", limits={"max_row_attempts": 3})
+    assert (generated(mended), mended.counts.ok) == (1, 20)
+
+
+def test_a_row_that_kills_the_engine_is_found_and_all_others_answered(night: Night) -> None:
+    texts = ["kill" if number == 21 else f"text {number}" for number in range(32)]
+    night.input(texts)
+    engine = {"kind": "echo", "args": {"kill_pattern": "kill"}, "replicas": 1, "batch_size": 16}
+    manifest = night.run(engine=engine, limits={"max_error_fraction": 0.1})
+    assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts) if text != "kill"}
+    (file,) = Path(manifest.dead_letter_uri or "").iterdir()
+    letter = json.loads(file.read_text())
+    assert letter["ordinal"] == 21
+    assert "dies of this row" in letter["reason"]
+    restarts = len(manifest.replicas) - 1
+    assert restarts <= math.ceil(math.log2(32)) + 1
+
+
+def test_a_row_that_kills_the_engine_fails_a_job_that_allows_no_failure(night: Night) -> None:
+    night.input(["a", "kill", "b"])
+    engine = {"kind": "echo", "args": {"kill_pattern": "kill"}, "replicas": 1}
+    sentence = night.refused(FailureClass.POISON_ROW, engine=engine)
+    assert sentence.startswith("max_error_fraction: 1 of 1 failed rows killed the engine each time")
+
+
+def test_an_engine_that_dies_of_everything_fails_the_job(night: Night) -> None:
+    night.input([f"kill {number}" for number in range(200)])
+    engine = {"kind": "echo", "args": {"kill_pattern": "kill"}, "replicas": 1, "max_restarts": 1}
+    sentence = night.refused(FailureClass.ENGINE_DEAD, engine=engine, limits={"max_error_fraction": 1.0})
+    assert sentence.startswith("max_restarts: the engine died again and again")
+
+
+LIMITS: dict[str, tuple[Callable[[], dict[str, Any]], FailureClass, str]] = {
+    "tokens": (lambda: {"max_tokens_total": 100}, FailureClass.LIMIT_REACHED, "of 100 allowed, after"),
+    "deadline": (
+        lambda: {"deadline": time.time() + 8},
+        FailureClass.TIMEOUT,
+        "the job's deadline passed after",
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_stops_the_job_and_keeps_what_is_done(night: Night, limit: str) -> None:
+    texts = [f"text {number}" for number in range(ROWS)]
+    night.input(texts)
+    slowly = {
+        "kind": "echo",
+        "args": {"seconds_per_token": 0.5, "max_num_seqs": 20},
+        "replicas": 1,
+        "batch_size": 200,
+    }
+    made, ends, telling = LIMITS[limit]
+    sentence = night.refused(ends, engine=slowly, limits=made())
+    assert telling in sentence
+    kept = night.kept()
+    assert 0 < kept < ROWS
+    assert not list((night.folder / "out").glob("data/*"))
+    manifest = night.run(engine={"kind": "echo"})
+    assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts)}
+    assert generated(manifest) == ROWS - kept
+    assert manifest.counts.resumed == kept
+
+
+def test_ids_name_the_rows(night: Night) -> None:
+    night.input(["good", "bad"])
+    echo = {"kind": "echo", "args": {"fail_pattern": "bad"}}
+    named = {"paths": [str(night.folder / "in.jsonl")], "id_column": "id"}
+    manifest = night.run(engine=echo, source=named, limits={"max_error_fraction": 0.5})
+    (file,) = Path(manifest.dead_letter_uri or "").iterdir()
+    assert json.loads(file.read_text())["id"] == "r1"
+    night.folder.joinpath("in.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n')
+    sentence = night.refused(FailureClass.USER_ERROR, token="twins", source=named)
+    assert sentence.startswith("id_column: rows 0 and 1 both have '1' in column 'id'")
+    night.folder.joinpath("in.jsonl").write_text('{"id": 1, "text": "a"}\n{"text": "b"}\n')
+    sentence = night.refused(FailureClass.USER_ERROR, token="nobody", source=named)
+    assert sentence.startswith("id_column: row 1 has no value in column 'id'")

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A row that kills the engine: found within the bound, whichever it is, and no innocent one is blamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job import replica as replica_module
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.replica import Replica
+from airflow_provider_raybatch.job.suspects import Suspects, Suspicion, next_group, poison
+from airflow_provider_raybatch.job.work import WorkItem
+
+from .test_replica import Place
+
+ROWS, CHUNK = 128, 32
+
+
+class _ProcessEndedError(asyncio.CancelledError):
+    """In place of the end of the replica's process."""
+
+
+class Fragile(EchoEngine):
+    """Dies of rows that say so, and at the instants (requests so far) at which somebody kills it."""
+
+    kills_at: ClassVar[set[int]] = set()
+    asked = 0
+
+    async def generate(self, encoded: Any) -> Any:
+        type(self).asked += 1
+        await asyncio.sleep(0)
+        if "kill" in encoded.prompt or type(self).asked in self.kills_at:
+            raise EngineDeadError("vLLM's engine process died.")
+        await asyncio.sleep(0)
+        return await super().generate(encoded)
+
+
+class World:
+    """What Ray does: keeps chunks in flight, and repeats those that were when a replica's process ended."""
+
+    def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch, in_flight: int) -> None:
+        self.place = place
+        self.in_flight = in_flight
+        self.deaths = 0
+        self._lives: list[asyncio.Future[None]] = []
+        monkeypatch.setattr(replica_module, "open_engine", Fragile)
+        monkeypatch.setattr(replica_module, "_LAST_WORDS", 0.0)
+        monkeypatch.setattr(replica_module.os, "_exit", self._end)
+        monkeypatch.setattr(replica_module.os, "getpid", lambda: self.deaths)
+
+    def _end(self, status: int) -> None:
+        for task in self._lives:  # nobody else runs another step
+            task.cancel()
+        raise _ProcessEndedError
+
+    def run(self, **fields: Any) -> None:
+        replica, items = self.place.replica(**fields)
+        waiting = list(items)
+        while waiting:
+            waiting = asyncio.run(self._life(replica, waiting))
+            if waiting:
+                self.deaths += 1
+                replica, _ = self.place.replica(**fields)
+
+    async def _life(self, replica: Replica, items: list[WorkItem]) -> list[WorkItem]:
+        """One process: works until it ends. Returns what it has not finished."""
+        left = {item.number: item for item in items}
+        slots = asyncio.Semaphore(self.in_flight)
+
+        async def one(item: WorkItem) -> None:
+            async with slots:
+                async for _ in replica({"item": [item.as_json()]}):
+                    left.pop(item.number)
+
+        self._lives = [asyncio.ensure_future(one(item)) for item in items]
+        ends = await asyncio.gather(*self._lives, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+        return list(left.values())
+
+    def rows(self) -> dict[int, bool]:
+        """Whether each row of the input is good, by ordinal; each must be there once."""
+        out: dict[int, bool] = {}
+        for path in sorted(Path(self.place.out.root, "parts/0").iterdir()):
+            for row in pq.read_table(path, columns=["ordinal", "ok"]).to_pylist():
+                assert row["ordinal"] not in out
+                out[row["ordinal"]] = row["ok"]
+        return out
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    Fragile.kills_at, Fragile.asked = set(), 0
+    return World(Place(tmp_path, monkeypatch, CHUNK), monkeypatch, in_flight=4)
+
+
+def write(world: World, poisoned: set[int], rows: int = ROWS) -> None:
+    texts = (f"kill {number}" if number in poisoned else f"row {number}" for number in range(rows))
+    world.place.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def bound(rows_in_flight: int) -> int:
+    return math.ceil(math.log2(rows_in_flight)) + 1
+
+
+@pytest.mark.parametrize("place", [*range(0, ROWS, 13), ROWS - 1])
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_one_row_is_found_within_the_bound(world: World, place: int, in_flight: int) -> None:
+    world.in_flight = in_flight
+    write(world, {place})
+    world.run()
+    assert world.rows() == {number: number != place for number in range(ROWS)}
+    assert world.deaths <= bound(in_flight * CHUNK)
+
+
+@pytest.mark.parametrize("poisoned", [{5, 60, 100}, {63, 64}, {10, 11, 12}, {0, 127}], ids=str)
+def test_several_rows_are_found_within_the_bound_of_each(world: World, poisoned: set[int]) -> None:
+    write(world, poisoned)
+    world.run()
+    assert world.rows() == {number: number not in poisoned for number in range(ROWS)}
+    assert world.deaths <= len(poisoned) * bound(ROWS)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_engine_that_somebody_kills_costs_no_row(world: World, seed: int) -> None:
+    Fragile.kills_at = set(random.Random(seed).sample(range(1, 200), 3))
+    write(world, set())
+    world.run()
+    assert world.rows() == dict.fromkeys(range(ROWS), True)
+
+
+def test_a_row_that_was_alone_when_somebody_killed_the_engine_is_not_to_blame(world: World) -> None:
+    Fragile.kills_at = {1}
+    write(world, set(), rows=1)
+    world.run()
+    assert world.rows() == {0: True}
+
+
+def test_an_engine_that_dies_of_everything_is_given_up(world: World) -> None:
+    write(world, set(range(ROWS)))
+    with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:
+        world.run(engine={"kind": "echo", "max_restarts": 2})
+    assert caught.value.failure_class is FailureClass.ENGINE_DEAD
+    assert world.deaths <= 6
+
+
+def test_who_waited_for_his_turn_when_another_died_alone_is_cleared() -> None:
+    suspects = Suspects()
+    suspects.start("r")
+    for item in (1, 2):
+        suspects.begin(item, "r", "p1")
+        suspects.ask(item, [0, 1, 2, 3], tested=False)
+    suspects.start("r")
+    assert suspects.begin(1, "r", "p2") == Suspicion(True, (0, 1, 2, 3), False, False, 1)
+    assert suspects.begin(2, "r", "p2") == Suspicion(True, (0, 1, 2, 3), False, False, 1)
+    suspects.ask(1, [0, 1, 2, 3], tested=True)
+    suspects.start("r")
+    assert suspects.begin(2, "r", "p3").asked == ()
+    assert suspects.begin(1, "r", "p3") == Suspicion(True, (0, 1, 2, 3), True, True, 2)
+
+
+def test_after_two_deaths_in_a_row_a_single_row_is_tried() -> None:
+    assert next_group(range(8), Suspicion(True, (0, 1, 2, 3), True, True, 1)) == [0, 1]
+    assert next_group(range(8), Suspicion(True, (0, 1, 2, 3), True, True, 2)) == [7]
+    assert next_group(range(4), Suspicion(True, (0, 1, 2, 3), True, True, 2)) == [3]
+
+
+def test_what_was_written_before_the_death_is_no_suspect() -> None:
+    assert poison(Suspicion(True, (3, 4), True, True, 1), [4, 5]) == 4
+    assert poison(Suspicion(True, (3, 4), True, True, 1), [3, 4]) is None
+    assert poison(Suspicion(True, (4,), True, False, 1), [4]) is None
