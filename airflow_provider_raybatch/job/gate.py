@@ -42,6 +42,7 @@ class Gate:
                 await self._changed.wait_for(lambda: not self._alone and not self._inside)
             finally:
                 self._waiting_alone -= 1
+                self._changed.notify_all()
             self._alone = True
         try:
             yield
