@@ -50,7 +50,7 @@ def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> A
     hit_of[hits.places] = np.arange(len(hits))
     of_row = hit_of[inverse]
     there = of_row >= 0
-    return Adopted(ordinals[there], keys[there], hits.part(of_row[there]))
+    return Adopted(ordinals[there], keys[there], hits.take(of_row[there]))
 
 
 def adopt(
@@ -65,24 +65,25 @@ def adopt(
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []
     for group, low, high in _groups(chunks, adopted.ordinals):
-        span = np.arange(low, high)
-        table = source.read(adopted.hits.part(span))
+        found = source.read(adopted.hits.take(np.arange(low, high))).sort_by("hit")
+        places = found["hit"].to_numpy() + low
         for chunk in group:
-            start, stop = _span(adopted.ordinals, chunk)
-            positions = adopted.ordinals[start:stop] - chunk.ordinal
-            rows = reader.read(chunk)
+            start, stop = _span(adopted.ordinals[places], chunk)
+            if start == stop:
+                continue
+            chosen = places[start:stop]
+            positions = adopted.ordinals[chosen] - chunk.ordinal
+            rows, table = reader.read(chunk), found.slice(start, stop - start)
             ids = [_row_id(rows.rows[position], id_column) for position in positions]
-            found = table.slice(start - low, stop - start)
-            payers = [adopted.hits.paid_by[file] for file in adopted.hits.file[start:stop]]
             arrays = {
-                "ordinal": pa.array(adopted.ordinals[start:stop], pa.uint64()),
-                "ok": _whole(found["ok"]),
-                "key": request_keys.to_arrow(adopted.keys[start:stop]),
+                "ordinal": pa.array(adopted.ordinals[chosen], pa.uint64()),
+                "ok": _whole(table["ok"]),
+                "key": request_keys.to_arrow(adopted.keys[chosen]),
                 "id": pa.array(ids, pa.string()),
                 "origin": pa.array([origin] * len(positions), pa.string()),
-                "paid_by": pa.array(payers, pa.string()),
-                "failure": _whole(found["failure"]).cast(parts.FAILURE),
-                "output": _output(_whole(found["output"]), job.spec.keeps_completions),
+                "paid_by": _whole(table["paid_by"]),
+                "failure": _whole(table["failure"]),
+                "output": as_output(_whole(table["output"]), job.spec.keeps_completions),
             }
             columns = rows.columns().take(pa.array(positions))
             stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
@@ -119,8 +120,8 @@ def _row_id(row: object, column: str | None) -> str | None:
     return as_text(row.get(column)) if isinstance(row, dict) and column is not None else None
 
 
-def _output(found: pa.Array, keeps_completions: bool) -> pa.Array:
-    """An output struct as this job writes it: with all completions, or the first alone."""
+def as_output(found: pa.Array, keeps_completions: bool) -> pa.Array:
+    """An output column of whichever job as another one writes it: with all completions, or the first alone."""
     kind = parts.output_type(keeps_completions)
     arrays = []
     for field in kind:

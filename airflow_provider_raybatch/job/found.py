@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,23 +18,20 @@ class Hits:
     """Where keys were found, one entry a key that was.
 
     :param places: into the keys that were asked for.
-    :param files: names of files; `file` are indices into them.
-    :param rows: row in the file.
-    :param paid_by: submission id that paid for the rows of each file.
+    :param file: which file, as the place that was asked numbers them.
+    :param row: of the file.
     """
 
     places: npt.NDArray[np.int64]
-    files: Sequence[str]
     file: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    paid_by: Sequence[str]
+    row: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def part(self, chosen: npt.NDArray[np.int64]) -> Hits:
-        """Some of them, by position."""
-        return Hits(self.places[chosen], self.files, self.file[chosen], self.rows[chosen], self.paid_by)
+    def take(self, chosen: npt.NDArray[np.int64]) -> Hits:
+        """Some of them, by position; the same one may be taken more than once."""
+        return Hits(self.places[chosen], self.file[chosen], self.row[chosen])
 
 
 class Responses(Protocol):
@@ -48,7 +44,9 @@ class Responses(Protocol):
         """
 
     def read(self, hits: Hits) -> pa.Table:
-        """What the hits are, in their order: ``ok``, ``failure`` and ``output``.
+        """What the hits are: ``hit`` (position in `hits`), ``ok``, ``failure``, ``output`` and ``paid_by``.
+
+        A hit that is not in the table is none after all: its file is gone.
 
         :raises StorageError: it can't be read.
         """

@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.parts import Part
 from airflow_provider_raybatch.job.storage import Folder
 
 _THREADS = 16
-_COLUMNS = ["ok", "failure", "output"]
+_COLUMNS = ["ok", "failure", "output", "paid_by"]
 _NONE: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
@@ -48,22 +48,19 @@ class LedgerResponses:
         )
         _, last = np.unique(place[::-1], return_index=True)
         chosen = len(place) - 1 - last
-        names, payers = [part.path for part in self._parts], [part.submission_id for part in self._parts]
-        return Hits(place[chosen], names, file[chosen], row[chosen], payers)
+        return Hits(place[chosen], file[chosen], row[chosen])
 
     def read(self, hits: Hits) -> pa.Table:
         """The outcomes of `hits`."""
-        tables, order = [], []
+        tables = []
         for number in np.unique(hits.file):
-            inside = np.flatnonzero(hits.file == number)
-            with self._folder.open(hits.files[number]) as stream:
-                table = pq.read_table(stream, columns=_COLUMNS)
-            tables.append(table.take(pa.array(hits.rows[inside])))
-            order.append(inside)
-        if not tables:
-            return pa.table({name: pa.nulls(0) for name in _COLUMNS})
-        together = pa.concat_tables(tables, promote_options="permissive")
-        return together.take(pa.array(np.argsort(np.concatenate(order))))
+            part, inside = self._parts[int(number)], np.flatnonzero(hits.file == number)
+            with self._folder.open(part.path) as stream:
+                table = pq.read_table(stream, columns=_COLUMNS).take(pa.array(hits.row[inside]))
+            payers = pc.fill_null(table["paid_by"], part.submission_id)
+            table = table.set_column(table.schema.get_field_index("paid_by"), "paid_by", payers)
+            tables.append(table.append_column("hit", pa.array(inside)))
+        return pa.concat_tables(tables, promote_options="permissive")
 
     def _look(self, part: Part, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         with self._folder.open(part.path) as stream:

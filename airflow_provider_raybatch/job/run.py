@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import ray
 
 from airflow_provider_raybatch.contract import events
@@ -79,10 +80,10 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Sum
     earlier = look_back(destination, run_folder, source.rows)
     paid = spent(spec.limits, destination, earlier.parts)
     settled = earlier.good | earlier.given_up(spec.limits.max_row_attempts)
-    chosen = plan.make(spec, int(source.rows - settled.sum()), cluster_view.view())
-    savings = find_savings(job, source, settled, None, keys_over_the_cluster)
-    items = work(source, chosen.rows_per_chunk, settled | savings.rows, savings.repetitions)
-    if items:
+    savings = find_savings(job, source, settled, store, keys_over_the_cluster)
+    left = int(np.count_nonzero(~(settled | savings.rows)))
+    chosen = plan.make(spec, left, cluster_view.view())
+    if left:
         cluster_view.wait_for(chosen, spec.limits.cluster_wait, say)
     journal.claim()
     preflight_seconds = time.time() - began
@@ -92,10 +93,13 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Sum
     if savings.notice:
         say(events.Notice(message=savings.notice))
 
-    ledger = [*earlier.parts, *savings.adopt(job, source)]
+    adopted = savings.adopt(job, source)
+    ledger = [*earlier.parts, *adopted]
+    settled |= savings.shared | add_up(destination, adopted, source.rows).good
+    items = work(source, chosen.rows_per_chunk, settled, savings.repetitions)
     ran = pipeline.Ran()
     if items:
-        left = int(source.rows - (settled | savings.rows).sum())
+        left = int(np.count_nonzero(~settled))
         say(events.Phase(phase="starting", message=chosen.sentence(left)))
         tracker = Tracker(source.rows, source.rows - left, time.time())
         budget = Budget(spec.limits, paid, chosen.replicas * chosen.gpus, time.time())

@@ -26,12 +26,14 @@ class Savings:
     """Rows that no engine needs to see.
 
     :param rows: all of them, by ordinal.
+    :param shared: of them, rows that get the answer of an equal request of this input, once it is there.
     :param found: what was found where, to be written before the engines start.
-    :param followers: rows that get the answer of an equal request of this input, once it is there.
+    :param followers: the rows of `shared` with their keys.
     :param repetitions: by ordinal, how many rows before it ask the same sampled request.
     """
 
     rows: Rows
+    shared: Rows
     found: tuple[tuple[Adopted, Responses, Origin], ...] = ()
     followers: RequestKeys | None = None
     repetitions: Mapping[int, int] = field(default_factory=dict)
@@ -91,7 +93,7 @@ def find_savings(job: Job, source: Source, settled: Rows, store: Responses | Non
     :param mapper: applies a function to groups of chunks, in their order.
     :raises StorageError: the source, a part or the store can't be read.
     """
-    nothing = Savings(np.zeros(len(settled), np.bool_))
+    nothing = Savings(np.zeros(len(settled), np.bool_), np.zeros(len(settled), np.bool_))
     if settled.all():
         return nothing
     parts_of_task = _parts_of_task(job)
@@ -113,12 +115,14 @@ def find_savings(job: Job, source: Source, settled: Rows, store: Responses | Non
         left = left.where(~np.isin(left.ordinals, adopted.ordinals))
     stands = representatives(left) if job.spec.deduplicate else np.ones(len(left.ordinals), np.bool_)
     followers = left.where(~stands)
-    rows = nothing.rows
-    for ordinals in (*(adopted.ordinals for adopted, _, _ in found), followers.ordinals):
-        rows[ordinals] = True
+    rows, shared = nothing.rows, nothing.shared
+    shared[followers.ordinals] = True
+    rows |= shared
+    for adopted, _, _ in found:
+        rows[adopted.ordinals] = True
     repeated = left.where(left.repetitions > 0)
     numbers = dict(zip(repeated.ordinals.tolist(), repeated.repetitions.tolist(), strict=True))
-    return Savings(rows, tuple(found), followers, numbers)
+    return Savings(rows, shared, tuple(found), followers, numbers)
 
 
 def _parts_of_task(job: Job) -> list[Part]:
