@@ -9,6 +9,7 @@ an older driver (a zombie that outlived its cluster) fails, whatever the clocks 
 from __future__ import annotations
 
 import datetime
+import uuid
 from typing import Literal
 
 from airflow_provider_raybatch.contract.base import ContractModel, parse
@@ -31,7 +32,11 @@ class Published(ContractModel):
 
 
 class Entry(ContractModel):
-    """One line of the journal; `published` is carried on, so that the last entry tells everything."""
+    """One line of the journal; `published` is carried on, so that the last entry tells everything.
+
+    `nonce` makes each entry unlike any other, also that of a second process with the same submission id (a
+    cluster that was lost and is still alive, and its successor).
+    """
 
     number: int
     kind: Literal["claim", "commit"]
@@ -39,6 +44,7 @@ class Entry(ContractModel):
     run_token: str
     submission_id: str
     at: str
+    nonce: str = ""
     published: Published | None = None
 
 
@@ -131,16 +137,13 @@ class Journal:
             run_token=self._submission.run_token,
             submission_id=self._submission.submission_id,
             at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            nonce=uuid.uuid4().hex,
             published=published,
         )
-        path, content = f"{JOURNAL}/{entry.number:08d}.json", entry.model_dump_json(indent=1).encode()
-        try:
-            with laid_to("destination"):
-                self._folder.create(path, content)
-        except TakenError:
-            # A store's client repeats a put whose answer was lost; then the name is taken by ourselves.
-            if self._folder.read(path) != content:
-                raise
+        with laid_to("destination"):
+            self._folder.create(
+                f"{JOURNAL}/{entry.number:08d}.json", entry.model_dump_json(indent=1).encode()
+            )
         return entry
 
     def _superseded(self, last: Entry | None) -> SupersededError:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job import patience
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -30,13 +32,13 @@ def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
         if credentials and credentials.aws_secret_access_key
         else ""
     )
-    key = (os.getpid(), bucket, known, secret)
+    key = (os.getpid(), bucket, known, secret, patience.PATIENCE)
     if key not in _STORES:
-        _STORES[key] = S3Store(bucket, **_s3_options(credentials))
+        _STORES[key] = S3Store(bucket, **_s3_options(credentials, patience.PATIENCE))
     return _STORES[key]
 
 
-def _s3_options(credentials: AwsCredentials | None) -> dict[str, Any]:
+def _s3_options(credentials: AwsCredentials | None, limits: patience.Patience) -> dict[str, Any]:
     given = credentials or AwsCredentials()
     endpoint = (
         given.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -47,11 +49,26 @@ def _s3_options(credentials: AwsCredentials | None) -> dict[str, Any]:
         or os.environ.get("AWS_DEFAULT_REGION")
         or "us-east-1"
     )
-    options: dict[str, Any] = {"region": region}
+    options: dict[str, Any] = {
+        "region": region,
+        "client_options": {
+            "connect_timeout": timedelta(seconds=limits.connect),
+            "timeout": timedelta(seconds=limits.answer),
+        },
+        "retry_config": {
+            "max_retries": limits.repeats,
+            "retry_timeout": timedelta(seconds=limits.repeat),
+            "backoff": {
+                "init_backoff": timedelta(seconds=limits.first_pause),
+                "max_backoff": timedelta(seconds=limits.longest_pause),
+                "base": 2,
+            },
+        },
+    }
     if endpoint:
         # Self-hosted stores seldom have the wildcard DNS that virtual-hosted requests need.
         options.update(endpoint=endpoint, virtual_hosted_style_request=False)
-        options["client_options"] = {"allow_http": endpoint.startswith("http://")}
+        options["client_options"]["allow_http"] = endpoint.startswith("http://")
     if given.aws_access_key_id and given.aws_secret_access_key:
         options["access_key_id"] = given.aws_access_key_id.get_secret_value()
         options["secret_access_key"] = given.aws_secret_access_key.get_secret_value()

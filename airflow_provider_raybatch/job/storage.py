@@ -3,38 +3,33 @@
 
 pyarrow's S3 file system has no conditional put, obstore has (``If-None-Match: *``). On local disks and NFS,
 link(2) fails where the name is taken, which is the same promise.
+
+A write that a killed process left half done is seen by nobody: on a disk it lies under a hidden scratch name
+beside its target, in S3 it is an upload that was never completed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from airflow_provider_raybatch.contract.location import local_path
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.object_reader import ObjectReader
-from airflow_provider_raybatch.job.s3_store import s3_store
-from airflow_provider_raybatch.job.storage_errors import TakenError, local_error, s3_error
+from airflow_provider_raybatch.job.file_entry import Entry
+from airflow_provider_raybatch.job.s3_folder import S3Folder
+from airflow_provider_raybatch.job.storage_errors import TakenError, local_error
 
-if TYPE_CHECKING:
-    from obstore.store import S3Store
+__all__ = ["Entry", "Folder", "LocalFolder", "S3Folder", "folder"]
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One file of a listing. `path` is relative to the folder; `version` changes when the content does."""
-
-    path: str
-    size: int
-    version: str
+_SCRATCH = ".raybatch-"
 
 
 class Folder(Protocol):
@@ -68,12 +63,20 @@ class Folder(Protocol):
     def create(self, path: str, content: bytes) -> None:
         """Write a file unless the name is taken.
 
+        :param content: unlike anybody else's. A store may do a call whose answer gets lost; the repeated
+            call then finds the name taken, and only the content tells by whom.
         :raises TakenError: it is.
         :raises StorageError: it can't.
         """
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; missing ones are no error."""
+        """Delete files; missing ones are no error. :raises StorageError: it can't."""
+
+    def abandoned(self, age: float) -> Sequence[str]:
+        """Files below that a writer left half written and nobody touched for `age` seconds.
+
+        Listings leave them out. In S3 there are none: a bucket's lifecycle rule ends unfinished uploads.
+        """
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,22 @@ class LocalFolder:
         return Path(self.root, path) if path else Path(self.root)
 
     def list(self, prefix: str = "") -> list[Entry]:
-        """See :class:`Folder`. Unfinished writes of this class (dot files) are left out."""
+        """See :class:`Folder`."""
         start = self._path(prefix)
-        if start.is_file():
-            return [self._entry(start)]
-        found = []
-        for folder, _, names in os.walk(start):
-            for name in names:
-                # A dangling link, or gone since the folder was read.
-                with contextlib.suppress(FileNotFoundError):
-                    if not name.startswith(".raybatch-"):
-                        found.append(self._entry(Path(folder, name)))
+        try:
+            found = [self._entry(start)] if start.is_file() else self._entries(start)
+        except OSError as error:
+            raise local_error("list", start, error) from error
         return sorted(found, key=lambda entry: entry.path)
+
+    def _entries(self, start: Path) -> Sequence[Entry]:
+        found = []
+        for path in _files(start):
+            # A dangling link, or gone since the folder was read.
+            with contextlib.suppress(FileNotFoundError):
+                if not path.name.startswith(_SCRATCH):
+                    found.append(self._entry(path))
+        return found
 
     def _entry(self, path: Path) -> Entry:
         stat = path.stat()
@@ -142,7 +149,7 @@ class LocalFolder:
 
     def _put(self, path: str, content: bytes, exclusive: bool) -> None:
         target = self._path(path)
-        scratch = target.parent / f".raybatch-{uuid.uuid4().hex}"
+        scratch = target.parent / f"{_SCRATCH}{uuid.uuid4().hex}"
         try:
             self._make_folder(target.parent)
             try:
@@ -171,130 +178,46 @@ class LocalFolder:
         try:
             os.link(scratch, target)
         except FileExistsError as error:
-            raise TakenError(f"destination: {target} exists already.") from error
+            # NFS repeats a link(2) whose answer was lost; that the scratch file has two names tells.
+            if scratch.stat().st_nlink != 2:
+                raise TakenError(f"destination: {target} exists already.") from error
 
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
         for path in paths:
             full = self._path(path)
-            if full.is_dir():
-                shutil.rmtree(full, ignore_errors=True)
-            else:
-                full.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class S3Folder:
-    """A prefix of a bucket, reached through obstore.
-
-    :param credentials: ``None`` means the cluster's own identity (environment, profile, instance role).
-    """
-
-    bucket: str
-    prefix: str
-    credentials: AwsCredentials | None = None
-
-    @property
-    def uri(self) -> str:
-        """``s3://bucket/prefix``."""
-        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
-
-    def _store(self) -> S3Store:
-        return s3_store(self.bucket, self.credentials)
-
-    def _key(self, path: str) -> str:
-        return "/".join(part for part in (self.prefix, path) if part)
-
-    def _relative(self, key: str) -> str:
-        return key[len(self.prefix) + 1 :] if self.prefix else key
-
-    def list(self, prefix: str = "") -> list[Entry]:
-        """See :class:`Folder`."""
-        import obstore
-
-        key = self._key(prefix)
-        try:
-            found = [meta for chunk in obstore.list(self._store(), prefix=key or None) for meta in chunk]
-        except Exception as error:
-            raise s3_error("list", f"s3://{self.bucket}/{key}", error) from error
-        entries = [
-            Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or "")) for meta in found
-        ]
-        if not entries and key and (single := self.head(prefix)):
-            entries = [single]
-        return sorted(entries, key=lambda entry: entry.path)
-
-    def head(self, path: str) -> Entry | None:
-        """See :class:`Folder`."""
-        import obstore
-
-        key = self._key(path)
-        if not key:
-            return None  # the bucket itself is no file
-        try:
-            meta = obstore.head(self._store(), key)
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            raise s3_error("read", f"s3://{self.bucket}/{key}", error) from error
-        return Entry(path, meta["size"], str(meta["e_tag"] or ""))
-
-    def read(self, path: str) -> bytes:
-        """See :class:`Folder`."""
-        import obstore
-
-        key = self._key(path)
-        try:
-            return bytes(obstore.get(self._store(), key).bytes())
-        except Exception as error:
-            raise s3_error("read", f"s3://{self.bucket}/{key}", error) from error
-
-    def open(self, path: str) -> BinaryIO:
-        """See :class:`Folder`."""
-        import obstore
-
-        key = self._key(path)
-        try:
-            reader = obstore.open_reader(self._store(), key, buffer_size=8 * 1024 * 1024)
-        except Exception as error:
-            raise s3_error("read", f"s3://{self.bucket}/{key}", error) from error
-        return io.BufferedReader(ObjectReader(reader))
-
-    def write(self, path: str, content: bytes) -> None:
-        """See :class:`Folder`."""
-        self._put(path, content, "overwrite")
-
-    def create(self, path: str, content: bytes) -> None:
-        """See :class:`Folder`."""
-        self._put(path, content, "create")
-
-    def _put(self, path: str, content: bytes, mode: Any) -> None:
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
-        key = self._key(path)
-        try:
-            # A conditional put must be one request: a multipart upload has no If-None-Match on its start.
-            obstore.put(
-                self._store(), key, content, mode=mode, use_multipart=False if mode == "create" else None
-            )
-        except AlreadyExistsError as error:
-            raise TakenError(f"destination: s3://{self.bucket}/{key} exists already.") from error
-        except Exception as error:
-            raise s3_error("write", f"s3://{self.bucket}/{key}", error) from error
-
-    def delete(self, paths: Iterable[str]) -> None:
-        """See :class:`Folder`."""
-        import obstore
-
-        keys = [self._key(path) for path in paths]
-        if keys:
             try:
-                obstore.delete(self._store(), keys)
-            except FileNotFoundError:
-                return
-            except Exception as error:
-                raise s3_error("delete", f"s3://{self.bucket}/{keys[0]}", error) from error
+                if full.is_dir():
+                    shutil.rmtree(full)
+                else:
+                    full.unlink(missing_ok=True)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise local_error("delete", full, error) from error
+
+    def abandoned(self, age: float) -> Sequence[str]:
+        """See :class:`Folder`."""
+        latest, found = time.time() - age, []
+        try:
+            for path in _files(Path(self.root)):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.name.startswith(_SCRATCH) and path.stat().st_mtime < latest:
+                        found.append(path.relative_to(self.root).as_posix())
+        except OSError as error:
+            raise local_error("list", Path(self.root), error) from error
+        return sorted(found)
+
+
+def _files(start: Path) -> Iterator[Path]:
+    """All files below a folder; none if it is missing, but an error if it can't be read."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    for folder, _, names in os.walk(start, onerror=refuse):
+        yield from (Path(folder, name) for name in names)
 
 
 def folder(uri: str, credentials: AwsCredentials | None = None) -> Folder:

@@ -12,6 +12,10 @@ from pathlib import Path
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_IDENTITY = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
+_PASSING = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
+"""Refusals (4xx) after which S3 itself asks for the call again."""
 _STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*\w)")
 
 
@@ -23,6 +27,10 @@ class StorageError(RaybatchError):
 
 class TakenError(StorageError):
     """The name exists already, so it was not created."""
+
+
+class ConflictError(Exception):
+    """The store refused a call because of another one under way; it may be made again."""
 
 
 @contextlib.contextmanager
@@ -44,6 +52,10 @@ def local_error(verb: str, path: Path, error: OSError) -> StorageError:
     wrong = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
     lasting = isinstance(error, wrong) or error.errno == errno.EROFS
     text = f"{path}: can't {verb} it ({error.strerror or error})"
+    if error.errno in _FULL:
+        return StorageError(
+            f"{text}; make room there: a retry of the task goes on with the rows that are finished."
+        )
     if not lasting:
         return StorageError(f"{text}.")
     return StorageError(
@@ -52,12 +64,36 @@ def local_error(verb: str, path: Path, error: OSError) -> StorageError:
     )
 
 
-def s3_error(verb: str, uri: str, error: Exception) -> StorageError:
-    """What an error of obstore means; told by its text where its class says little."""
+def may_heal(error: Exception) -> bool:
+    """Whether the same call of obstore may go well if it is made again."""
     from obstore import exceptions
 
     text = str(error)
-    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
+    if isinstance(error, FileNotFoundError):
+        # An upload of several parts that was completed by a call whose answer was lost is known no more.
+        return "NoSuchUpload" in text or "uploadId=" in text
+    if not isinstance(error, (exceptions.GenericError, exceptions.AlreadyExistsError, ConflictError)):
+        return False
+    refused = _STATUS.search(text)
+    said = _CODE.search(text)
+    if said and said.group(1) in _PASSING:
+        return True
+    if any(mark in text for mark in _NO_IDENTITY) or "Received redirect" in text:
+        return False
+    return not (
+        refused and refused.group(1).startswith("4") and not refused.group(1).startswith(("408", "429"))
+    )
+
+
+def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> StorageError:
+    """What an error of obstore means; told by its text where its class says little.
+
+    :param tried: for how many seconds.
+    """
+    from obstore import exceptions
+
+    text = str(error)
+    if (isinstance(error, FileNotFoundError) and not may_heal(error)) or "NoSuchBucket" in text:
         missing_bucket = "the bucket does not exist; check its name"
         what = missing_bucket if "NoSuchBucket" in text else "there is no such object"
         return StorageError(f"{uri}: can't {verb} it, {what}.", FailureClass.USER_ERROR)
@@ -74,13 +110,18 @@ def s3_error(verb: str, uri: str, error: Exception) -> StorageError:
             "or the cluster's role.",
             FailureClass.USER_ERROR,
         )
-    if any(mark in text for mark in ("/latest/api/token", "/latest/meta-data", "169.254.169.254")):
+    if any(mark in text for mark in _NO_IDENTITY):
         return StorageError(
             f"{uri}: can't {verb} it, the cluster has no AWS credentials; set aws_conn_id or give its nodes "
             "a role.",
             FailureClass.USER_ERROR,
         )
-    return StorageError(f"{uri}: can't {verb} it ({_answer(text)}).")
+    if not tried:
+        return StorageError(f"{uri}: can't {verb} it ({_answer(text)}).")
+    return StorageError(
+        f"{uri}: can't {verb} it ({_answer(text)}), tried for {round(tried)} s; check that the store is up "
+        "and can be reached from the cluster: a retry of the task goes on with the rows that are finished."
+    )
 
 
 def _answer(text: str) -> str:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_raybatch.job import patience
 from airflow_provider_raybatch.job.storage import Folder, LocalFolder, S3Folder
 
+from ...faulty_s3 import FaultyS3, faulty
 from ...s3_server import S3Server, serving
 
 
@@ -26,6 +28,21 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return LocalFolder(str(tmp_path_factory.mktemp("folder") / "out"))
     server = request.getfixturevalue("s3_server")
     return S3Folder(server.new_bucket(), "a/out", server.credentials)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
+    """S3 is waited for in the same way, but a hundred times shorter."""
+    short = patience.Patience(connect=1, answer=0.5, repeat=2, whole=4, first_pause=0.01, longest_pause=0.1)
+    monkeypatch.setattr(patience, "PATIENCE", short)
+    return short
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server, impatient: patience.Patience) -> Iterator[FaultyS3]:
+    """A proxy before the S3 server, still without faults."""
+    with faulty(s3_server) as proxy:
+        yield proxy
 
 
 @pytest.fixture

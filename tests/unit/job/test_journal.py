@@ -11,9 +11,10 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.journal import JOURNAL, Journal, SupersededError
-from airflow_provider_raybatch.job.storage import Folder
-from airflow_provider_raybatch.job.storage_errors import TakenError
+from airflow_provider_raybatch.job.storage import Folder, S3Folder
 
+from ...faulty_s3 import Fault, FaultyS3, first
+from ...s3_server import S3Server
 from ..specs import TASK, submitted
 from .publishing import part, publish
 
@@ -156,31 +157,33 @@ def test_claims_at_the_same_time_all_get_their_turn_and_the_last_one_holds(folde
     assert holders == [last.submission_id]
 
 
-class LostAnswer:
-    """A folder whose first creation is done, but answered as taken: what a client's repeated put sees."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self.lost = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._folder, name)
-
-    def create(self, path: str, content: bytes) -> None:
-        self._folder.create(path, content)
-        if not self.lost:
-            self.lost += 1
-            raise TakenError(f"destination: {path} exists already.")
-
-
-def test_a_creation_whose_answer_was_lost_counts_once(folder: Folder) -> None:
-    place = LostAnswer(folder)
-    mine = Journal(place, submitted().submission, take_over=False)
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.LOST_SILENT, Fault.CONFLICT, Fault.CUT_REQUEST])
+def test_creations_whose_answers_were_lost_count_once(
+    s3_server: S3Server, proxy: FaultyS3, fault: Fault
+) -> None:
+    bucket = s3_server.new_bucket()
+    mine = journal(S3Folder(bucket, "out", proxy.api.credentials))
+    proxy.choose = first(fault, method="PUT")
     mine.claim()
-    assert place.lost == 1
     mine.check()
+    proxy.choose = first(fault, method="PUT")
     mine.commit("manifests/x.json")
-    assert len(entries(folder)) == 2
+    assert proxy.faults == {fault: 2}
+    assert len(entries(S3Folder(bucket, "out", s3_server.credentials))) == 2
+
+
+def test_two_processes_of_one_submission_id_are_two(folder: Folder) -> None:
+    # A cluster that its client lost, but which lives, and the next one: both run submission 0.
+    first_process, second_process = journal(folder), journal(folder)
+    first_process.claim()
+    first_entry = first_process.last()
+    second_process.claim()
+    second_entry = second_process.last()
+    assert first_entry is not None
+    assert second_entry is not None
+    assert first_entry.nonce != second_entry.nonce
+    with pytest.raises(SupersededError):
+        first_process.commit("manifests/first.json")
 
 
 def test_a_commit_needs_a_claim(folder: Folder) -> None:

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.patience import Patience
 from airflow_provider_raybatch.job.storage import (
     Folder,
     LocalFolder,
@@ -247,7 +248,7 @@ class TestS3:
                 place.list()
         assert caught.value.failure_class is FailureClass.USER_ERROR
 
-    def test_an_endpoint_where_nobody_answers_may_heal(self) -> None:
+    def test_an_endpoint_where_nobody_answers_may_heal(self, impatient: Patience) -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             credentials = AwsCredentials(
@@ -255,7 +256,9 @@ class TestS3:
                 aws_secret_access_key=SecretStr("secret"),
                 endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}",
             )
-            with pytest.raises(StorageError, match=r"s3://bucket/out: can't list it \(") as caught:
+            with pytest.raises(
+                StorageError, match=r"s3://bucket/out: can't list it \(.*check that the store is"
+            ) as caught:
                 S3Folder("bucket", "out", credentials).list()
         assert caught.value.failure_class is FailureClass.STORAGE
 
