@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from airflow_provider_raybatch.contract.base import ContractModel, parse
@@ -22,6 +23,7 @@ from airflow_provider_raybatch.job.storage_errors import TakenError, laid_to
 JOURNAL = "_raybatch/journal"
 """Its folder, relative to the destination."""
 _RACES = 20
+_READERS = 16
 
 
 class Published(ContractModel):
@@ -66,8 +68,16 @@ class Journal:
     def last(self) -> Entry | None:
         """The newest entry."""
         with laid_to("destination"):
-            entries = [entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json")]
-            return parse(Entry, self._folder.read(max(entries))) if entries else None
+            paths = self._paths()
+            return parse(Entry, self._folder.read(paths[-1])) if paths else None
+
+    def history(self) -> list[Entry]:
+        """All entries, oldest first."""
+        with laid_to("destination"), ThreadPoolExecutor(_READERS) as pool:
+            return [parse(Entry, content) for content in pool.map(self._folder.read, self._paths())]
+
+    def _paths(self) -> list[str]:
+        return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))
 
     def committed(self) -> BatchManifest | None:
         """The published dataset, if this very run made it: then there is nothing left to do."""

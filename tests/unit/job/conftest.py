@@ -33,7 +33,17 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
     """S3 is waited for in the same way, but a hundred times shorter."""
-    short = patience.Patience(connect=1, answer=0.5, repeat=2, whole=4, first_pause=0.01, longest_pause=0.1)
+    short = patience.Patience(connect=1, answer=0.3, repeat=2, whole=4, first_pause=0.01, longest_pause=0.1)
+    monkeypatch.setattr(patience, "PATIENCE", short)
+    return short
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
+    """S3 is given up soon."""
+    short = patience.Patience(
+        connect=1, answer=0.1, repeat=0.2, whole=0.3, first_pause=0.01, longest_pause=0.05
+    )
     monkeypatch.setattr(patience, "PATIENCE", short)
     return short
 
@@ -41,7 +51,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
 @pytest.fixture
 def proxy(s3_server: S3Server, impatient: patience.Patience) -> Iterator[FaultyS3]:
     """A proxy before the S3 server, still without faults."""
-    with faulty(s3_server) as proxy:
+    with faulty(s3_server, slow=0.1) as proxy:
         yield proxy
 
 

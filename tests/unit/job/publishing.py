@@ -74,6 +74,13 @@ def publish(
     return commit(whole, folder, journal, parts, rows, told or Report(), schema or pa.schema([]))
 
 
+def commit_only(
+    folder: Folder, journal: Journal, parts: Sequence[Part], rows: int, spec: BatchInferenceSpec
+) -> BatchManifest:
+    """Commit for a journal that has claimed."""
+    return commit(spec, folder, journal, parts, rows, Report(), pa.schema([]))
+
+
 def publish_rows(folder: Folder, rows: Sequence[dict[str, Any]] | None, token: str = "token") -> Any:
     """A dataset of `rows`; ``None`` only claims the folder."""
     if rows is None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -19,14 +20,19 @@ from airflow_provider_raybatch.job.storage_errors import StorageError, TakenErro
 from ...faulty_s3 import OF_ANY_CALL, Fault, FaultyS3, after, by_seed, first
 from ...s3_server import S3Server
 
-LARGE = bytes(range(256)) * 4 * 1024 * 11
-"""Three parts of an upload."""
+LARGE = bytes(range(256)) * 4 * 1024 * 6
+"""Two parts of an upload."""
+
+
+@pytest.fixture(scope="module")
+def bucket(s3_server: S3Server) -> str:
+    return s3_server.new_bucket()
 
 
 @pytest.fixture
-def healthy(s3_server: S3Server) -> S3Folder:
+def healthy(s3_server: S3Server, bucket: str) -> S3Folder:
     """A folder with some files, reached without the proxy."""
-    place = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
+    place = S3Folder(bucket, f"out/{uuid.uuid4().hex}", s3_server.credentials)
     place.write("known", b"known")
     place.write("large", LARGE)
     return place
@@ -81,7 +87,7 @@ def test_parquet_reads_through_faults(place: S3Folder, proxy: FaultyS3) -> None:
     buffer = io.BytesIO()
     pq.write_table(pa.table({"x": list(range(5000))}), buffer, row_group_size=500)
     place.write("x.parquet", buffer.getvalue())
-    proxy.choose = by_seed(1, 0.3)
+    proxy.choose = by_seed(1, 0.2)
     with place.open("x.parquet") as stream:
         assert pq.read_table(stream)["x"].to_pylist() == list(range(5000))
 
@@ -113,18 +119,14 @@ class TestCreate:
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("fault", [Fault.ERROR_503, Fault.SILENT, Fault.CUT_REQUEST])
 def test_a_store_that_is_down_is_one_sentence(
-    place: S3Folder, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch, operation: str, fault: Fault
+    place: S3Folder, proxy: FaultyS3, brief: patience.Patience, operation: str, fault: Fault
 ) -> None:
-    short = patience.Patience(
-        connect=1, answer=0.1, repeat=0.2, whole=0.3, first_pause=0.01, longest_pause=0.05
-    )
-    monkeypatch.setattr(patience, "PATIENCE", short)
     proxy.choose = after(0, fault)
     with pytest.raises(StorageError) as caught:
         OPERATIONS[operation][0](place)
     assert caught.value.failure_class is FailureClass.STORAGE
     text = str(caught.value)
-    assert text.startswith(f"s3://{place.bucket}/out")
+    assert text.startswith(place.uri)
     assert text.endswith(
         "; check that the store is up and can be reached from the cluster: a retry of the task goes on with "
         "the rows that are finished."

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole job's way through a store that fails: claim, parts, publish, commit, and a reader who never sleeps."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.job import parts
+from airflow_provider_raybatch.job.journal import Journal
+from airflow_provider_raybatch.job.patience import Patience
+from airflow_provider_raybatch.job.storage import Folder, S3Folder
+from airflow_provider_raybatch.job.storage_errors import StorageError
+
+from ...faulty_s3 import Fault, FaultyS3, after, by_seed
+from ...s3_server import S3Server
+from ..specs import submitted
+from .publishing import commit_only, part, rows_of
+
+ROWS = 12
+RUN = "_raybatch/parts/task/run"
+
+
+def attempt(folder: Folder, number: int) -> BatchManifest:
+    """What a submission does, without an engine."""
+    spec = submitted(number, destination={"uri": folder.uri, "rows_per_part": 5})
+    journal = Journal(folder, spec.submission, take_over=False)
+    if (known := journal.committed()) is not None:
+        return known
+    earlier, done = parts.scan(folder, RUN)
+    journal.claim()
+    written = [
+        part(folder, [{"id": first}, {"id": first + 1}, {"id": first + 2}], first=first, submission=number)
+        for first in range(0, ROWS, 3)
+        if first not in done
+    ]
+    return commit_only(folder, journal, [*earlier, *written], ROWS, spec)
+
+
+def published(folder: Folder) -> BatchManifest | None:
+    """What a reader finds, all its files read and compared with the manifest."""
+    last = Journal(folder, submitted().submission, take_over=False).last()
+    if last is None or last.published is None:
+        return None
+    manifest = parse(BatchManifest, folder.read(last.published.manifest))
+    assert [row["id"] for row in rows_of(folder, manifest)] == list(range(ROWS))
+    return manifest
+
+
+@contextlib.contextmanager
+def reading(folder: Folder) -> Iterator[None]:
+    """Somebody reads the dataset all the time, and finds nothing or all of it."""
+    over, wrong = threading.Event(), []
+
+    def read() -> None:
+        while not over.wait(0.02):
+            try:
+                published(folder)
+            except BaseException as error:  # whatever it is, the test has to fail with it
+                wrong.append(error)
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reader.join()
+    assert wrong == []
+
+
+@pytest.fixture
+def healthy(s3_server: S3Server) -> S3Folder:
+    return S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
+
+
+@pytest.mark.parametrize(("share", "seeds"), [(0.05, range(8)), (0.3, range(3))])
+def test_a_store_that_fails_often_costs_time_only(
+    healthy: S3Folder, proxy: FaultyS3, share: float, seeds: range
+) -> None:
+    for seed in seeds:
+        place = S3Folder(healthy.bucket, f"out{seed}", proxy.api.credentials)
+        direct = S3Folder(healthy.bucket, f"out{seed}", healthy.credentials)
+        proxy.choose = by_seed(seed, share)
+        with reading(direct):
+            manifest = attempt(place, 0)
+        assert published(direct) == manifest
+    assert sum(proxy.faults.values()) >= len(seeds)
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_500, Fault.LOST, Fault.CUT_REQUEST])
+def test_a_store_that_goes_down_at_any_call_leaves_all_or_nothing(
+    healthy: S3Folder, proxy: FaultyS3, brief: Patience, fault: Fault
+) -> None:
+    attempt(S3Folder(healthy.bucket, "whole", proxy.api.credentials), 0)
+    calls, failed = len(proxy.calls), 0
+    for number in range(0, calls, 2):
+        place = S3Folder(healthy.bucket, f"out{number}", proxy.api.credentials)
+        direct = S3Folder(healthy.bucket, f"out{number}", healthy.credentials)
+        proxy.choose = after(len(proxy.calls) + number, fault)
+        with reading(direct):
+            with contextlib.suppress(StorageError):
+                attempt(place, 0)
+                raise AssertionError("the store was down")
+            failed += 1
+            before = published(direct)
+            retried = attempt(direct, 1)
+        assert published(direct) == retried
+        assert before is None or before == retried
+    assert failed == len(range(0, calls, 2))
+
+
+def test_the_end_of_a_store_is_one_sentence(healthy: S3Folder, proxy: FaultyS3, brief: Patience) -> None:
+    proxy.choose = after(4, Fault.ERROR_503)
+    with pytest.raises(
+        StorageError, match=r"SlowDown.*the store is up.*a retry of the task goes on"
+    ) as caught:
+        attempt(S3Folder(healthy.bucket, "out", proxy.api.credentials), 0)
+    assert caught.value.failure_class is FailureClass.STORAGE
