@@ -21,7 +21,12 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+from airflow_provider_raybatch.job.patience import Patience
+
 from .s3_server import S3Server
+
+BRIEF = Patience(connect=1, answer=0.1, repeat=0.1, whole=0.2, first_pause=0.01, longest_pause=0.05)
+"""For stores that are down for good."""
 
 
 class Fault(Enum):

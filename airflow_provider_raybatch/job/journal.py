@@ -81,10 +81,13 @@ class Journal:
 
     def committed(self) -> BatchManifest | None:
         """The published dataset, if this very run made it: then there is nothing left to do."""
-        last = self.last()
+        return self._own(self.last())
+
+    def _own(self, last: Entry | None) -> BatchManifest | None:
         if last is None or last.published is None or last.published.run_token != self._submission.run_token:
             return None
-        return parse(BatchManifest, self._folder.read(last.published.manifest))
+        with laid_to("destination"):
+            return parse(BatchManifest, self._folder.read(last.published.manifest))
 
     def check_owner(self) -> Entry | None:
         """The newest entry, if the destination is this task's to claim.
@@ -99,19 +102,23 @@ class Journal:
             )
         return last
 
-    def claim(self) -> None:
+    def claim(self) -> BatchManifest | None:
         """Take the destination for this submission.
 
+        :returns: ``None``; or the dataset, if another submission of this very run has published it since
+            :meth:`committed` was asked. Then there is nothing left to do, and nothing was claimed.
         :raises PreflightError: it belongs to another task and may not be taken over.
         :raises StorageError: it can't be written.
         """
         for _ in range(_RACES):
             last = self.check_owner()
+            if (done := self._own(last)) is not None:
+                return done
             try:
                 self._mine = self._append("claim", last, last.published if last else None)
             except TakenError:
                 continue
-            return
+            return None
         raise PreflightError(
             f"destination: {self._folder.uri} is being claimed by many jobs at once; give each its own "
             "folder."

@@ -57,6 +57,8 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Sum
     journal = Journal(destination, submission, spec.destination.on_owned_by_other == "take_over")
     committed = journal.committed()
     if committed is not None:
+        # The earlier submission may have failed between the journal and this copy.
+        destination.write("manifest.json", committed.model_dump_json(by_alias=True, indent=1).encode())
         return committed.summary(), True
     journal.check_owner()
     source = look_at_source(spec, known.aws)
@@ -85,7 +87,8 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Sum
     chosen = plan.make(spec, left, cluster_view.view())
     if left:
         cluster_view.wait_for(chosen, spec.limits.cluster_wait, say)
-    journal.claim()
+    if (committed := journal.claim()) is not None:
+        return committed.summary(), True
     preflight_seconds = time.time() - began
     if earlier.rows:
         done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.job import patience
 from airflow_provider_raybatch.job.storage import Folder, LocalFolder, S3Folder
 
-from ...faulty_s3 import FaultyS3, faulty
+from ...faulty_s3 import BRIEF, FaultyS3, faulty
 from ...s3_server import S3Server, serving
 
 
@@ -33,7 +33,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
     """S3 is waited for in the same way, but a hundred times shorter."""
-    short = patience.Patience(connect=1, answer=0.3, repeat=2, whole=4, first_pause=0.01, longest_pause=0.1)
+    short = patience.Patience(connect=1, answer=0.3, repeat=5, whole=20, first_pause=0.01, longest_pause=0.1)
     monkeypatch.setattr(patience, "PATIENCE", short)
     return short
 
@@ -41,11 +41,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
     """S3 is given up soon."""
-    short = patience.Patience(
-        connect=1, answer=0.1, repeat=0.2, whole=0.3, first_pause=0.01, longest_pause=0.05
-    )
-    monkeypatch.setattr(patience, "PATIENCE", short)
-    return short
+    monkeypatch.setattr(patience, "PATIENCE", BRIEF)
+    return BRIEF
 
 
 @pytest.fixture

@@ -83,6 +83,12 @@ def test_the_last_call_of_a_large_upload_may_be_lost(place: S3Folder, proxy: Fau
     assert place.read("x") == LARGE
 
 
+def test_no_call_takes_longer_than_the_documentation_says() -> None:
+    limits = patience.Patience()
+    assert limits.whole + limits.repeat + limits.answer == 300
+    assert limits.connect <= limits.answer <= limits.repeat <= limits.whole
+
+
 def test_parquet_reads_through_faults(place: S3Folder, proxy: FaultyS3) -> None:
     buffer = io.BytesIO()
     pq.write_table(pa.table({"x": list(range(5000))}), buffer, row_group_size=500)

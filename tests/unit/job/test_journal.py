@@ -50,6 +50,18 @@ def test_a_second_submission_of_the_same_run_finds_what_the_first_committed(fold
     assert journal(folder, 1, token="cleared").committed() is None
 
 
+def test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again(
+    folder: Folder,
+) -> None:
+    late = journal(folder, 1)
+    assert late.committed() is None
+    manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+    before = entries(folder)
+    assert late.claim() == manifest
+    assert entries(folder) == before
+    assert journal(folder, 1, token="cleared").claim() is None
+
+
 def test_the_dataset_stays_published_while_a_new_run_claims(folder: Folder) -> None:
     manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
     journal(folder, 1, token="cleared").claim()
@@ -115,10 +127,11 @@ class TestZombie:
     def test_of_two_that_commit_at_the_same_time_one_wins(self, folder: Folder) -> None:
         # Both believe to hold the last claim, as when one claimed in between two steps of the other.
         for round_number in range(5):
-            first = journal(folder, 2 * round_number)
+            token = f"token {round_number}"
+            first = journal(folder, 2 * round_number, token=token)
             first.claim()
             claim = first.last()
-            contenders = [first, journal(folder, 2 * round_number + 1)]
+            contenders = [first, journal(folder, 2 * round_number + 1, token=token)]
             contenders[1]._mine = claim
             gate = threading.Barrier(2)
 

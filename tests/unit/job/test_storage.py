@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import socket
 import threading
@@ -174,6 +176,44 @@ class TestLocal:
             place.create("x", b"")
         assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
+    def test_a_link_whose_answer_was_lost_is_ours(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        link = os.link
+
+        def link_twice(source: Path, target: Path) -> None:
+            link(source, target)
+            link(source, target)
+
+        monkeypatch.setattr(os, "link", link_twice)
+        place = LocalFolder(str(tmp_path))
+        place.create("x", b"mine")
+        with pytest.raises(TakenError):
+            place.create("x", b"mine")
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+    @pytest.mark.parametrize("operation", ["list", "abandoned"])
+    def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+    ) -> None:
+        (tmp_path / "journal").mkdir()
+        scandir = os.scandir
+
+        def failing(path: str) -> Any:
+            if str(path).endswith("journal"):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", failing)
+        place = LocalFolder(str(tmp_path))
+        with pytest.raises(StorageError, match=r"can't list it \(Stale file handle\)") as caught:
+            place.list() if operation == "list" else place.abandoned(0)
+        assert caught.value.failure_class is FailureClass.STORAGE
+
+    def test_what_cannot_be_deleted_is_named(self) -> None:
+        with pytest.raises(StorageError, match=r"^/proc/self/status: can't delete it \("):
+            LocalFolder("/proc/self").delete(["status"])
+
     @pytest.mark.parametrize(
         ("uri", "root"),
         [
@@ -248,7 +288,7 @@ class TestS3:
                 place.list()
         assert caught.value.failure_class is FailureClass.USER_ERROR
 
-    def test_an_endpoint_where_nobody_answers_may_heal(self, impatient: Patience) -> None:
+    def test_an_endpoint_where_nobody_answers_may_heal(self, brief: Patience) -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             credentials = AwsCredentials(
