@@ -20,7 +20,7 @@ from ...s3_server import S3Server
 from ..specs import submitted
 from .test_faulty_cycles import ROWS, published
 
-ROUNDS = 8
+ROUNDS = 6
 
 _RACER = f"""
 import json, random, sys, time
