@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators raise: the job's failure class, told to Airflow as "retry" or "fail at once"."""
+"""What the operators raise: the job's failure class, told to Airflow as a kind of exception.
+
+The kinds are what rules of a retry policy match; :mod:`airflow_provider_raybatch.retries` has a ready one.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,14 @@ class RayBatchException(AirflowException):
         self.failure_class = failure_class
 
 
+class RayBatchLostException(RayBatchException):
+    """What the job ran on went away, a node or the head: the next attempt may go on at once."""
+
+
+class RayBatchUnavailableException(RayBatchException):
+    """Something outside the job gives no answer, the cluster or a store: the next attempt had better wait."""
+
+
 class RayBatchFailException(RayBatchException, AirflowFailException):
     """A job did not deliver, and no retry would change that: Airflow fails the task at once."""
 
@@ -31,10 +42,24 @@ class RayConnectionError(RayBatchFailException):
     """An Airflow connection can't be used; the message names the connection and the field."""
 
 
+_KINDS: dict[FailureClass, type[RayBatchException]] = {
+    FailureClass.NODE_LOST: RayBatchLostException,
+    FailureClass.CLUSTER_LOST: RayBatchLostException,
+    FailureClass.CLUSTER_UNREACHABLE: RayBatchUnavailableException,
+    FailureClass.STORAGE: RayBatchUnavailableException,
+}
+
+
+def exception_kind(failure_class: FailureClass) -> type[RayBatchException]:
+    """The kind of exception that a failure class ends as."""
+    if not failure_class.retryable:
+        return RayBatchFailException
+    return _KINDS.get(failure_class, RayBatchException)
+
+
 def airflow_exception(failure_class: FailureClass, message: str) -> RayBatchException:
     """The exception for a failure: the class alone decides whether Airflow retries."""
-    kind = RayBatchException if failure_class.retryable else RayBatchFailException
-    return kind(message, failure_class)
+    return exception_kind(failure_class)(message, failure_class)
 
 
 def from_raybatch_error(error: RaybatchError) -> RayBatchException:

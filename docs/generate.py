@@ -60,6 +60,7 @@ The dataset has all columns of the input, then the output columns, each with `ou
 | `cached_tokens` | int64 | of these, taken from the prefix cache |
 | `output_tokens` | int64 | generated tokens, over all completions |
 | `completions` | list of struct | all of them: `text`, `finish_reason`, `output_tokens`; if asked for |
+| `reused_from` | string | the run that paid for the response, null where this one did; with `reuse` |
 
 `completions` is there with `n` > 1, and with `sampling_column`, which may hold one.
 

@@ -162,13 +162,19 @@ class BatchManifest(ContractModel):
             format=self.format,
             rows=self.counts.ok,
             errors=self.counts.error,
+            resumed=self.counts.resumed,
+            reused=self.counts.reused,
+            duplicates=self.counts.duplicates,
             tokens=self.tokens,
             output_tokens_per_second=self.timing.output_tokens_per_second,
         )
 
 
 class Summary(ContractModel):
-    """A manifest in a few lines: travels in the job's last event."""
+    """A manifest in a few lines: travels in the job's last event.
+
+    :param rows: good rows; `resumed`, `reused` and `duplicates` are of them, as in :class:`Counts`.
+    """
 
     uri: str
     manifest_uri: str
@@ -176,5 +182,8 @@ class Summary(ContractModel):
     format: OutputFormat
     rows: int
     errors: int
+    resumed: int = 0
+    reused: int = 0
+    duplicates: int = 0
     tokens: Tokens
     output_tokens_per_second: float = 0.0

@@ -222,6 +222,8 @@ class ReuseSpec(ContractModel):
     @classmethod
     def _known_scheme(cls, uri: str) -> str:
         check_location(uri, DESTINATION_SCHEMES)
+        if WILDCARDS & set(uri):
+            raise ValueError(f"{uri!r} has a wildcard; name one folder")
         return uri.rstrip("/") or "/"
 
 
@@ -290,6 +292,22 @@ class BatchInferenceSpec(ContractModel):
                 raise ValueError(
                     f"destination: {destination!r} lies inside the source {path!r}, so the next run would "
                     "read its own output; choose a folder outside"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _reuse_lies_apart(self) -> BatchInferenceSpec:
+        if self.reuse is None:
+            return self
+        store = self.reuse.uri
+        others = [("destination", self.destination.uri), *(("source", path) for path in self.source.paths)]
+        for what, path in others:
+            if plain(path) == plain(store):
+                raise ValueError(f"reuse: {store!r} is also the {what}; choose another folder")
+            if reads_into(path, store) or reads_into(store, path):
+                raise ValueError(
+                    f"reuse: {store!r} and the {what} {path!r} lie one inside the other, so rows and stored "
+                    "responses would mix; choose a folder apart"
                 )
         return self
 

@@ -18,19 +18,27 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 ARGUMENTS = (
-    "source", "format", "limit",
+    "source", "format", "limit", "id_column",
     "prompt", "system_prompt", "messages", "messages_column", "prompt_column", "prompt_function",
     "model", "chat_template", "chat_template_kwargs", "sampling", "sampling_column", "response_format",
+    "on_truncated",
     "engine", "engine_args", "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size",
     "processor", "max_restarts",
     "destination", "destination_format", "rows_per_part", "on_destination_owned", "output_prefix",
-    "preserve_order", "max_error_fraction", "no_progress_timeout", "cluster_wait",
+    "preserve_order",
+    "reuse", "reuse_max_age", "deduplicate", "on_clear",
+    "max_error_fraction", "max_errors", "max_row_attempts", "max_tokens_total", "max_gpu_hours",
+    "flush_interval", "no_progress_timeout", "cluster_wait",
 )  # fmt: skip
 """The arguments that make up the spec, in the order of the documentation."""
 
 _ENGINE_FIELDS = (
     "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size", "processor", "max_restarts",
 )  # fmt: skip
+_COUNTED_LIMITS = (
+    "max_error_fraction", "max_errors", "max_row_attempts", "max_tokens_total", "max_gpu_hours",
+)  # fmt: skip
+_LIMITS_IN_SECONDS = ("flush_interval", "no_progress_timeout", "cluster_wait")
 _PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
 _WITH_SYSTEM_PROMPT = ("prompt", "messages_column", "prompt_function")
 
@@ -46,6 +54,9 @@ _ARGUMENT_OF_FIELD = {
     "prompt.template": "prompt",
     "prompt.function": "prompt_function",
     "response_format.json_object": "response_format",
+    "response_format.truncated": "on_truncated",
+    "reuse.uri": "reuse",
+    "reuse.max_age": "reuse_max_age",
 }
 _GROUPS = ("source", "destination", "engine", "model", "prompt", "limits")
 _FIELD = re.compile(r"^([A-Za-z_][\w.]*): ")
@@ -67,7 +78,7 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     )
     prompt_kind, prompt = _prompt(given)
     data = {
-        "source": _section(given, "limit")
+        "source": _section(given, "limit", "id_column")
         | {"paths": paths}
         | _some(format=given.get("format", format_of_source)),
         "prompt": prompt,
@@ -77,13 +88,12 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
         "destination": _section(given, "rows_per_part", "output_prefix")
         | {"uri": _location(_needed(given, "destination", "name a folder"), "destination")}
         | _some(format=given.get("destination_format"), on_owned_by_other=given.get("on_destination_owned")),
-        "limits": _section(given, "max_error_fraction")
-        | _some(
-            no_progress_timeout=seconds(given.get("no_progress_timeout"), "no_progress_timeout"),
-            cluster_wait=seconds(given.get("cluster_wait"), "cluster_wait"),
-        ),
-        "response_format": _response_format(given.get("response_format")),
-        **_section(given, "sampling", "sampling_column", "preserve_order"),
+        "limits": _section(given, *_COUNTED_LIMITS)
+        | _some(**{name: seconds(given.get(name), name) for name in _LIMITS_IN_SECONDS}),
+        "response_format": _response_format(given.get("response_format"))
+        | _some(truncated=given.get("on_truncated")),
+        "reuse": _reuse(given),
+        **_section(given, "sampling", "sampling_column", "preserve_order", "deduplicate", "on_clear"),
     }
     try:
         # A copy, since pydantic keeps nested dictionaries of the caller as they are.
@@ -153,7 +163,7 @@ def _model(given: Mapping[str, Any]) -> Any:
 
 def _absent_if_empty(name: str, value: Any) -> Any:
     # "{{ params.limit or '' }}" renders to an empty text where the template means nothing.
-    return None if name in {"limit", "format", "system_prompt"} and value == "" else value
+    return None if name in {"limit", "format", "system_prompt", "reuse"} and value == "" else value
 
 
 def _section(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -216,6 +226,15 @@ def _prompt(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             return kind, {"kind": "prompt_column", "column": value}
         case _:
             return kind, {"kind": "function", "function": value, **system}
+
+
+def _reuse(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    if "reuse" in given:
+        max_age = seconds(given.get("reuse_max_age"), "reuse_max_age")
+        return {"uri": _location(given["reuse"], "reuse"), **_some(max_age=max_age)}
+    if "reuse_max_age" in given:
+        raise SpecError("reuse_max_age: it has no effect without reuse; name the folder of a response store.")
+    return None
 
 
 def _response_format(value: Any) -> dict[str, Any]:

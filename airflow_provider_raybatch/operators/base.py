@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.sdk import BaseOperatorLink
@@ -15,11 +15,16 @@ from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.spec import TaskKey
-from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayBatchFailException,
+    airflow_exception,
+)
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConnection
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.arguments import seconds
+from airflow_provider_raybatch.operators.deadline import Deadline, moment
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.run_token import mark_succeeded, recorded_token, run_token
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_raybatch.cluster.address import ClusterAddress
     from airflow_provider_raybatch.cluster.following import Outcome
-    from airflow_provider_raybatch.cluster.models import JobInfo
+    from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submission import SubmissionKey, Submitted
 
 OnStaleState = Literal["replace", "adopt", "fail"]
@@ -52,6 +57,9 @@ class RayOperator(LiteralTextOperator):
     :param poll_interval: seconds between two looks at the job, default 10.
     :param timeout: seconds or ``timedelta`` from the start of an attempt to the job's deadline; default none.
         Each attempt has its own.
+    :param deadline: the moment at which the job of any attempt must have ended: a ``datetime`` or its text in
+        ISO 8601, with a time zone; default none. Templated. The earlier of it and `timeout` counts. Once it
+        has passed, nothing is submitted any more, and the task fails without a retry.
     :param cancel_on_kill: stop the job when the task is killed, marked or cleared while it runs; default yes.
         In blocking mode that includes a worker that is shut down.
     :param cancel_on_timeout: stop the job when its deadline passes; default yes.
@@ -72,6 +80,7 @@ class RayOperator(LiteralTextOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 10.0,
         timeout: timedelta | float | None = None,
+        deadline: datetime | str | None = None,
         cancel_on_kill: bool = True,
         cancel_on_timeout: bool = True,
         on_stale_state: OnStaleState = "replace",
@@ -86,6 +95,7 @@ class RayOperator(LiteralTextOperator):
         self.deferrable = deferrable
         self.poll_interval = _positive(poll_interval, "poll_interval")
         self.timeout = None if timeout is None else _positive(timeout, "timeout")
+        self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
         self.cancel_on_timeout = cancel_on_timeout
         self.on_stale_state = on_stale_state
@@ -139,8 +149,8 @@ class RayOperator(LiteralTextOperator):
         except TaskDeferralTimeout as error:
             if self.cancel_on_timeout:
                 self._stop_left_behind(context)
-            raise RayBatchException(
-                f"timeout: the trigger did not end the job at its deadline ({error}).", FailureClass.TIMEOUT
+            raise self._failure(
+                FailureClass.TIMEOUT, f"timeout: the trigger did not end the job at its deadline ({error})."
             ) from error
         except TaskDeferralError as error:
             self._stop_left_behind(context)
@@ -192,6 +202,7 @@ class RayOperator(LiteralTextOperator):
             )
         if self.deferrable:
             self.log.info("deferrable has no effect here: the task's private Ray lives on this worker.")
+        run.deadline.refuse_if_passed()  # before a Ray is started in vain
         with EmbeddedCluster(log=self.log.info, env=plan.environment) as address:
             submitted = self._submit(address, run, plan)
             outcome = self._follow(address, run, plan, submitted)
@@ -212,7 +223,10 @@ class RayOperator(LiteralTextOperator):
             task=self._task_key(context, connection),
             run_token=token,
             connection=connection,
-            deadline=None if self.timeout is None else ti.start_date.timestamp() + self.timeout,
+            deadline=Deadline(
+                of_attempt=None if self.timeout is None else ti.start_date.timestamp() + self.timeout,
+                of_run=moment(self.deadline),
+            ),
         )
 
     def _task_key(self, context: Context, connection: RayConnection) -> TaskKey:
@@ -243,11 +257,16 @@ class RayOperator(LiteralTextOperator):
 
         async with RayJobsClient(address) as client:
             finished = plan.finished
+
+            def build(submission_id: str) -> Awaitable[JobRequest]:
+                run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
+                return plan.build(client, submission_id)
+
             submitted = await submit_or_adopt(
                 client,
                 run.key,
                 plan.fingerprint,
-                lambda submission_id: plan.build(client, submission_id),
+                build,
                 self.on_stale_state,
                 None if finished is None else lambda info: finished(client, info),
             )
@@ -268,7 +287,7 @@ class RayOperator(LiteralTextOperator):
             submission_id=submitted.submission_id,
             session_name=submitted.session_name,
             poll_interval=self.poll_interval,
-            deadline=plan.followers_deadline(run.deadline),
+            deadline=plan.followers_deadline(run.deadline.earlier),
             stop_at_deadline=self.cancel_on_timeout,
             from_start=not submitted.adopted,
         )
@@ -279,7 +298,7 @@ class RayOperator(LiteralTextOperator):
     ) -> NoReturn:
         from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
-        now, deadline = time.time(), plan.followers_deadline(run.deadline)
+        now, deadline = time.time(), plan.followers_deadline(run.deadline.earlier)
         left = None if deadline is None else max(0.0, deadline - now) + _DEFERRAL_GRACE
         self.defer(
             trigger=RayJobTrigger(
@@ -307,11 +326,16 @@ class RayOperator(LiteralTextOperator):
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
         self._stops = None
         if outcome.failure_class is not None:
-            raise airflow_exception(
+            raise self._failure(
                 outcome.failure_class,
                 f"Job {handle['submission_id']} {outcome.state}: {self.translated(outcome.message)}",
             )
         return self._succeeded(context, handle, self.hand_over(context, outcome, handle))
+
+    def _failure(self, failure_class: FailureClass, message: str) -> RayBatchException:
+        if failure_class is FailureClass.TIMEOUT and Deadline(of_run=moment(self.deadline)).passed_for_good:
+            return RayBatchFailException(message, failure_class)
+        return airflow_exception(failure_class, message)
 
     def _succeeded(self, context: Context, handle: Mapping[str, Any], result: Any) -> Any:
         try:

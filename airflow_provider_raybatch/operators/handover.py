@@ -19,7 +19,8 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
 
     :return: `uri` (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a
         slash, so that no other folder begins with it), `manifest_uri`, `dead_letter_uri`, `format`, `rows`,
-        `errors`, `tokens` (`input`, `cached`, `output`), `submission_id`, `dashboard_url`.
+        of them `resumed`, `reused` and `duplicates`, `errors`, `tokens` (`input`, `cached`, `output`),
+        `submission_id`, `dashboard_url`.
     """
     return {
         "uri": summary.uri,
@@ -28,6 +29,9 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
         "dead_letter_uri": summary.dead_letter_uri,
         "format": summary.format,
         "rows": summary.rows,
+        "resumed": summary.resumed,
+        "reused": summary.reused,
+        "duplicates": summary.duplicates,
         "errors": summary.errors,
         "tokens": summary.tokens.model_dump(),
         "submission_id": submission_id,
@@ -37,8 +41,8 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
 
 def tell_assets(context: Context, outlets: list[Any], result: Mapping[str, Any]) -> None:
     """Put manifest and counts into `extra` of the event of each outlet :class:`~airflow.sdk.Asset`."""
-    told = ("uri", "manifest_uri", "dead_letter_uri", "format", "rows", "errors", "tokens", "submission_id")
-    extra = {name: result[name] for name in told}
+    kept_back = {"bucket", "key_prefix", "dashboard_url"}
+    extra = {name: value for name, value in result.items() if name not in kept_back}
     for outlet in outlets:
         if isinstance(outlet, Asset):
             context["outlet_events"][outlet].extra.update(extra)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.spec import TaskKey
 from airflow_provider_raybatch.hooks.connection import RayConnection
+from airflow_provider_raybatch.operators.deadline import Deadline
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
@@ -23,13 +24,13 @@ class TaskRun:
     """One attempt of a task.
 
     :param run_token: what all attempts of this run share.
-    :param deadline: epoch seconds, ``None`` without a timeout.
+    :param deadline: when its job must have ended.
     """
 
     task: TaskKey
     run_token: str
     connection: RayConnection
-    deadline: float | None
+    deadline: Deadline
 
     @property
     def key(self) -> SubmissionKey:

@@ -31,8 +31,8 @@ class RayBatchInferenceOperator(RayOperator):
     Returns a small dictionary, see :func:`~airflow_provider_raybatch.operators.handover.result_of`; the event
     of each outlet ``Asset`` carries manifest and counts in its `extra`.
 
-    Arguments are checked when the task runs, after rendering. Templated are `source`, `destination`,
-    `prompt`, `system_prompt`, `messages`, `model`, `sampling`, `engine`, `engine_args`, `limit`,
+    Arguments are checked when the task runs, after rendering. Templated are `source`, `destination`, `reuse`,
+    `prompt`, `system_prompt`, `messages`, `model`, `sampling`, `engine`, `engine_args`, `limit`, `deadline`,
     `runtime_env` and the connection ids; these also take XComs. ``{{ ... }}`` is Airflow's; ``{row.name}``
     and ``{row['any name']}`` are filled in on the cluster, and every other brace is text. Text without an
     expression never goes through Jinja; where literal text looks like one, wrap it in
@@ -44,6 +44,8 @@ class RayBatchInferenceOperator(RayOperator):
         what another batch inference returned.
     :param format: ``parquet``, ``jsonl`` or ``csv``; by default the extension tells.
     :param limit: only the first so many rows.
+    :param id_column: a column whose values name the rows, each once; by default a row's name is its position
+        in the input.
 
     What is asked; exactly one of `prompt`, `messages`, `messages_column`, `prompt_column`, `prompt_function`:
 
@@ -65,6 +67,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param sampling_column: a column with sampling parameters that override `sampling` per row.
     :param response_format: ``text`` (default) or ``json_object``: a response that is no JSON counts as an
         error.
+    :param on_truncated: what a response is that `max_tokens` or the context cut off: ``keep`` (default) it as
+        good, or count it as an ``error``.
 
     By what:
 
@@ -88,9 +92,27 @@ class RayBatchInferenceOperator(RayOperator):
     :param output_prefix: put before the names of the output columns.
     :param preserve_order: write the rows in input order.
 
+    What is not asked again:
+
+    :param reuse: a folder, local or ``s3://``, that keeps responses by request: rows that any run with the
+        same folder has paid for are taken from there, and new ones are added. By default there is none.
+    :param reuse_max_age: seconds or ``timedelta`` after which a kept response is no longer taken; by default
+        it always is.
+    :param deduplicate: ask equal requests at temperature 0 once, and give every row that asks it the answer;
+        default yes.
+    :param on_clear: what a cleared task does with the rows that it has: ``keep`` (default) those that still
+        ask the same, or ``regenerate`` all.
+
     Within which bounds:
 
     :param max_error_fraction: share of rows that may fail, default 0.
+    :param max_errors: how many rows may fail; the stricter of the two counts. By default only the share does.
+    :param max_row_attempts: how often a row is asked that fails each time, over all attempts, default 3.
+    :param max_tokens_total: input and output tokens that all attempts together may pay for; by default any
+        number.
+    :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
+    :param flush_interval: seconds or ``timedelta`` that a finished row waits at most until it is written,
+        default 60.
     :param no_progress_timeout: seconds or ``timedelta`` without a finished row before the job is given up,
         default 1,800.
     :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
@@ -105,7 +127,7 @@ class RayBatchInferenceOperator(RayOperator):
 
     template_fields: Sequence[str] = (
         "ray_conn_id", "source", "destination", "prompt", "system_prompt", "messages", "model", "sampling",
-        "engine", "engine_args", "limit", "runtime_env", "aws_conn_id", "hf_conn_id",
+        "engine", "engine_args", "limit", "reuse", "deadline", "runtime_env", "aws_conn_id", "hf_conn_id",
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "messages": "json", "sampling": "json", "engine_args": "json", "runtime_env": "json",
@@ -118,6 +140,7 @@ class RayBatchInferenceOperator(RayOperator):
         destination: str | PathLike[str],
         format: SourceFormat | None = None,
         limit: int | str | None = None,
+        id_column: str | None = None,
         prompt: str | None = None,
         system_prompt: str | None = None,
         messages: Sequence[Mapping[str, str]] | None = None,
@@ -130,6 +153,7 @@ class RayBatchInferenceOperator(RayOperator):
         sampling: Mapping[str, Any] | None = None,
         sampling_column: str | None = None,
         response_format: Literal["text", "json_object"] | None = None,
+        on_truncated: Literal["keep", "error"] | None = None,
         engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm",
         engine_args: Mapping[str, Any] | None = None,
         replicas: int | None = None,
@@ -144,7 +168,16 @@ class RayBatchInferenceOperator(RayOperator):
         on_destination_owned: Literal["refuse", "take_over"] | None = None,
         output_prefix: str | None = None,
         preserve_order: bool | None = None,
+        reuse: str | PathLike[str] | None = None,
+        reuse_max_age: timedelta | float | None = None,
+        deduplicate: bool | None = None,
+        on_clear: Literal["keep", "regenerate"] | None = None,
         max_error_fraction: float | None = None,
+        max_errors: int | None = None,
+        max_row_attempts: int | None = None,
+        max_tokens_total: int | None = None,
+        max_gpu_hours: float | None = None,
+        flush_interval: timedelta | float | None = None,
         no_progress_timeout: timedelta | float | None = None,
         cluster_wait: timedelta | float | None = None,
         aws_conn_id: str | None = None,
@@ -157,6 +190,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.destination = destination
         self.format = format
         self.limit = limit
+        self.id_column = id_column
         self.prompt = prompt
         self.system_prompt = system_prompt
         self.messages = messages
@@ -169,6 +203,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.sampling = sampling
         self.sampling_column = sampling_column
         self.response_format = response_format
+        self.on_truncated = on_truncated
         self.engine = engine
         self.engine_args = engine_args
         self.replicas = replicas
@@ -183,7 +218,16 @@ class RayBatchInferenceOperator(RayOperator):
         self.on_destination_owned = on_destination_owned
         self.output_prefix = output_prefix
         self.preserve_order = preserve_order
+        self.reuse = reuse
+        self.reuse_max_age = reuse_max_age
+        self.deduplicate = deduplicate
+        self.on_clear = on_clear
         self.max_error_fraction = max_error_fraction
+        self.max_errors = max_errors
+        self.max_row_attempts = max_row_attempts
+        self.max_tokens_total = max_tokens_total
+        self.max_gpu_hours = max_gpu_hours
+        self.flush_interval = flush_interval
         self.no_progress_timeout = no_progress_timeout
         self.cluster_wait = cluster_wait
         self.aws_conn_id = aws_conn_id
@@ -195,7 +239,7 @@ class RayBatchInferenceOperator(RayOperator):
         from airflow_provider_raybatch.cluster.batch_job import with_source_digest
 
         spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
-        limits = spec.limits.model_copy(update={"deadline": run.deadline})
+        limits = spec.limits.model_copy(update={"deadline": run.deadline.earlier})
         secrets = self._secrets()
         embedded = run.connection.embedded
 

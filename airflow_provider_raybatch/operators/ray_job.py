@@ -42,7 +42,7 @@ class RayJobOperator(RayOperator):
     The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.
     """
 
-    template_fields: Sequence[str] = ("ray_conn_id", "entrypoint", "runtime_env", "metadata")
+    template_fields: Sequence[str] = ("ray_conn_id", "entrypoint", "runtime_env", "metadata", "deadline")
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "entrypoint": "bash",
         "runtime_env": "json",

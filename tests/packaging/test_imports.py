@@ -15,7 +15,7 @@ HEAVY = ("boto3", "duckdb", "numpy", "pandas", "pyarrow", "ray", "torch", "trans
 FACE = ("decorators", "hooks", "links", "operators", "sensors", "triggers")
 IMPORT_THE_FACE = f"""
 import importlib, importlib.util, json, pkgutil, sys
-names = ["airflow_provider_raybatch.get_provider_info", "airflow_provider_raybatch.dataset"]
+names = ["airflow_provider_raybatch." + name for name in ("get_provider_info", "dataset", "retries")]
 for floor in {FACE!r}:
     package = importlib.import_module("airflow_provider_raybatch." + floor)
     names += [found.name for found in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
@@ -45,7 +45,12 @@ def test_wheel_imports_where_nothing_heavy_is_installed(light_python: Path, tmp_
     told = import_the_face(light_python, tmp_path)
     assert "site-packages" in told["where"]
     assert not {"pyarrow", "ray", "torch", "vllm"} & set(told["installed"])
-    assert {name.split(".")[1] for name in told["imported"]} == {*FACE, "dataset", "get_provider_info"}
+    assert {name.split(".")[1] for name in told["imported"]} == {
+        *FACE,
+        "dataset",
+        "get_provider_info",
+        "retries",
+    }
 
 
 def test_face_leaves_heavy_packages_alone_where_they_are_installed(tmp_path: Path) -> None:

@@ -48,9 +48,13 @@ def test_counts_are_whole_and_not_negative(counts: dict[str, int]) -> None:
 
 
 def test_the_summary_is_what_the_manifest_says() -> None:
-    manifest = parse(BatchManifest, document(dead_letter_uri="/out/dead_letter/1", tokens={"output": 7}))
+    counts = {"input": 4, "ok": 3, "error": 1, "resumed": 2, "reused": 1}
+    manifest = parse(
+        BatchManifest, document(dead_letter_uri="/out/dead_letter/1", tokens={"output": 7}, counts=counts)
+    )
     summary = manifest.summary()
     assert (summary.rows, summary.errors, summary.tokens.output) == (3, 1, 7)
+    assert (summary.resumed, summary.reused, summary.duplicates) == (2, 1, 0)
     assert (summary.uri, summary.dead_letter_uri) == ("/out/data/1", "/out/dead_letter/1")
 
 

@@ -10,7 +10,13 @@ from pydantic import ValidationError
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.prompt import FunctionPrompt, MessagesColumnPrompt, MessagesPrompt
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, DestinationSpec, SourceSpec, TaskKey
+from airflow_provider_raybatch.contract.spec import (
+    BatchInferenceSpec,
+    DestinationSpec,
+    ReuseSpec,
+    SourceSpec,
+    TaskKey,
+)
 
 from ..specs import TASK, document, spec, submitted
 
@@ -169,6 +175,28 @@ def test_a_destination_inside_the_source_would_be_read_by_the_next_run(source: s
 )
 def test_neighbours_are_no_conflict(source: str, destination: str) -> None:
     assert spec(source={"paths": [source]}, destination={"uri": destination}).destination.uri == destination
+
+
+@pytest.mark.parametrize(
+    ("store", "sentence"),
+    [
+        ("/data/out/", "reuse: '/data/out' is also the destination; choose another folder."),
+        ("/data/in.jsonl", "reuse: '/data/in.jsonl' is also the source; choose another folder."),
+        ("/data/out/store", "and the destination '/data/out' lie one inside the other"),
+        ("file:///data", "and the destination '/data/out' lie one inside the other"),
+        ("/lake/in/store", "and the source '/lake/in' lie one inside the other"),
+        ("/lake/deep/store", "and the source '/lake/deep/**/*.csv' lie one inside the other"),
+        ("/lake/flat", "and the source '/lake/flat/*.csv' lie one inside the other"),
+    ],
+)
+def test_a_response_store_lies_apart(store: str, sentence: str) -> None:
+    paths = ["/data/in.jsonl", "/lake/in", "/lake/deep/**/*.csv", "/lake/flat/*.csv"]
+    assert sentence in error_of(source={"paths": paths}, reuse={"uri": store})
+
+
+def test_a_response_store_may_lie_beside() -> None:
+    for store in ("/data/store", "/data/output", "s3://data/out"):
+        assert parse(ReuseSpec, {"uri": store}) == spec(reuse={"uri": store}).reuse
 
 
 @pytest.mark.parametrize(

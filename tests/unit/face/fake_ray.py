@@ -154,6 +154,7 @@ def summary(uri: str = "s3://lake/out/data/c1", rows: int = 2, errors: int = 1) 
         dead_letter_uri=f"{root}/dead_letter/c1" if errors else None,
         format="parquet",
         rows=rows,
+        resumed=rows // 2,
         errors=errors,
         tokens=Tokens(input=10, cached=4, output=6),
     )

@@ -23,20 +23,25 @@ def spec(**arguments: Any) -> Any:
 
 def test_every_argument_finds_its_place() -> None:
     built = build_spec({
-        "source": ["/in/a", "s3://b/*.csv"], "format": "csv", "limit": "5",
+        "source": ["/in/a", "s3://b/*.csv"], "format": "csv", "limit": "5", "id_column": "id",
         "prompt": "Say {row.x}", "system_prompt": "Be short.",
         "model": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},
         "sampling": {"temperature": 0, "n": 2}, "sampling_column": "s", "response_format": "json_object",
+        "on_truncated": "error",
         "engine": "ray_data_llm", "engine_args": {"max_model_len": 256}, "replicas": 2,
         "accelerator_type": "H200", "num_cpus": 0.5, "rows_in_flight": 7, "batch_size": 3,
         "processor": {"batch_size": 3}, "max_restarts": 1,
         "destination": "s3://b/out/", "destination_format": "jsonl", "rows_per_part": 10,
         "on_destination_owned": "take_over", "output_prefix": "llm_", "preserve_order": True,
-        "max_error_fraction": 0.1, "no_progress_timeout": timedelta(minutes=5), "cluster_wait": 60,
+        "reuse": "s3://b/store/", "reuse_max_age": timedelta(days=1), "deduplicate": False,
+        "on_clear": "regenerate",
+        "max_error_fraction": 0.1, "max_errors": 9, "max_row_attempts": 2, "max_tokens_total": 1000,
+        "max_gpu_hours": 1.5, "flush_interval": timedelta(seconds=5),
+        "no_progress_timeout": timedelta(minutes=5), "cluster_wait": 60,
     })  # fmt: skip
     plain = built.model_dump(exclude={"submission", "schema_version"})
     assert plain == {
-        "source": {"paths": ["/in/a", "s3://b/*.csv"], "format": "csv", "limit": 5},
+        "source": {"paths": ["/in/a", "s3://b/*.csv"], "format": "csv", "limit": 5, "id_column": "id"},
         "prompt": {"kind": "template", "template": "Say {row.x}", "system_prompt": "Be short."},
         "model": {
             "name": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},
@@ -54,9 +59,14 @@ def test_every_argument_finds_its_place() -> None:
         },
         "limits": {
             "deadline": None, "no_progress_timeout": 300.0, "cluster_wait": 60.0, "max_error_fraction": 0.1,
+            "max_errors": 9, "max_row_attempts": 2, "max_tokens_total": 1000, "max_gpu_hours": 1.5,
+            "flush_interval": 5.0,
         },
         "preserve_order": True,
-        "response_format": {"json_object": True},
+        "response_format": {"json_object": True, "truncated": "error"},
+        "reuse": {"uri": "s3://b/store", "max_age": 86400.0},
+        "deduplicate": False,
+        "on_clear": "regenerate",
     }  # fmt: skip
 
 
@@ -105,6 +115,11 @@ def test_a_given_format_wins_over_the_source_results() -> None:
 
 def test_the_echo_engine_needs_no_model() -> None:
     assert spec(model=None, engine="echo").model.name == "echo"
+
+
+def test_without_a_store_nothing_is_reused() -> None:
+    assert spec(reuse="").reuse is None
+    assert spec(reuse=Path("/store")).reuse.max_age is None
 
 
 def test_an_empty_limit_is_none() -> None:
@@ -208,6 +223,32 @@ ONE_OF = (
         ({"no_progress_timeout": 0}, "no_progress_timeout: input should be greater than 0, but it is 0.0."),
         ({"cluster_wait": -5}, "cluster_wait: input should be greater than or equal to 0, but it is -5.0."),
         ({"response_format": "xml"}, "response_format: 'xml' is unknown; use 'text' or 'json_object'."),
+        ({"response_format": {}}, "response_format: {} is unknown; use 'text' or 'json_object'."),
+        ({"on_truncated": "drop"}, "on_truncated: input should be 'keep' or 'error', but it is 'drop'."),
+        ({"id_column": ""}, "id_column: string should have at least 1 character, but it is ''."),
+        ({"max_errors": -1}, "max_errors: input should be greater than or equal to 0, but it is -1."),
+        ({"max_row_attempts": 0}, "max_row_attempts: input should be greater than or equal to 1"),
+        ({"max_tokens_total": 0}, "max_tokens_total: input should be greater than or equal to 1"),
+        ({"max_tokens_total": "many"}, "max_tokens_total: input should be a valid integer"),
+        ({"max_gpu_hours": 0}, "max_gpu_hours: input should be greater than 0, but it is 0."),
+        ({"flush_interval": 0}, "flush_interval: input should be greater than 0, but it is 0.0."),
+        ({"flush_interval": "often"}, "flush_interval: 'often' is no duration; give seconds or a timedelta."),
+        ({"reuse": 7}, "reuse: 7 is no path; give it as text."),
+        ({"reuse": "/store/*"}, "reuse: '/store/*' has a wildcard; name one folder."),
+        ({"reuse": "https://x/store"}, "reuse: 'https://x/store' has the scheme 'https'; use a local path"),
+        ({"reuse": "/out/"}, "reuse: '/out' is also the destination; choose another folder."),
+        ({"reuse": "/in/store"}, "reuse: '/in/store' and the source '/in' lie one inside the other"),
+        (
+            {"reuse": "/s", "reuse_max_age": -1},
+            "reuse_max_age: input should be greater than 0, but it is -1.0.",
+        ),
+        ({"reuse": "/s", "reuse_max_age": "old"}, "reuse_max_age: 'old' is no duration; give seconds or"),
+        (
+            {"reuse_max_age": 60},
+            "reuse_max_age: it has no effect without reuse; name the folder of a response",
+        ),
+        ({"deduplicate": "some"}, "deduplicate: input should be a valid boolean"),
+        ({"on_clear": "drop"}, "on_clear: input should be 'keep' or 'regenerate', but it is 'drop'."),
         ({"preserve_order": "sorted"}, "preserve_order: input should be a valid boolean"),
         ({"samplng": {}}, "samplng: there is no such argument; did you mean 'sampling'?"),
     ],

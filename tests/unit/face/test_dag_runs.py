@@ -82,6 +82,9 @@ def test_result_link_and_asset_event(ray: FakeRay, test_dag: RunDag, deferrable:
         "dead_letter_uri": "s3://lake/out/dead_letter/c1",
         "format": "parquet",
         "rows": 2,
+        "resumed": 1,
+        "reused": 0,
+        "duplicates": 0,
         "errors": 1,
         "tokens": {"input": 10, "cached": 4, "output": 6},
         "submission_id": submission_id,
@@ -143,7 +146,7 @@ def test_mapped_tasks_feed_one_and_decorated_ones_chain(ray: FakeRay, test_dag: 
     by_map_index = {spec["submission"]["task"]["map_index"]: spec for spec in specs}
     assert set(by_map_index) == {0, 1, -1}
     assert by_map_index[-1]["source"] == {
-        "paths": ["/out/a/data/c1", "/out/b/data/c1"], "format": "parquet", "limit": 5,
+        "paths": ["/out/a/data/c1", "/out/b/data/c1"], "format": "parquet", "limit": 5, "id_column": None,
     }  # fmt: skip
     assert xcom(run, "judge")["uri"] == "/judged/data/c1"
     assert rendered_fields(run, "judge")["limit"] == 5

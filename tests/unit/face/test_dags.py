@@ -45,11 +45,13 @@ def test_template_fields_keep_their_order() -> None:
     # A changed order changes every serialised DAG, so it is written down here a second time.
     fields = (
         "ray_conn_id", "source", "destination", "prompt", "system_prompt", "messages", "model", "sampling",
-        "engine", "engine_args", "limit", "runtime_env", "aws_conn_id", "hf_conn_id",
+        "engine", "engine_args", "limit", "reuse", "deadline", "runtime_env", "aws_conn_id", "hf_conn_id",
     )  # fmt: skip
     assert RayBatchInferenceOperator.template_fields == fields
     assert RayBatchDecoratedOperator.template_fields == ("op_args", "op_kwargs", *fields)
-    assert RayJobOperator.template_fields == ("ray_conn_id", "entrypoint", "runtime_env", "metadata")
+    assert RayJobOperator.template_fields == (
+        "ray_conn_id", "entrypoint", "runtime_env", "metadata", "deadline",
+    )  # fmt: skip
     assert RayJobSensor.template_fields == ("ray_conn_id", "submission_id")
 
 

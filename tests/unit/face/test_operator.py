@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -57,6 +58,9 @@ class TestResult:
             "dead_letter_uri": "s3://lake/out/dead_letter/c1",
             "format": "parquet",
             "rows": 2,
+            "resumed": 1,
+            "reused": 0,
+            "duplicates": 0,
             "errors": 1,
             "tokens": {"input": 10, "cached": 4, "output": 6},
             "submission_id": submission_id,
@@ -73,7 +77,8 @@ class TestResult:
         result = batch(outlets=[asset]).execute(run.context())
         extra = run.outlet_events[asset].extra
         assert extra["manifest_uri"] == result["manifest_uri"]
-        assert (extra["rows"], extra["errors"], extra["tokens"]["output"]) == (2, 1, 6)
+        assert (extra["rows"], extra["resumed"], extra["errors"], extra["tokens"]["output"]) == (2, 1, 1, 6)
+        assert not {"bucket", "key_prefix", "dashboard_url"} & set(extra)
 
     def test_of_any_entrypoint(self, ray: FakeRay, run: Run) -> None:
         result = RayJobOperator(task_id="t", entrypoint="python x.py", poll_interval=0.05).execute(
@@ -256,6 +261,8 @@ class TestFailure:
             FailureClass.UNSCHEDULABLE,
             FailureClass.TOO_MANY_ERRORS,
             FailureClass.SUPERSEDED,
+            FailureClass.LIMIT_REACHED,
+            FailureClass.POISON_ROW,
         }
 
     def test_a_lost_cluster_is_worth_a_retry(self, ray: FakeRay, run: Run) -> None:
@@ -331,6 +338,75 @@ class TestDeadline:
         batch(timeout=3600).execute(run.context())
         (job,) = ray.jobs.values()
         assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - 3600) < 30
+
+    @pytest.mark.parametrize(("timeout", "hours", "counts"), [(60, 1, 60), (7200, 1, 3600), (None, 1, 3600)])
+    def test_is_the_earlier_of_two(
+        self, ray: FakeRay, run: Run, timeout: float | None, hours: int, counts: float
+    ) -> None:
+        batch(timeout=timeout, deadline=datetime.now(UTC) + timedelta(hours=hours)).execute(run.context())
+        (job,) = ray.jobs.values()
+        assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - counts) < 30
+
+    def test_may_be_a_text(self, ray: FakeRay, run: Run) -> None:
+        operator = batch(deadline="{{ ds }}T06:00:00+02:00")
+        operator.render_template_fields({"ds": "2100-01-31"})  # type: ignore[typeddict-item]
+        operator.execute(run.context())
+        (job,) = ray.jobs.values()
+        wanted = datetime(2100, 1, 31, 4, tzinfo=UTC).timestamp()
+        assert ray.spec(job.body)["limits"]["deadline"] == wanted
+
+    @pytest.mark.parametrize(
+        ("deadline", "sentence"),
+        [
+            (
+                "tomorrow",
+                "deadline: 'tomorrow' is no moment; give a datetime, or ISO 8601 such as '2026-01-31T",
+            ),
+            (3600, "deadline: 3600 is no moment; give a datetime, or ISO 8601 such as"),
+            ("2100-01-31T06:00:00", "deadline: '2100-01-31T06:00:00' has no time zone; add one, such as"),
+            (datetime(2100, 1, 31), "deadline: datetime.datetime(2100, 1, 31, 0, 0) has no time zone; add"),  # noqa: DTZ001
+            (
+                "2020-01-31T06:00:00Z",
+                "deadline: 2020-01-31T06:00:00+00:00 has passed already, so nothing was",
+            ),
+        ],
+    )
+    def test_that_cant_be_kept_is_refused(self, ray: FakeRay, run: Run, deadline: Any, sentence: str) -> None:
+        with pytest.raises(RayBatchFailException) as caught:
+            batch(deadline=deadline).execute(run.context())
+        assert str(caught.value).startswith(sentence)
+        assert str(caught.value).endswith(".")
+        assert not ray.jobs
+
+    def test_that_a_template_leaves_empty_is_none(self, ray: FakeRay, run: Run) -> None:
+        batch(deadline="").execute(run.context())
+        (job,) = ray.jobs.values()
+        assert ray.spec(job.body)["limits"]["deadline"] is None
+
+    def test_that_has_passed_keeps_no_result_back(
+        self, ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        deadline = datetime.now(UTC) + timedelta(seconds=2)
+        with monkeypatch.context() as patched:
+            patched.setattr(RayBatchInferenceOperator, "_end", _die)
+            with pytest.raises(Died):
+                batch(deadline=deadline).execute(run.context())
+        time.sleep(max(0.0, deadline.timestamp() - time.time()))
+        assert batch(deadline=deadline).execute(run.context())["rows"] == 2
+
+    @pytest.mark.parametrize(("arguments", "final"), [({"deadline": True}, True), ({"timeout": 0.5}, False)])
+    def test_of_the_run_leaves_no_retry(
+        self, ray: FakeRay, run: Run, arguments: dict[str, Any], final: bool
+    ) -> None:
+        ray.script = lasting(60)
+        if "deadline" in arguments:
+            arguments = {"deadline": datetime.now(UTC) + timedelta(seconds=1)}
+        operator = RayJobOperator(task_id="t", entrypoint="sleep 60", poll_interval=0.05, **arguments)
+        with pytest.raises(RayBatchException, match="still RUNNING at its deadline") as caught:
+            operator.execute(run.context())
+        assert caught.value.failure_class is FailureClass.TIMEOUT
+        assert isinstance(caught.value, AirflowFailException) is final
+        assert not ray.active
 
     @pytest.mark.parametrize("cancel", [True, False])
     def test_ends_a_job_that_doesnt_end_itself(self, ray: FakeRay, run: Run, cancel: bool) -> None:

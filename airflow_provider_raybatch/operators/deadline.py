@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a job must have ended: `timeout` counts from an attempt's start, `deadline` is one moment for all."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.exceptions import RayBatchFailException
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """The two bounds of one attempt, both in epoch seconds, ``None`` where there is none.
+
+    :param of_attempt: ends the job of this attempt; the next one has its own.
+    :param of_run: ends the job of every attempt.
+    """
+
+    of_attempt: float | None = None
+    of_run: float | None = None
+
+    @property
+    def earlier(self) -> float | None:
+        """What counts for the job."""
+        return min((at for at in (self.of_attempt, self.of_run) if at is not None), default=None)
+
+    @property
+    def passed_for_good(self) -> bool:
+        """Whether no further attempt would have any time."""
+        return self.of_run is not None and time.time() >= self.of_run
+
+    def refuse_if_passed(self) -> None:
+        """To be asked before anything is submitted.
+
+        :raises RayBatchFailException: there is no time left, and a retry would have none either.
+        """
+        if self.of_run is not None and self.passed_for_good:
+            moment = datetime.fromtimestamp(self.of_run, UTC).isoformat(timespec="seconds")
+            raise RayBatchFailException(
+                f"deadline: {moment} has passed already, so nothing was submitted; set a later one, or clear "
+                "the task in time.",
+                FailureClass.TIMEOUT,
+            )
+
+
+def moment(value: datetime | str | None) -> float | None:
+    """The argument `deadline` in epoch seconds; an empty text, as a template may leave it, is none.
+
+    :raises SpecError: it is neither a moment nor its text in ISO 8601, or has no time zone.
+    """
+    if value is None or value == "":
+        return None
+    found = value
+    if isinstance(found, str):
+        try:
+            found = datetime.fromisoformat(found.strip())
+        except ValueError:
+            found = value
+    if not isinstance(found, datetime):
+        raise SpecError(
+            f"deadline: {shown(value)} is no moment; give a datetime, or ISO 8601 such as "
+            "'2026-01-31T06:00:00+00:00'."
+        )
+    if found.tzinfo is None:
+        raise SpecError(f"deadline: {shown(value)} has no time zone; add one, such as '+00:00'.")
+    return found.timestamp()
