@@ -90,8 +90,8 @@ def ray_batch_task(
     The function runs on the Airflow worker, once per attempt, and must return the same each time: where it
     doesn't, `on_stale_state` decides about the job of an earlier attempt. What it returns wins over what the
     decorator was given. It may return the arguments of ``RayBatchInferenceOperator`` from `source` to
-    `runtime_env`; how the job is followed (`deferrable`, `timeout`, `ray_conn_id`, ...) is the decorator's to
-    say.
+    `runtime_env`; how the job is followed (`deferrable`, `timeout`, `deadline`, `ray_conn_id`, ...) is the
+    decorator's to say.
 
     :param python_callable: the function.
     :param multiple_outputs: push each item of the result as an XCom of its own, too.

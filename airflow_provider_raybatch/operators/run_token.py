@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, but missing in the stub file
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.exceptions import RayBatchException
+from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
 
 KEY = "raybatch_run"
 
@@ -79,7 +79,7 @@ def _asked(call: Callable[[], Value]) -> Value:
 
 
 def _unreachable(why: str) -> RayBatchException:
-    return RayBatchException(
-        f"task_state_store: Airflow's store gave no usable answer ({why}); a retry asks again.",
+    return airflow_exception(
         FailureClass.CLUSTER_UNREACHABLE,
+        f"task_state_store: Airflow's store gave no usable answer ({why}); a retry asks again.",
     )

@@ -14,7 +14,6 @@ from airflow.sdk.configuration import conf
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.exceptions import (
-    RayBatchException,
     RayBatchFailException,
     airflow_exception,
 )
@@ -124,7 +123,7 @@ class RayJobSensor(BaseSensorOperator):
 
     def _judge(self, outcome: Outcome) -> dict[str, Any]:
         if outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE:
-            raise RayBatchException(outcome.message, outcome.failure_class)
+            raise airflow_exception(outcome.failure_class, outcome.message)
         if outcome.info is None and outcome.state in {"deleted", "lost"}:
             raise RayBatchFailException(
                 f"submission_id: the cluster of {self.ray_conn_id!r} knows no job {self._job()!r} "

@@ -15,7 +15,12 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_provider_raybatch.contract.events import Failed, line
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
-from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException, airflow_exception
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayBatchFailException,
+    RayBatchUnavailableException,
+    airflow_exception,
+)
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
@@ -182,7 +187,7 @@ class TestOneSubmission:
 
     def test_nothing_is_submitted_without_the_store(self, ray: FakeRay, run: Run) -> None:
         run.store.broken = True
-        with pytest.raises(RayBatchException, match="task_state_store") as caught:
+        with pytest.raises(RayBatchUnavailableException, match="task_state_store") as caught:
             batch().execute(run.context())
         assert not isinstance(caught.value, AirflowFailException)
         assert not ray.jobs
@@ -446,6 +451,17 @@ class TestDeadline:
             batch().resume_execution("__fail__", {"error": error}, run.context())
         assert caught.value.failure_class is failure_class
         assert not isinstance(caught.value, AirflowFailException)
+        assert not ray.active
+
+    def test_of_the_run_leaves_no_retry_when_the_trigger_is_gone(self, ray: FakeRay, run: Run) -> None:
+        ray.script = lasting(60)
+        deadline = datetime.now(UTC) + timedelta(seconds=1)
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True, deadline=deadline).execute(run.context())
+        time.sleep(max(0.0, deadline.timestamp() - time.time()))
+        with pytest.raises(RayBatchFailException, match="did not end the job at its deadline") as caught:
+            batch(deadline=deadline).resume_execution("__fail__", {"error": "Trigger timeout"}, run.context())
+        assert caught.value.failure_class is FailureClass.TIMEOUT
         assert not ray.active
 
 
