@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .lake import Lake, locked_lake
 from .ray_jobs import RayJobs
 from .rest import AirflowApi
 from .stack import AirflowStack
@@ -23,7 +24,7 @@ EXAMPLES = HERE.parents[2] / "dags_examples"
 DAGS = [
     "nightly_synthetic_data",
     "report_on_questions",
-    *(f"{name}_{mode}" for name in ("batch", "dies_after_post", "timeout") for mode in MODES),
+    *(f"{name}_{mode}" for name in ("batch", "once", "dies_after_post", "timeout") for mode in MODES),
     "chat",
     "lost_trigger",
     "mapped",
@@ -43,10 +44,10 @@ def api(airflow: AirflowStack) -> AirflowApi:
     return airflow.api
 
 
-def connect(api: AirflowApi, conn_id: str, cluster: RayCluster) -> RayJobs:
+def connect(api: AirflowApi, conn_id: str, cluster: RayCluster, extra: Any = None) -> RayJobs:
     """Make `cluster` known to Airflow."""
     host, _, port = cluster.url.removeprefix("http://").partition(":")
-    api.connection(conn_id, "ray", host=host, port=int(port), password=cluster.address.token)
+    api.connection(conn_id, "ray", host=host, port=int(port), password=cluster.address.token, extra=extra)
     return RayJobs(cluster.url, cluster.address.token)
 
 
@@ -55,3 +56,10 @@ def jobs(api: AirflowApi, ray_cluster: RayCluster) -> Iterator[RayJobs]:
     """The jobs of the shared cluster, to which Airflow's connection ``ray_default`` leads."""
     with closing(connect(api, "ray_default", ray_cluster)) as jobs:
         yield jobs
+
+
+@pytest.fixture(scope="module")
+def lake() -> Iterator[Lake]:
+    """An S3 server with a bucket ``lake``, which answers 403 to every other key."""
+    with locked_lake() as lake:
+        yield lake

@@ -30,6 +30,10 @@ class RayJobs:
         assert answer.is_success, f"{path}: {answer.status_code} {answer.text}"
         return answer.text
 
+    def answer(self, path: str) -> str:
+        """Whatever is answered, errors too: Ray 2.60 answers some questions about its events with 500."""
+        return self._http.get(path).text
+
     def all(self) -> list[dict[str, Any]]:
         jobs: list[dict[str, Any]] = self._http.get("/api/jobs/").raise_for_status().json()
         return jobs
@@ -58,3 +62,16 @@ class RayJobs:
     def log(self, submission_id: str) -> str:
         logs: str = self._http.get(f"/api/jobs/{submission_id}/logs").raise_for_status().json()["logs"]
         return logs
+
+    def replicas(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        """The living actors of a job."""
+        answer = self._http.get("/api/v0/actors", params={"limit": 1000}).raise_for_status().json()
+        actors = answer["data"]["result"]["result"]
+        wanted = (job["job_id"], "ALIVE")
+        return [actor for actor in actors if job["job_id"] and (actor["job_id"], actor["state"]) == wanted]
+
+    def has_package(self, name: str) -> bool:
+        """Whether the cluster's store holds a package."""
+        answer = self._http.get(f"/api/packages/gcs/{name}")
+        assert answer.status_code in {200, 404}, answer.text
+        return answer.status_code == httpx.codes.OK

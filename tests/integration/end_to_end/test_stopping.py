@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from .conftest import MODES
@@ -49,7 +47,7 @@ def test_marked_as_failed(mode, runs_to_mark, jobs):
     job = wait_for("a replica", lambda: with_replica(jobs, task), 90, task.run.evidence)
     task.mark("failed")
     jobs.wait_for_one(task, "STOPPED", timeout=60)
-    wait_for("its replica's end", lambda: not replicas(jobs, job), 30)
+    wait_for("its replica's end", lambda: not jobs.replicas(job), 30)
     assert task.state == "failed"
     assert task.run.wait("failed", timeout=30)
     assert len(jobs.of(task)) == 1
@@ -57,13 +55,7 @@ def test_marked_as_failed(mode, runs_to_mark, jobs):
 
 def with_replica(jobs, task):
     job = jobs.wait_for_one(task, "RUNNING")
-    return job if job["job_id"] and replicas(jobs, job) else None
-
-
-def replicas(jobs, job):
-    answer = json.loads(jobs.text("/api/v0/actors?limit=1000"))
-    actors = answer["data"]["result"]["result"]
-    return [actor for actor in actors if (actor["job_id"], actor["state"]) == (job["job_id"], "ALIVE")]
+    return job if jobs.replicas(job) else None
 
 
 @pytest.mark.parametrize("mode", MODES)

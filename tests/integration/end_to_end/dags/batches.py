@@ -16,6 +16,7 @@ from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 PARAMS: dict[str, Any] = {
     "ray_conn_id": "ray_default",
     "aws_conn_id": None,
+    "hf_conn_id": None,
     "source": [],
     "destination": "",
     "prompt": "Say {row.text}",
@@ -72,6 +73,7 @@ def arguments(deferrable: bool) -> dict[str, Any]:
     return {
         "ray_conn_id": "{{ params.ray_conn_id }}",
         "aws_conn_id": "{{ params.aws_conn_id }}",
+        "hf_conn_id": "{{ params.hf_conn_id }}",
         "deferrable": deferrable,
         "poll_interval": 1,
         "source": "{{ params.source }}",
@@ -86,6 +88,9 @@ def arguments(deferrable: bool) -> dict[str, Any]:
 for mode, deferrable in MODES.items():
     with dag_of(f"batch_{mode}"):
         RayBatchInferenceOperator(task_id="infer", **arguments(deferrable))
+
+    with dag_of(f"once_{mode}"):
+        RayBatchInferenceOperator(task_id="infer", retries=0, **arguments(deferrable))
 
     with dag_of(f"dies_after_post_{mode}"):
         DiesAfterPost(task_id="infer", **arguments(deferrable))

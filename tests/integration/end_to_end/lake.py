@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""S3 that wants keys (moto's server: the real API over HTTP)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import boto3
+import requests
+from moto.server import ThreadedMotoServer
+
+from .rest import AirflowApi
+
+BUCKET = "lake"
+
+
+@dataclass(frozen=True)
+class Lake:
+    """An S3 server, and a key that opens it."""
+
+    url: str
+    key_id: str
+    secret: str
+    session_token: str | None = None
+
+    def client(self, service: str = "s3") -> Any:
+        return boto3.client(
+            service,
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=self.key_id,
+            aws_secret_access_key=self.secret,
+            aws_session_token=self.session_token,
+        )
+
+    def connection(self) -> dict[str, Any]:
+        """The fields of an Airflow connection of type ``aws``."""
+        extra = {"endpoint_url": self.url, "region_name": "us-east-1"}
+        if self.session_token:
+            extra["aws_session_token"] = self.session_token
+        return {"login": self.key_id, "password": self.secret, "extra": extra}
+
+    def connect(self, api: AirflowApi, conn_id: str) -> None:
+        """Make it known to Airflow, with this key."""
+        api.connection(conn_id, "aws", **self.connection())
+
+    def write_rows(self, key: str, rows: Iterable[dict[str, Any]]) -> None:
+        body = "".join(json.dumps(row) + "\n" for row in rows)
+        self.client().put_object(Bucket=BUCKET, Key=key, Body=body.encode())
+
+    def contents(self, prefix: str) -> dict[str, bytes]:
+        """All objects below `prefix`, by key."""
+        s3 = self.client()
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        return {key: s3.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys}
+
+
+@contextmanager
+def locked_lake(for_a_session: bool = False) -> Iterator[Lake]:
+    """A server with a bucket ``lake``, which answers 403 to every other key.
+
+    :param for_a_session: whether the key is a role's short-lived one, with a session token.
+    """
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    open_door = Lake(f"http://{host}:{port}", "anybody", "anything")
+    try:
+        lake = _role(open_door) if for_a_session else _user(open_door)
+        # From here on moto checks keys and signatures, in all servers of this process.
+        requests.post(f"{lake.url}/moto-api/reset-auth", data=b"0", timeout=10).raise_for_status()
+        lake.client().create_bucket(Bucket=BUCKET)
+        yield lake
+    finally:
+        requests.post(f"{open_door.url}/moto-api/reset-auth", data=b"Infinity", timeout=10).raise_for_status()
+        requests.post(f"{open_door.url}/moto-api/reset", timeout=10).raise_for_status()
+        server.stop()
+
+
+def _user(lake: Lake) -> Lake:
+    iam = lake.client("iam")
+    iam.create_user(UserName="lake")
+    iam.put_user_policy(UserName="lake", PolicyName="all", PolicyDocument=_allowing("s3:*"))
+    key = iam.create_access_key(UserName="lake")["AccessKey"]
+    return replace(lake, key_id=key["AccessKeyId"], secret=key["SecretAccessKey"])
+
+
+def _role(lake: Lake) -> Lake:
+    iam = lake.client("iam")
+    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+    role = iam.create_role(RoleName="nightly", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    iam.put_role_policy(RoleName="nightly", PolicyName="all", PolicyDocument=_allowing("s3:*"))
+    found = lake.client("sts").assume_role(RoleArn=role, RoleSessionName="night")["Credentials"]
+    return replace(
+        lake,
+        key_id=found["AccessKeyId"],
+        secret=found["SecretAccessKey"],
+        session_token=found["SessionToken"],
+    )
+
+
+def _allowing(action: str) -> str:
+    allowed = {"Effect": "Allow", "Action": action, "Resource": "*"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
