@@ -56,6 +56,7 @@ def tasks(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lak
         "DEFERRABLE": "true",
     }
     airflow.show_dags({f"RAYBATCH_EXAMPLE_{name}": value for name, value in example.items()})
+    api.unpause("report_on_questions")  # a paused DAG takes no notice of events
     runs = {
         "deferrable": api.trigger("nightly_synthetic_data", min_share=0),  # an echo is no question
         "blocking": api.trigger(
