@@ -91,6 +91,17 @@ class S3Folder:
         key = self._key(path)
         return patiently(lambda: bytes(obstore.get(self._store(), key).bytes()), "read", self._uri(key))
 
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See :class:`Folder`."""
+        import obstore
+
+        key = self._key(path)
+        return patiently(
+            lambda: bytes(obstore.get_range(self._store(), key, start=start, length=length)),
+            "read",
+            self._uri(key),
+        )
+
     def open(self, path: str) -> BinaryIO:
         """See :class:`Folder`."""
         import obstore
@@ -99,11 +110,7 @@ class S3Folder:
         meta = patiently(lambda: obstore.head(self._store(), key), "read", self._uri(key))
 
         def fetch(start: int, length: int) -> bytes:
-            return patiently(
-                lambda: bytes(obstore.get_range(self._store(), key, start=start, length=length)),
-                "read",
-                self._uri(key),
-            )
+            return self.read_range(path, start, length)
 
         return io.BufferedReader(ObjectReader(fetch, meta["size"]), REQUEST_BYTES)
 

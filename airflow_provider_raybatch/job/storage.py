@@ -51,6 +51,13 @@ class Folder(Protocol):
     def read(self, path: str) -> bytes:
         """A whole file. :raises StorageError: it can't be read."""
 
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from byte `start` on, in one request; fewer where the file ends.
+
+        :param length: at least 1.
+        :raises StorageError: they can't be read.
+        """
+
     def open(self, path: str) -> BinaryIO:
         """A seekable file object for reading. :raises StorageError: it can't be opened."""
 
@@ -129,6 +136,15 @@ class LocalFolder:
         """See :class:`Folder`."""
         try:
             return self._path(path).read_bytes()
+        except OSError as error:
+            raise local_error("read", self._path(path), error) from error
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See :class:`Folder`."""
+        try:
+            with self._path(path).open("rb") as stream:
+                stream.seek(start)
+                return stream.read(length)
         except OSError as error:
             raise local_error("read", self._path(path), error) from error
 

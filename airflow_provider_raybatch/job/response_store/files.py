@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names in a response store, and its Parquet files read in exact ranges."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.job.storage import Entry, Folder
+from airflow_provider_raybatch.job.storage_errors import StorageError
+
+INDEX = "v1/index"
+DATA = "v1/data"
+MARK = "v1/store.json"
+WHOLE = "_whole"
+"""Name of the file that says that all of a submission's responses and their keys are in the store."""
+
+_DATA_FILE = re.compile(r"v1/data/([^/]+)/\d{5,}\.parquet")
+_WORKERS = 8
+"""Files read at a time. Object stores answer in tens of milliseconds, whatever one asks for."""
+
+T = TypeVar("T")
+
+
+class UnusableError(Exception):
+    """A file is not what this store writes. The message ends a sentence that begins with the file's name."""
+
+
+class GoneError(UnusableError):
+    """It is not there any more, or another one has its name."""
+
+
+class RangedFile(io.RawIOBase):
+    """A file of a folder that is read by one request a range and never further than asked.
+
+    A store's own file object reads ahead by megabytes after each seek, and Parquet seeks to every column.
+    """
+
+    def __init__(self, folder: Folder, entry: Entry) -> None:
+        self._folder = folder
+        self._entry = entry
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go somewhere."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.size}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """The next bytes."""
+        left = max(0, self._entry.size - self._at)
+        length = left if size is None or size < 0 else min(size, left)
+        content = self._folder.read_range(self._entry.path, self._at, length) if length else b""
+        self._at += len(content)
+        return content
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill `buffer` as far as the file reaches."""
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def parquet_file(folder: Folder, entry: Entry, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open a Parquet file; the columns of a row group are one request.
+
+    :param metadata: its footer, where it has been read before.
+    """
+    return pq.ParquetFile(
+        RangedFile(folder, entry), metadata=metadata, pre_buffer=True, page_checksum_verification=True
+    )
+
+
+def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
+    """The result of `read`, which reads the file `entry`.
+
+    :raises GoneError: it was deleted or replaced since it was listed.
+    :raises UnusableError: it can't be understood.
+    :raises StorageError: the store doesn't answer; only this may heal.
+    """
+    try:
+        return read()
+    except (StorageError, pa.ArrowException, OSError, ValueError, LookupError) as error:
+        there = folder.head(entry.path)
+        if there is None:
+            raise GoneError("is gone") from error
+        if isinstance(error, StorageError):
+            raise
+        if there.version != entry.version:
+            raise GoneError("was replaced while it was read") from error
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UnusableError(f"can't be read ({first.rstrip('.')[:200]})") from error
+
+
+def paid_by(path: str) -> str:
+    """The submission whose responses a data file holds.
+
+    :raises ValueError: no data file of a store has this name.
+    """
+    found = _DATA_FILE.fullmatch(path)
+    if found is None:
+        raise ValueError(f"{path!r} is no name of a data file")
+    return found.group(1)
+
+
+def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Results of `tasks` in their order. A fixed number is in work or waits to be taken, never more."""
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="response-store") as pool:
+        waiting: deque[Future[T]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(task))
+                if len(waiting) >= _WORKERS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

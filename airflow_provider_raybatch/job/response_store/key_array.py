@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request keys, 16 bytes each, as Arrow and as numpy arrays that share one buffer.
+
+In numpy a key is an ``S16``: of fixed width; sorted, compared and made unique byte by byte; the same bytes as
+Arrow's ``binary(16)``. numpy takes trailing NUL bytes for padding, which changes no comparison between keys
+of equal width; it shortens only what is taken out as Python ``bytes``, so nothing here takes a key out of its
+array. To search, a key is two unsigned 64-bit halves, since comparing those is several times faster than
+comparing bytes; big-endian halves have the order of the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+KEY = pa.binary(16)
+"""Arrow type of a key column."""
+
+Keys: TypeAlias = npt.NDArray[np.bytes_]
+Half: TypeAlias = npt.NDArray[np.uint64]
+
+
+def from_arrow(column: pa.Array | pa.ChunkedArray) -> Keys:
+    """A key column as ``S16``; the bytes are not copied if the column is in one piece.
+
+    :raises ValueError: it is no column of 16 bytes each, or has nulls.
+    """
+    if not column.type.equals(KEY) or column.null_count:
+        raise ValueError(f"key: a column of {KEY} without nulls is needed, not {column.type}")
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    arrays = [
+        np.frombuffer(chunk.buffers()[1], dtype="S16", count=len(chunk), offset=16 * chunk.offset)
+        for chunk in chunks
+        if len(chunk)
+    ]
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype="S16")
+
+
+def to_arrow(keys: Keys) -> pa.Array:
+    """The same keys as an Arrow array."""
+    data = pa.py_buffer(np.ascontiguousarray(keys).view(np.uint8))
+    return pa.FixedSizeBinaryArray.from_buffers(KEY, len(keys), [None, data])
+
+
+def from_bytes(key: bytes) -> Keys:
+    """One key as an array of one."""
+    return np.frombuffer(key, dtype="S16", count=1)
+
+
+def halves(keys: Keys) -> tuple[Half, Half]:
+    """First and last eight bytes of each key, as numbers in the order of the bytes."""
+    pairs = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2)
+    return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
