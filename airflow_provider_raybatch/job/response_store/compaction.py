@@ -83,7 +83,7 @@ def surviving(entries: Entries, now: float, grace: float) -> Entries:
     Surpassed is what a newer answer to the same key outlives. One that expires sooner does not: the older one
     was meant to be kept, and counts again afterwards.
     """
-    entries = by_key(entries)
+    entries = by_key(entries.take(entries.until > now - grace))
     if not len(entries):
         return entries
     first: npt.NDArray[np.bool_] = np.ones(len(entries), dtype=np.bool_)
@@ -93,7 +93,7 @@ def surviving(entries: Entries, now: float, grace: float) -> Entries:
         double[1:] &= column[1:] == column[:-1]
     newest = np.maximum.accumulate(np.where(first, np.arange(len(entries)), 0))
     surpassed = ~first & (entries.until <= entries.until[newest]) & (entries.at[newest] < now - grace)
-    return entries.take((entries.until > now - grace) & ~double & ~surpassed)
+    return entries.take(~double & ~surpassed)
 
 
 def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
