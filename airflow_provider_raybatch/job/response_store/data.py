@@ -21,6 +21,7 @@ from airflow_provider_raybatch.job.parts import output_type
 from airflow_provider_raybatch.job.response_store import key_array
 from airflow_provider_raybatch.job.response_store.files import (
     DATA,
+    RangedFile,
     UnusableError,
     in_order,
     paid_by,
@@ -90,7 +91,7 @@ def newest(folder: Folder, entry: Entry) -> int:
     """
 
     def times() -> int:
-        metadata = parquet_file(folder, entry).metadata
+        metadata = parquet_file(RangedFile(folder, entry)).metadata
         column = [metadata.schema.column(number).path for number in range(metadata.num_columns)].index("at")
         groups = [metadata.row_group(group).column(column) for group in range(metadata.num_row_groups)]
         return max(int(group.statistics.max) for group in groups)
@@ -137,7 +138,7 @@ def _opening(folder: Folder, path: str, first: int, stop: int) -> Callable[[], _
         if entry is None:
             return UnusableError(f"{path} is gone")
         try:
-            metadata = reading(folder, entry, lambda: parquet_file(folder, entry).metadata)
+            metadata = reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).metadata)
         except UnusableError as error:
             return UnusableError(f"{path} {error}")
         return _Open(entry, metadata, first, stop)
@@ -149,7 +150,8 @@ def _reading(
     folder: Folder, file: _Open, group: int, offset: int, hits: Hits, which: Int
 ) -> Callable[[], pa.Table | UnusableError]:
     def rows() -> pa.Table:
-        table = parquet_file(folder, file.entry, file.metadata).read_row_group(group, ["key", "output"])
+        opened = parquet_file(RangedFile(folder, file.entry), file.metadata)
+        table = opened.read_row_group(group, ["key", "output"], use_threads=False)
         table = table.take(pa.array(hits.entries.row[which] - offset))
         keys = key_array.from_arrow(table["key"])
         right = keys == hits.entries.keys[which]

@@ -47,6 +47,11 @@ class RangedFile(io.RawIOBase):
         self._folder = folder
         self._entry = entry
         self._at = 0
+        self._content: bytes | None = None
+
+    def load(self) -> None:
+        """Take the whole file into memory by one request, for all reads from now on."""
+        self._content = self._folder.read_range(self._entry.path, 0, self._entry.size)
 
     def readable(self) -> bool:
         """Always."""
@@ -69,7 +74,10 @@ class RangedFile(io.RawIOBase):
         """The next bytes."""
         left = max(0, self._entry.size - self._at)
         length = left if size is None or size < 0 else min(size, left)
-        content = self._folder.read_range(self._entry.path, self._at, length) if length else b""
+        if self._content is not None:
+            content = self._content[self._at : self._at + length]
+        else:
+            content = self._folder.read_range(self._entry.path, self._at, length) if length else b""
         self._at += len(content)
         return content
 
@@ -80,14 +88,12 @@ class RangedFile(io.RawIOBase):
         return len(content)
 
 
-def parquet_file(folder: Folder, entry: Entry, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def parquet_file(stream: RangedFile, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """Open a Parquet file; the columns of a row group are one request.
 
     :param metadata: its footer, where it has been read before.
     """
-    return pq.ParquetFile(
-        RangedFile(folder, entry), metadata=metadata, pre_buffer=True, page_checksum_verification=True
-    )
+    return pq.ParquetFile(stream, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
 
 
 def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look keys up in all segments of the index, a row group at a time.
 
-Memory depends on the keys that are looked for, never on the store: of each segment, one row group is held
-while the keys between its smallest and largest are searched in it, and segments are read a fixed number at a
-time.
+Memory depends on the keys that are looked for, never on the store: a fixed number of segments is read at a
+time; of each, at most its 10 MB as they are in the file, and one row group decoded, while the keys between
+its smallest and largest are searched in it.
 """
 
 from __future__ import annotations
@@ -130,18 +130,20 @@ def search(segment: Segment, wanted: Wanted) -> Hits:
     """What one segment has of the wanted keys, the newest of each; unsorted."""
     positions: list[Int] = [np.empty(0, dtype=np.int64)]
     found: list[Entries] = []
+    spans = []
     for group in segment.groups:
         smallest, largest = segment.bounds(group)
         first = int(np.searchsorted(wanted.high, smallest[0], "left"))
         last = int(np.searchsorted(wanted.high, largest[0], "right"))
         if first < last:
-            entries = segment.read(group)
-            position, index = matches(
-                (wanted.high[first:last], wanted.low[first:last]), key_array.halves(entries.keys)
-            )
-            alive = (entries.until[index] > wanted.now) & (entries.at[index] >= wanted.since)
-            positions.append(position[alive] + first)
-            found.append(entries.take(index[alive]))
+            spans.append((group, first, last))
+    segment.load_for(len(spans))
+    for group, first, last in spans:
+        entries = segment.read(group)
+        position, index = matches((wanted.high[first:last], wanted.low[first:last]), entries.keys)
+        alive = (entries.until[index] > wanted.now) & (entries.at[index] >= wanted.since)
+        positions.append(position[alive] + first)
+        found.append(entries.take(index[alive]))
     position, entries = np.concatenate(positions), concat(found)
     order = np.lexsort((-entries.at, position))
     position, entries = position[order], entries.take(order)
@@ -150,20 +152,24 @@ def search(segment: Segment, wanted: Wanted) -> Hits:
     return Hits(position[newest], entries.take(newest))
 
 
-def matches(wanted: tuple[Half, Half], there: tuple[Half, Half]) -> tuple[Int, Int]:
-    """All pairs of equal keys: positions in `wanted` and in `there`, both given as sorted halves.
+def matches(wanted: tuple[Half, Half], keys: Keys) -> tuple[Int, Int]:
+    """All pairs of equal keys: positions in `wanted`, given as sorted halves, and in the sorted `keys`.
 
     First halves are searched, and the few entries with an equal one are compared by the other half.
 
-    :raises ValueError: `there` is not sorted.
+    :raises ValueError: `keys` are not sorted.
     """
-    if np.any(there[0][1:] < there[0][:-1]):
+    high = key_array.first_halves(keys)
+    if np.any(high[1:] < high[:-1]):
         raise ValueError("its keys are not sorted")
-    left = np.searchsorted(there[0], wanted[0], "left")
-    count = np.searchsorted(there[0], wanted[0], "right") - left
-    position: Int = np.repeat(np.arange(len(count)), count)
-    index = np.arange(len(position)) + np.repeat(left - (np.cumsum(count) - count), count)
-    same = there[1][index] == wanted[1][position]
+    left: Int = np.searchsorted(high, wanted[0], "left")
+    # Most keys are in one segment only, so most searches end here.
+    near = np.flatnonzero(high[np.minimum(left, len(high) - 1)] == wanted[0])
+    left = left[near]
+    count = np.searchsorted(high, wanted[0][near], "right") - left
+    position: Int = np.repeat(near, count)
+    index: Int = np.arange(len(position)) + np.repeat(left - (np.cumsum(count) - count), count)
+    same = key_array.halves(keys[index])[1] == wanted[1][position]
     return position[same], index[same]
 
 

@@ -54,5 +54,13 @@ def from_bytes(key: bytes) -> Keys:
 
 def halves(keys: Keys) -> tuple[Half, Half]:
     """First and last eight bytes of each key, as numbers in the order of the bytes."""
-    pairs = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2)
-    return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
+    return first_halves(keys), _pairs(keys)[:, 1].astype(np.uint64)
+
+
+def first_halves(keys: Keys) -> Half:
+    """The first eight bytes of each key, see :func:`halves`."""
+    return _pairs(keys)[:, 0].astype(np.uint64)
+
+
+def _pairs(keys: Keys) -> npt.NDArray[np.uint64]:
+    return np.ascontiguousarray(keys).view(">u8").reshape(-1, 2)

@@ -20,13 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.response_store import key_array
-from airflow_provider_raybatch.job.response_store.files import paid_by, parquet_file
+from airflow_provider_raybatch.job.response_store.files import RangedFile, paid_by, parquet_file
 from airflow_provider_raybatch.job.response_store.key_array import KEY, Half, Keys
 from airflow_provider_raybatch.job.storage import Entry, Folder
 
 ROWS_PER_GROUP = 65_536
 ROWS_PER_SEGMENT = 8 * ROWS_PER_GROUP
 """So that one segment, about 10 MB, can be made in memory, whatever the size of the store."""
+_LARGEST_LOADED = 16 * 1024 * 1024
 FOREVER = 2**63 - 1
 """`until` of what never expires."""
 
@@ -39,7 +40,7 @@ _SCHEMA = pa.schema([
     pa.field("until", pa.int64(), nullable=False),
 ])
 
-Int: TypeAlias = npt.NDArray[np.int64]
+Int: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,8 @@ class Segment:
     """
 
     def __init__(self, folder: Folder, entry: Entry) -> None:
-        self._file = parquet_file(folder, entry)
+        self._stream, self._size = RangedFile(folder, entry), entry.size
+        self._file = parquet_file(self._stream)
         self._metadata = self._file.metadata
         if not self._file.schema_arrow.equals(_SCHEMA):
             raise ValueError("it is no segment of this version")
@@ -163,11 +165,20 @@ class Segment:
         smallest, largest = (key_array.halves(key_array.from_bytes(limit))[0] for limit in limits)
         return smallest, largest
 
+    def load_for(self, groups: int) -> None:
+        """Fetch all row groups at once if most of them will be read, and it is no strange, huge file.
+
+        Bytes cost an object store less time than requests.
+        """
+        if 2 * groups > len(self.groups) and self._size <= _LARGEST_LOADED:
+            self._stream.load()
+
     def read(self, group: int) -> Entries:
         """The entries of one row group."""
-        table = self._file.read_row_group(group)
+        # Its callers have threads of their own; Arrow's would only hand work to and fro.
+        table = self._file.read_row_group(group, use_threads=False)
         keys = key_array.from_arrow(table["key"])
-        file, row, at, until = (table[name].to_numpy().astype(np.int64) for name in _SCHEMA.names[1:])
+        file, row, at, until = (table[name].to_numpy() for name in _SCHEMA.names[1:])
         if len(file) and not 0 <= file.min() <= file.max() < len(self.files):
             raise ValueError("it points to files that it does not name")
         return Entries(keys, file, row, at, until, self.files)

@@ -151,15 +151,12 @@ class TestKeys:
 
     @given(st.sets(st.integers(0, 30)), st.lists(st.integers(0, 30)))
     def test_all_pairs_of_equal_keys_are_matched(self, wanted: set[int], there: list[int]) -> None:
-        # Six first halves only, so that most comparisons are decided by the second.
-        def halves(numbers: list[int]) -> Any:
-            return [
-                np.array([n // 5 for n in numbers], np.uint64),
-                np.array([n % 5 for n in numbers], np.uint64),
-            ]
+        # Seven first halves only, so that most comparisons are decided by the second.
+        def keys(numbers: list[int]) -> key_array.Keys:
+            return np.frombuffer(b"".join(b"%08d%08d" % divmod(n, 5) for n in numbers), dtype="S16")
 
-        one, other = sorted(wanted), sorted(there)
-        position, index = matches(tuple(halves(one)), tuple(halves(other)))
+        one, other = sorted(wanted), sorted([*there, 31])
+        position, index = matches(key_array.halves(keys(one)), keys(other))
         assert sorted(zip(position.tolist(), index.tolist(), strict=True)) == [
             (i, j) for i, key in enumerate(one) for j, found in enumerate(other) if key == found
         ]
@@ -366,18 +363,34 @@ class TestStorage:
 
 
 class TestMemory:
-    def test_a_look_up_holds_a_row_group_of_a_segment_at_a_time(
-        self, disk: LocalFolder, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("small_enough", [True, False])
+    def test_a_look_up_decodes_a_row_group_at_a_time(
+        self, disk: LocalFolder, monkeypatch: pytest.MonkeyPatch, small_enough: bool
     ) -> None:
         monkeypatch.setattr(segment, "ROWS_PER_GROUP", 1000)
         Shop(disk).store().add("s", [table(range(20_000))])
         size = disk.list("v1/index")[0].size
+        monkeypatch.setattr(segment, "_LARGEST_LOADED", size if small_enough else size - 1)
+        decoded: list[int] = []
+
+        def watch(self: segment.Segment, group: int, read: Any = segment.Segment.read) -> segment.Entries:
+            entries: segment.Entries = read(self, group)
+            decoded.append(len(entries))
+            return entries
+
+        monkeypatch.setattr(segment.Segment, "read", watch)
         watched = Faulty(disk, "", lambda *_: None)
         assert len(Shop(watched).store().lookup(sorted_keys(range(20_000)))) == 20_000
-        ranges = [length for name, path, length in watched.calls if name == "read_range" and "index" in path]
-        # The footer, and each of the 20 row groups in one request of its own.
-        assert len(ranges) <= 2 + 20
-        assert max(ranges[2:]) < 2 * size / 20
+        assert decoded == [1000] * 20
+        ranges = [length for name, _, length in watched.calls if name == "read_range"]
+        if small_enough:
+            # The footer, then everything in one request.
+            assert ranges[-1] == size
+            assert len(ranges) <= 3
+        else:
+            # The footer, then each row group in a request of its own.
+            assert len(ranges) <= 2 + 20
+            assert max(ranges[2:]) < 2 * size / 20
         assert not any(name in {"read", "open"} for name, _, _ in watched.calls)
 
     def test_row_groups_without_a_wanted_key_are_not_read(

@@ -57,7 +57,7 @@ class TestEveryFolder:
         assert folder.head("x") is None
         folder.write("x/y", b"")
         assert folder.head("x") is None
-        for read in (folder.read, folder.open):
+        for read in (folder.read, folder.open, lambda path: folder.read_range(path, 0, 1)):
             with pytest.raises(StorageError) as caught:
                 read("z")
             assert caught.value.failure_class is FailureClass.USER_ERROR
@@ -122,6 +122,12 @@ class TestEveryFolder:
         folder.write("empty", b"")
         with folder.open("empty") as stream:
             assert stream.read() == b""
+
+    def test_a_range_is_exactly_what_was_asked_for(self, folder: Folder) -> None:
+        folder.write("x", b"0123456789")
+        assert folder.read_range("x", 0, 3) == b"012"
+        assert folder.read_range("x", 4, 1) == b"4"
+        assert folder.read_range("x", 8, 5) == b"89"
 
     def test_parquet_reads_from_an_open_file(self, folder: Folder) -> None:
         sink = pa.BufferOutputStream()
