@@ -254,8 +254,8 @@ night's rows in memory. A last compaction of the largest store merged {done.merg
 
 """ + "\n".join(f"- {told}" for told in reports)
     text += (
-        "\n\n2 CPU cores, 24 GiB, no GPU, shared with other work (load of {os.getloadavg()[1]:.0f} over the last 5 "
-        f"minutes, so that wall time is worse than CPU time says); "
+        f"\n\n2 CPU cores, 24 GiB, no GPU, shared with other work (load {os.getloadavg()[1]:.0f} on average over "
+        "5 minutes, so wall time is longer than alone); "
         f"{', '.join(f'{name} {version}' for name, version in versions.items())}.\n\n"
         "Made by `python benchmarks/response_store.py`.\n"
     )
