@@ -9,6 +9,7 @@ are new, and read the responses. Writes ``benchmarks/results/response_store.md``
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -23,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raybatch.job.key_array import Keys, to_arrow
 from airflow_provider_raybatch.job.parts import COMPLETION, output_type
 from airflow_provider_raybatch.job.response_store import ResponseStore
 from airflow_provider_raybatch.job.response_store.compaction import MANY
-from airflow_provider_raybatch.job.response_store.key_array import Keys, to_arrow
 from airflow_provider_raybatch.job.storage import Entry, LocalFolder
 
 NIGHT = 100_000
@@ -254,8 +255,8 @@ night's rows in memory. A last compaction of the largest store merged {done.merg
 
 """ + "\n".join(f"- {told}" for told in reports)
     text += (
-        f"\n\n2 CPU cores, 24 GiB, no GPU, shared with other work (load {os.getloadavg()[1]:.0f} on average over "
-        "5 minutes, so wall time is longer than alone); "
+        f"\n\n2 CPU cores, 24 GiB, no GPU, shared with other work (load {os.getloadavg()[1]:.0f} on average "
+        "over 5 minutes, so wall time is longer than alone); "
         f"{', '.join(f'{name} {version}' for name, version in versions.items())}.\n\n"
         "Made by `python benchmarks/response_store.py`.\n"
     )

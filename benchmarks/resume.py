@@ -83,7 +83,7 @@ def prepare(place: Path, rows: int) -> None:
 
 def _write_parts(place: Path, rows: int) -> None:
     from airflow_provider_raybatch.job import parts
-    from airflow_provider_raybatch.job.keys import KEY
+    from airflow_provider_raybatch.job.key_array import KEY
     from airflow_provider_raybatch.job.storage import folder
 
     destination = folder(str(place / DESTINATION))
@@ -195,9 +195,9 @@ def main(sizes: list[int]) -> None:
     """Print the table."""
     print(HEAD)
     print(
-        f"Ray {importlib.metadata.version('ray')}, pyarrow {pa.__version__}; local disk, 2 CPU cores, 24 GiB, no"
+        f"Ray {importlib.metadata.version('ray')}, pyarrow {pa.__version__}; local disk, 2 CPU cores, 24 GiB,"
     )
-    print("GPU. Made by `python benchmarks/resume.py`.\n")
+    print("no GPU. Made by `python benchmarks/resume.py`.\n")
     print("| rows done | system | seconds | ratio | MiB |\n|---|---|---|---|---|")
     for rows in sizes:
         with tempfile.TemporaryDirectory(dir="/tmp") as folder:

@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.job import keys as request_keys
-from airflow_provider_raybatch.job import parts
+from airflow_provider_raybatch.job import key_array, parts
 from airflow_provider_raybatch.job.found import Hits, Responses
-from airflow_provider_raybatch.job.keys import Keys
+from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.parts import Origin, Part
 from airflow_provider_raybatch.job.source.chunks import Chunk
 from airflow_provider_raybatch.job.source.reading import Reader
@@ -78,7 +77,7 @@ def adopt(
             arrays = {
                 "ordinal": pa.array(adopted.ordinals[chosen], pa.uint64()),
                 "ok": _whole(table["ok"]),
-                "key": request_keys.to_arrow(adopted.keys[chosen]),
+                "key": key_array.to_arrow(adopted.keys[chosen]),
                 "id": pa.array(ids, pa.string()),
                 "origin": pa.array([origin] * len(positions), pa.string()),
                 "paid_by": _whole(table["paid_by"]),
@@ -121,7 +120,7 @@ def _row_id(row: object, column: str | None) -> str | None:
 
 
 def as_output(found: pa.Array, keeps_completions: bool) -> pa.Array:
-    """An output column of whichever job as another one writes it: with all completions, or the first alone."""
+    """An output column of any job as another writes it: with all completions, or the first alone."""
     kind = parts.output_type(keeps_completions)
     arrays = []
     for field in kind:

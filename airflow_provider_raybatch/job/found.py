@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_provider_raybatch.job.keys import Keys
+from airflow_provider_raybatch.job.key_array import Keys
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job import keys
-from airflow_provider_raybatch.job.keys import DTYPE, Keys
+from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.preflight import Source
 from airflow_provider_raybatch.job.request import Request, needed_columns, render_all, renderer
 from airflow_provider_raybatch.job.source.chunks import Chunk
@@ -93,4 +93,4 @@ def representatives(missing: RequestKeys) -> npt.NDArray[np.bool_]:
 
 
 def _nothing() -> Made:
-    return np.empty(0, np.int64), np.empty(0, DTYPE), np.empty(0, np.bool_)
+    return np.empty(0, np.int64), keys.as_array([]), np.empty(0, np.bool_)

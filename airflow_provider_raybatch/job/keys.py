@@ -20,24 +20,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.request import Request
 
 VERSION = 1
 SIZE = 16
 """Bytes: among 10**12 keys, two are equal by chance once in 10**14 cases."""
-KEY = pa.binary(SIZE)
-DTYPE: np.dtype[np.bytes_] = np.dtype(f"S{SIZE}")
-"""Compares all 16 bytes; only single items lose trailing zeros, so keys leave arrays by ``tobytes``."""
-
-Keys: TypeAlias = npt.NDArray[np.bytes_]
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
 
@@ -124,23 +119,7 @@ def nth(key: bytes, number: int) -> bytes:
 
 def as_array(keys: Sequence[bytes]) -> Keys:
     """Keys as NumPy compares them."""
-    return np.frombuffer(b"".join(keys), DTYPE)
-
-
-def from_arrow(column: pa.ChunkedArray | pa.Array) -> Keys:
-    """A column without nulls as NumPy compares it, without a Python object a key."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    data = array.buffers()[1]
-    if len(array) == 0 or data is None:
-        return np.empty(0, DTYPE)
-    return np.frombuffer(data, DTYPE)[array.offset : array.offset + len(array)]
-
-
-def to_arrow(keys: Keys) -> pa.Array:
-    """The reverse of :func:`from_arrow`."""
-    return pa.Array.from_buffers(KEY, len(keys), [None, pa.py_buffer(np.ascontiguousarray(keys).tobytes())])
+    return np.frombuffer(b"".join(keys), "S16")
 
 
 def _canonical(content: Any) -> bytes:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.job import keys as request_keys
+from airflow_provider_raybatch.job import key_array
 from airflow_provider_raybatch.job.found import Hits
-from airflow_provider_raybatch.job.keys import Keys
+from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.parts import Part
 from airflow_provider_raybatch.job.storage import Folder
 
@@ -67,7 +67,7 @@ class LedgerResponses:
             table = pq.read_table(stream, columns=["ok", "key"])
         wanted = pc.and_(pc.is_valid(table["key"]), pc.equal(table["ok"], not self._failures))
         rows = np.flatnonzero(wanted.to_numpy())
-        there = request_keys.from_arrow(table["key"].take(pa.array(rows)))
+        there = key_array.from_arrow(table["key"].take(pa.array(rows)))
         places: npt.NDArray[np.int64] = np.asarray(np.searchsorted(keys, there), np.int64)
         inside = np.append(keys, b"")[places] == there  # the end of `keys` equals nothing
         return places[inside], rows[inside]

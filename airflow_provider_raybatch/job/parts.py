@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.spec import Submission
 from airflow_provider_raybatch.job.engine.base import Response
-from airflow_provider_raybatch.job.keys import KEY
+from airflow_provider_raybatch.job.key_array import KEY
 from airflow_provider_raybatch.job.request import RowFailure
 from airflow_provider_raybatch.job.storage import Entry, Folder
 

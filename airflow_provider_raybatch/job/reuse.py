@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from airflow_provider_raybatch.contract.spec import ReuseSpec
 from airflow_provider_raybatch.job import parts, response_store
 from airflow_provider_raybatch.job.adopting import as_output
 from airflow_provider_raybatch.job.found import Hits
-from airflow_provider_raybatch.job.keys import Keys
+from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.parts import Part
 from airflow_provider_raybatch.job.response_store import ResponseStore
 from airflow_provider_raybatch.job.storage import Folder, folder
@@ -64,7 +65,7 @@ class StoredResponses:
             first = np.searchsorted(hits.places[order], table["position"].to_numpy(), "left")
             stop = np.searchsorted(hits.places[order], table["position"].to_numpy(), "right")
             times = stop - first
-            source = np.repeat(np.arange(table.num_rows), times)
+            source: npt.NDArray[np.int64] = np.repeat(np.arange(table.num_rows), times)
             within = np.arange(len(source)) - np.repeat(np.cumsum(times) - times, times)
             rows = table.select(["output", "paid_by"]).take(pa.array(source))
             rows = rows.append_column("hit", pa.array(order[np.repeat(first, times) + within]))

@@ -33,8 +33,11 @@ class Night:
         rows = ({"id": f"r{number}", "text": text} for number, text in enumerate(texts))
         (self.folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(self, token: str = "token", **fields: Any) -> BatchManifest:
-        """A new submission of the task, of the run that `token` names."""
+    def run(self, token: str = "token", run_id: str = "r1", **fields: Any) -> BatchManifest:
+        """A new submission of the task, of the run that `token` names.
+
+        :param run_id: another one is another task, with a folder of its own.
+        """
         from airflow_provider_raybatch.job.run import run
 
         document = {
@@ -43,9 +46,9 @@ class Night:
             "model": {"name": "echo"},
             "engine": {"kind": "echo"},
             "sampling": {"temperature": 0},
-            "destination": {"uri": str(self.folder / "out")},
+            "destination": {"uri": str(self.folder / ("out" if run_id == "r1" else run_id))},
             "submission": {
-                "task": {"dag_id": "nightly", "run_id": "r1", "task_id": "label"},
+                "task": {"dag_id": "nightly", "run_id": run_id, "task_id": "label"},
                 "run_token": token,
                 "submission_id": f"raybatch-{token}-{self._submissions}",
             },
@@ -70,10 +73,13 @@ class Night:
         return sum(sum(pq.read_table(path, columns=["ok"])["ok"].to_pylist()) for path in paths)
 
 
+def rows_of(manifest: BatchManifest) -> list[dict[str, Any]]:
+    tables = [pq.read_table(f"{manifest.uri}/{file.path}") for file in manifest.files]
+    return [row for table in tables for row in table.to_pylist()]
+
+
 def answers(manifest: BatchManifest) -> dict[str, str]:
-    rows = [
-        row for file in manifest.files for row in pq.read_table(f"{manifest.uri}/{file.path}").to_pylist()
-    ]
+    rows = rows_of(manifest)
     assert len({row["id"] for row in rows}) == len(rows) == manifest.counts.ok
     return {row["id"]: row["response"] for row in rows}
 
@@ -205,6 +211,67 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(night: Night, limit: str) 
     assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts)}
     assert generated(manifest) == ROWS - kept
     assert manifest.counts.resumed == kept
+
+
+class TestNights:
+    """Runs with folders of their own, which share a response store."""
+
+    @pytest.fixture
+    def reuse(self, night: Night) -> dict[str, Any]:
+        return {"reuse": {"uri": str(night.folder / "store")}}
+
+    def test_only_changed_rows_are_paid_for(self, night: Night, reuse: dict[str, Any]) -> None:
+        texts = [f"text {number}" for number in range(ROWS)]
+        night.input(texts)
+        first = night.run(**reuse)
+        changed = [f"new {text}" if number % 100 == 7 else text for number, text in enumerate(texts)]
+        night.input(changed)
+        second = night.run(run_id="r2", **reuse)
+        assert answers(second) == {f"r{number}": text for number, text in enumerate(changed)}
+        paid = sum(replica.output_tokens for replica in second.replicas)
+        assert (generated(second), second.counts.reused) == (4, ROWS - 4)
+        assert paid <= 0.011 * second.tokens.output + 4
+        payers = {row["id"]: row["reused_from"] for row in rows_of(second)}
+        assert {payers[f"r{number}"] for number in range(ROWS) if number % 100 != 7} == {first.submission_id}
+        assert {payers[f"r{number}"] for number in range(7, ROWS, 100)} == {None}
+        # What the second night paid for is there in the third.
+        assert generated(night.run(run_id="r3", **reuse)) == 0
+
+    def test_another_sampling_is_another_question(self, night: Night, reuse: dict[str, Any]) -> None:
+        night.input([f"text {number}" for number in range(50)])
+        night.run(**reuse)
+        other = night.run(run_id="r2", sampling={"temperature": 0, "max_tokens": 9}, **reuse)
+        assert (generated(other), other.counts.reused) == (50, 0)
+
+    def test_an_error_is_no_answer(self, night: Night, reuse: dict[str, Any]) -> None:
+        night.input(["good", "bad"])
+        failing = {"kind": "echo", "args": {"fail_pattern": "bad"}}
+        first = night.run(engine=failing, limits={"max_error_fraction": 0.5}, **reuse)
+        assert (first.counts.ok, first.counts.error) == (1, 1)
+        second = night.run(run_id="r2", **reuse)
+        assert (generated(second), second.counts.ok, second.counts.reused) == (1, 2, 1)
+
+    def test_sampled_requests_keep_an_answer_each(self, night: Night, reuse: dict[str, Any]) -> None:
+        night.input(["the same words", "the same words", "others"])
+        sampled: dict[str, Any] = {"sampling": {"temperature": 1.0}, **reuse}
+        assert generated(night.run(**sampled)) == 3
+        night.input(["the same words"] * 3)
+        again = night.run(run_id="r2", **sampled)
+        assert (generated(again), again.counts.reused) == (1, 2)
+
+    def test_all_completions_come_back(self, night: Night, reuse: dict[str, Any]) -> None:
+        night.input(["two words"])
+        several: dict[str, Any] = {"sampling": {"temperature": 0, "n": 3}, **reuse}
+        first, second = night.run(**several), night.run(run_id="r2", **several)
+        assert generated(second) == 0
+        assert rows_of(first)[0]["completions"] == rows_of(second)[0]["completions"]
+        assert len(rows_of(second)[0]["completions"]) == 3
+
+    def test_a_store_that_nobody_can_write_is_refused_at_once(self, night: Night) -> None:
+        night.input(["a"])
+        (night.folder / "file").write_text("not a folder")
+        sentence = night.refused(FailureClass.USER_ERROR, reuse={"uri": str(night.folder / "file/store")})
+        assert sentence.startswith("reuse: ")
 
 
 def test_ids_name_the_rows(night: Night) -> None:

@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.job import key_array
+from airflow_provider_raybatch.job.key_array import KEY, Keys
 from airflow_provider_raybatch.job.parts import output_type
-from airflow_provider_raybatch.job.response_store import key_array
 from airflow_provider_raybatch.job.response_store.files import (
     DATA,
     RangedFile,
@@ -29,7 +30,6 @@ from airflow_provider_raybatch.job.response_store.files import (
     reading,
 )
 from airflow_provider_raybatch.job.response_store.index import Hits
-from airflow_provider_raybatch.job.response_store.key_array import KEY, Keys
 from airflow_provider_raybatch.job.response_store.segment import Int
 from airflow_provider_raybatch.job.storage import Entry, Folder
 

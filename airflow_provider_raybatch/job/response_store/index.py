@@ -15,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from airflow_provider_raybatch.job.response_store import key_array
+from airflow_provider_raybatch.job import key_array
+from airflow_provider_raybatch.job.key_array import Half, Keys
 from airflow_provider_raybatch.job.response_store.files import (
     INDEX,
     GoneError,
@@ -23,7 +24,6 @@ from airflow_provider_raybatch.job.response_store.files import (
     in_order,
     reading,
 )
-from airflow_provider_raybatch.job.response_store.key_array import Half, Keys
 from airflow_provider_raybatch.job.response_store.segment import Entries, Int, Segment, concat
 from airflow_provider_raybatch.job.storage import Entry, Folder
 from airflow_provider_raybatch.job.storage_errors import StorageError

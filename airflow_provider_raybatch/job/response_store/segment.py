@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.job.response_store import key_array
+from airflow_provider_raybatch.job import key_array
+from airflow_provider_raybatch.job.key_array import KEY, Half, Keys
 from airflow_provider_raybatch.job.response_store.files import RangedFile, paid_by, parquet_file
-from airflow_provider_raybatch.job.response_store.key_array import KEY, Half, Keys
 from airflow_provider_raybatch.job.storage import Entry, Folder
 
 ROWS_PER_GROUP = 65_536

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.response_store import compaction, data, segment
 from airflow_provider_raybatch.job.response_store.compaction import Compacted
 from airflow_provider_raybatch.job.response_store.files import DATA, INDEX, MARK, WHOLE
 from airflow_provider_raybatch.job.response_store.index import Hits, look_up
-from airflow_provider_raybatch.job.response_store.key_array import Keys
 from airflow_provider_raybatch.job.response_store.segment import FOREVER, ROWS_PER_SEGMENT, Entries, by_key
 from airflow_provider_raybatch.job.response_store.size import StoreReport, report
 from airflow_provider_raybatch.job.storage import Folder

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.job.key_array import Keys, from_arrow
 from airflow_provider_raybatch.job.parts import output_type
 from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.response_store.key_array import Keys, from_arrow
 from airflow_provider_raybatch.job.storage import Folder, LocalFolder
 from airflow_provider_raybatch.job.storage_errors import StorageError
 

@@ -22,8 +22,8 @@ from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.ledger import add_up, look_back
 from airflow_provider_raybatch.job.parts import output_type
 from airflow_provider_raybatch.job.publish import ranges
+from airflow_provider_raybatch.job.ready import question
 from airflow_provider_raybatch.job.report import Report
-from airflow_provider_raybatch.job.run import question
 from airflow_provider_raybatch.job.storage import Folder, LocalFolder
 
 from ..specs import submitted

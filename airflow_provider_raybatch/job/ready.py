@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is looked at before a job pays for anything; nothing is changed meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.manifest import Digests, Summary
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
+from airflow_provider_raybatch.job import cluster_view, credentials, parts
+from airflow_provider_raybatch.job.engine import echo
+from airflow_provider_raybatch.job.journal import Journal
+from airflow_provider_raybatch.job.keys import Keyer
+from airflow_provider_raybatch.job.ledger import Ledger, look_back
+from airflow_provider_raybatch.job.model_check import Checked, check_model
+from airflow_provider_raybatch.job.preflight import Source, check_rows, look_at_source
+from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.ray_data_llm.variants import engine_is_here
+from airflow_provider_raybatch.job.request import Request
+from airflow_provider_raybatch.job.response_store import ResponseStore
+from airflow_provider_raybatch.job.reuse import open_store
+from airflow_provider_raybatch.job.row_ids import check_ids
+from airflow_provider_raybatch.job.storage import folder
+from airflow_provider_raybatch.job.tolerance import Tolerance
+from airflow_provider_raybatch.job.work import Job
+
+Say = Callable[[events.Event], None]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A job that can start.
+
+    :param journal: of the destination, which is this task's to claim.
+    :param earlier: what earlier submissions did of the same input and question.
+    :param store: the response store, if there is one.
+    """
+
+    job: Job
+    source: Source
+    journal: Journal
+    earlier: Ledger
+    tolerance: Tolerance
+    checked: Checked
+    store: ResponseStore | None
+    versions: dict[str, str]
+
+
+def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Ready | Summary:
+    """Check all that can be checked.
+
+    :returns: the dataset, if an earlier submission of this run has committed it.
+    :raises RaybatchError: one sentence about the first thing that is wrong.
+    """
+    versions = cluster_view.check_versions()
+    if spec.engine.kind == ray_data_llm.NAME:
+        ray_data_llm.check(spec)
+    known = credentials.fetch(submission.secrets_package)
+    destination = folder(spec.destination.uri, known.aws)
+    journal = Journal(destination, submission, spec.destination.on_owned_by_other == "take_over")
+    committed = journal.committed()
+    if committed is not None:
+        return committed.summary()
+    journal.check_owner()
+    source = look_at_source(spec, known.aws)
+    tolerance = Tolerance(spec.limits, source.rows)
+    if spec.source.id_column is not None:
+        check_ids(source, spec.source.id_column, known.aws)
+    requests = check_rows(spec, source, known.aws, tolerance, say)
+    store = open_store(spec.reuse, known.aws, say)
+    environment = credentials.environment(known)
+    checked = _check_engine(spec, requests, environment, say)
+    keyer = Keyer(spec, checked.generation_defaults, checked.digests)
+    run_folder = parts.run_folder(submission, question(spec, submission, keyer), source.listing.digest)
+    job = Job(
+        spec=_with_generation_defaults(spec, checked),
+        listing=source.listing,
+        folder=destination,
+        part_folder=f"{run_folder}/{submission.submission_id}",
+        keyer=keyer,
+        credentials=known.aws,
+        environment=environment,
+    )
+    earlier = look_back(destination, run_folder, source.rows)
+    return Ready(job, source, journal, earlier, tolerance, checked, store, versions)
+
+
+def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:
+    """32 hex digits over what decides a response besides its row; to regenerate is another one."""
+    of_run = submission.run_token if spec.on_clear == "regenerate" else ""
+    content = f"{spec.response_digest}-{keyer.digest}-{of_run}"
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _check_engine(
+    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, str], say: Say
+) -> Checked:
+    """Check what can be checked of engine and model.
+
+    In a process of its own, on a node with the accelerator: the head may have neither vLLM nor a view of the
+    model.
+    """
+    if spec.engine.kind == "echo":
+        echo.check(spec)
+    if spec.engine.kind == "echo" or not engine_is_here(spec):
+        return Checked(digests=Digests(spec=spec.response_digest))
+    options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
+    node = next((n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU", 0) > 0), None)
+    if node is not None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+    checked: Checked = ray.get(ray.remote(check_model).options(**options).remote(spec, requests, environment))
+    if checked.overlong:
+        text = (
+            f"{checked.overlong} of {checked.sampled} sampled prompts are longer than the context of "
+            f"{checked.context} tokens (the longest has {checked.longest}); they will be dead letters."
+        )
+        say(events.Notice(level="warning", message=text))
+    return checked
+
+
+def _with_generation_defaults(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpec:
+    """Ray's processor asks vLLM's async engine, which leaves the model's `generation_config` aside."""
+    if spec.engine.kind != ray_data_llm.NAME:
+        return spec
+    return spec.model_copy(update={"sampling": {**checked.generation_defaults, **spec.sampling}})
