@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.response_store import data, key_array, segment
+from airflow_provider_raybatch.job import key_array
+from airflow_provider_raybatch.job.response_store import data, segment
 from airflow_provider_raybatch.job.response_store.files import in_order
 from airflow_provider_raybatch.job.response_store.index import matches
 from airflow_provider_raybatch.job.storage import Folder, LocalFolder, S3Folder
