@@ -66,6 +66,8 @@ def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Re
     journal = Journal(destination, submission, spec.destination.on_owned_by_other == "take_over")
     committed = journal.committed()
     if committed is not None:
+        # The earlier submission may have failed between the journal and this copy.
+        destination.write("manifest.json", committed.model_dump_json(by_alias=True, indent=1).encode())
         return committed.summary()
     journal.check_owner()
     source = look_at_source(spec, known.aws)

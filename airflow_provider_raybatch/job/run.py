@@ -47,7 +47,8 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Sum
     chosen = plan.make(spec, left, cluster_view.view())
     if left:
         cluster_view.wait_for(chosen, spec.limits.cluster_wait, say)
-    journal.claim()
+    if (committed := journal.claim()) is not None:
+        return committed.summary(), True
     preflight_seconds = time.time() - began
     if earlier.rows:
         done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"

@@ -12,8 +12,9 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job import parts, patience
+from airflow_provider_raybatch.job import patience
 from airflow_provider_raybatch.job.journal import Journal
+from airflow_provider_raybatch.job.ledger import look_back
 from airflow_provider_raybatch.job.patience import Patience
 from airflow_provider_raybatch.job.storage import Folder, S3Folder
 from airflow_provider_raybatch.job.storage_errors import StorageError
@@ -34,13 +35,13 @@ def attempt(folder: Folder, number: int) -> BatchManifest:
     if (known := journal.claim()) is not None:
         folder.write("manifest.json", known.model_dump_json(by_alias=True, indent=1).encode())
         return known
-    earlier, done = parts.scan(folder, RUN)
+    earlier = look_back(folder, RUN, ROWS)
     written = [
         part(folder, [{"id": first}, {"id": first + 1}, {"id": first + 2}], first=first, submission=number)
         for first in range(0, ROWS, 3)
-        if first not in done
+        if not earlier.good[first]
     ]
-    return commit_only(folder, journal, [*earlier, *written], ROWS, spec)
+    return commit_only(folder, journal, [*earlier.parts, *written], ROWS, spec)
 
 
 def published(folder: Folder) -> BatchManifest | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,12 +108,3 @@ def test_sampled_requests_are_told_apart_by_their_place_among_equals(rows: list[
     assert [apart[place : place + 1].tobytes() for place in range(len(rows))] == [
         keys.nth(key, int(number)) for (key, _), number in zip(rows, numbers, strict=True)
     ]
-
-
-def test_keys_go_to_arrow_and_back_byte_by_byte() -> None:
-    made = [b"\0" * 16, b"x" + b"\0" * 15, bytes(range(16))]
-    column = keys.to_arrow(keys.as_array(made))
-    assert (column.type, column.to_pylist()) == (keys.KEY, made)
-    chunked = pa.chunked_array([column.slice(1), column.slice(0, 1)])
-    assert keys.from_arrow(chunked).tobytes() == b"".join([*made[1:], made[0]])
-    assert len(keys.from_arrow(pa.array([], keys.KEY))) == 0
