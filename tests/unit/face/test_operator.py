@@ -271,8 +271,11 @@ class TestFailure:
         }
 
     def test_a_lost_cluster_is_worth_a_retry(self, ray: FakeRay, run: Run) -> None:
-        ray.script = lasting(60)
-        threading.Timer(0.4, ray.restart).start()
+        def lost(ray: FakeRay, body: dict[str, Any]) -> Script:
+            threading.Timer(0.4, ray.restart).start()  # only now, so that it is lost on a busy machine, too
+            return lasting(60)(ray, body)
+
+        ray.script = lost
         with pytest.raises(RayBatchException, match="lost") as caught:
             batch().execute(run.context())
         assert caught.value.failure_class is FailureClass.CLUSTER_LOST
