@@ -42,6 +42,7 @@ _SIZING_ARGS = frozenset({
     "startup_seconds",
     "kill_pattern",
     "fail_pattern",
+    "request_log",
 })
 
 

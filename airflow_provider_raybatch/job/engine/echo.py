@@ -9,9 +9,11 @@ import json
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
@@ -33,6 +35,9 @@ class EchoOptions(ContractModel):
     :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
     :param kill_pattern: a request whose prompt contains this text kills the engine's process, to try out
         recovery.
+    :param request_log: a folder in which each engine's process appends one line of JSON, time and prompt, for
+        each request that it has generated, before the answer goes anywhere: a count of what would have been
+        paid for that owes nothing to what is written later.
     """
 
     seconds_per_token: float = Field(default=0.0, ge=0)
@@ -41,6 +46,7 @@ class EchoOptions(ContractModel):
     max_num_seqs: int = Field(default=1024, ge=1)
     fail_pattern: str | None = None
     kill_pattern: str | None = None
+    request_log: str | None = None
 
 
 class EchoSampling(ContractModel):
@@ -86,6 +92,7 @@ class EchoEngine:
         self._options = check(spec)
         self._sampling = dict(spec.sampling)
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)
+        self._log = _RequestLog(self._options.request_log) if self._options.request_log else None
         time.sleep(self._options.startup_seconds)
         self.info = EngineInfo(
             effective_sampling=self._sampling, sizes={"max_num_seqs": self._options.max_num_seqs}
@@ -125,6 +132,8 @@ class EchoEngine:
                 await asyncio.sleep(
                     self._options.seconds_per_token * max(c.output_tokens for c in completions)
                 )
+        if self._log is not None:
+            self._log.add(prompt)
         return Response(completions, input_tokens=asked.words)
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
@@ -133,6 +142,18 @@ class EchoEngine:
 
     def shutdown(self) -> None:
         """Nothing to free."""
+
+
+class _RequestLog:
+    """One file a process; a line is one write(2) at its end, so a SIGKILL leaves whole lines."""
+
+    def __init__(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        path = Path(folder) / f"{socket.gethostname()}-{os.getpid()}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def add(self, prompt: str) -> None:
+        os.write(self._file, (json.dumps({"at": time.time(), "prompt": prompt}) + "\n").encode())
 
 
 def _complete(asked: _Encoded, number: int) -> Completion:

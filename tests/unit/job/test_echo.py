@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,6 +153,16 @@ def test_wrong_options_are_found_before_it_starts(fields: dict[str, Any], senten
     with pytest.raises(SpecError) as caught:
         check(spec(**fields))
     assert str(caught.value) == sentence
+
+
+def test_it_logs_each_request_that_it_generated_and_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "requests"
+    asked = [Request(prompt=prompt) for prompt in ("one", "two  three", "a bad one")]
+    answers(*asked, request_log=str(folder), fail_pattern="bad")
+    answers(asked[0], request_log=str(folder))
+    lines = [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
+    assert [line["prompt"] for line in lines] == ["one", "two three", "one"]
+    assert all(isinstance(line["at"], float) for line in lines)
 
 
 def test_an_engine_that_is_none_of_its_own_process_is_not_opened() -> None:
