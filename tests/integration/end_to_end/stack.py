@@ -61,6 +61,7 @@ class AirflowStack:
         self._bundles = dict(bundles)
         self._expected = list(expected)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._orphans: list[psutil.Process] = []
         self._shown: dict[str, str] = {}
         self._exit = ExitStack()
 
@@ -88,7 +89,7 @@ class AirflowStack:
         self.stop(*names)
         for name in names:
             self.start(name)
-        self._wait_until_healthy()
+        self.wait_until_healthy()
 
     def start(self, name: str) -> None:
         """Start one component; it has a process group and a log file of its own."""
@@ -122,6 +123,31 @@ class AirflowStack:
             with suppress(psutil.NoSuchProcess):
                 left.kill()
 
+    def kill(self, name: str, *, with_family: bool) -> None:
+        """SIGKILL a component.
+
+        :param with_family: and all that it started, as when a container dies; else that lives on, as when the
+            kernel takes the one process that holds most memory.
+        """
+        process = self._processes.pop(name)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        self._orphans += family
+        if with_family:
+            self.end_orphans()
+
+    def end_orphans(self) -> None:
+        """End what killed components left behind."""
+        for left in self._orphans:
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
+        self._orphans.clear()
+
+    def wait_until_healthy(self) -> None:
+        """Until every started component says so."""
+        wait_for("a healthy Airflow", self._is_healthy, _START_TIMEOUT, self.evidence)
+
     def pid(self, name: str) -> int:
         return self._processes[name].pid
 
@@ -137,17 +163,18 @@ class AirflowStack:
         self._exit.callback(shutil.rmtree, self.home, ignore_errors=True)
         self.temp = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))
         self._exit.callback(shutil.rmtree, self.temp, ignore_errors=True)
-        self.port, *log_ports = _free_ports(3)
+        self.port, *log_ports = free_ports(3)
         self.url = f"http://127.0.0.1:{self.port}"
         password = secrets.token_urlsafe(16)
         passwords = self.home / "passwords.json"
         passwords.write_text(json.dumps({"admin": password}))
         self.environment = self._environment(passwords, log_ports)
         self._migrate()
+        self._exit.callback(self.end_orphans)
         self._exit.callback(self.stop, *_COMPONENTS)
         for name in _COMPONENTS:
             self.start(name)
-        self._wait_until_healthy()
+        self.wait_until_healthy()
         self.api = AirflowApi(self.url, "admin", password, self.evidence)
         self._exit.callback(self.api.close)
         self._wait_for_dags()
@@ -199,9 +226,6 @@ class AirflowStack:
             # So that readers and the writer don't wait for each other; the file keeps it.
             database.execute("PRAGMA journal_mode=WAL")
 
-    def _wait_until_healthy(self) -> None:
-        wait_for("a healthy Airflow", self._is_healthy, _START_TIMEOUT, self.evidence)
-
     def _is_healthy(self) -> bool:
         for name, process in self._processes.items():
             assert process.poll() is None, (
@@ -225,7 +249,7 @@ class AirflowStack:
         wait_for("the DAGs", look, _START_TIMEOUT, self.evidence)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Ray cluster of several nodes on one machine, any of which can be lost like a machine that is unplugged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import psutil
+
+from airflow_provider_raybatch.cluster import guardian
+from airflow_provider_raybatch.cluster.ray_head import RayHead
+
+from ..integration.end_to_end.stack import free_ports
+from ..integration.end_to_end.waiting import tail, wait_for
+
+_START_TIMEOUT = 45.0
+_STORE_BYTES = 200 * 2**20
+# The shortest intervals at which Ray notices a lost node without taking a busy one for lost.
+RAY_INTERVALS = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "10",
+    "RAY_health_check_initial_delay_ms": "5000",
+}
+
+
+class ChaosCluster:
+    """A context manager: a head that holds no replicas, and worker nodes, each a family of processes.
+
+    Head and workers have loopback addresses of their own, as machines have. The dashboard's port stays when the
+    head is replaced.
+
+    :param workers: how many worker nodes.
+    :param cpus: of each worker node, as Ray counts them.
+    """
+
+    def __init__(self, workers: int = 2, cpus: int = 2) -> None:
+        self._cpus = cpus
+        (self.port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._names = [f"127.0.0.{number + 2}" for number in range(workers)]
+        self._head = ExitStack()
+        self._guard = psutil.Process()
+        self._workers: dict[str, WorkerNode] = {}
+
+    def __enter__(self) -> ChaosCluster:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for node in self._workers.values():
+            node.end()
+        self._workers.clear()
+        self._head.close()
+
+    @property
+    def workers(self) -> list[str]:
+        """Names of the worker nodes, which are their addresses."""
+        return list(self._names)
+
+    def processes_of_head(self) -> list[psutil.Process]:
+        """The head's daemons and what runs on it: drivers, most of all."""
+        return self._guard.children(recursive=True)
+
+    def processes_of(self, worker: str) -> list[psutil.Process]:
+        return self._workers[worker].processes()
+
+    def kill_worker(self, worker: str) -> None:
+        """All processes of the node at once; another one takes its place."""
+        kill(self.processes_of(worker))
+        self._workers.pop(worker).end()
+
+    def kill_head(self) -> None:
+        """All processes of the head at once. The workers are left without one."""
+        kill(self.processes_of_head())
+
+    def replace_worker(self, worker: str) -> None:
+        """A new node in the place of a lost one."""
+        self._workers[worker] = WorkerNode(worker, self._gcs_address, self._cpus)
+        self._wait_for_nodes()
+
+    def replace_all(self) -> None:
+        """A new head, which knows nothing of the old one's jobs, and new workers."""
+        self.close()
+        self._head = ExitStack()
+        self._start()
+
+    def _start(self) -> None:
+        before = {child.pid for child in psutil.Process().children()}
+        head = RayHead(
+            RAY_INTERVALS,
+            num_cpus=0,
+            with_token=False,
+            dashboard_port=self.port,
+            startup_timeout=_START_TIMEOUT,
+        )
+        self._head.enter_context(head)
+        (self._guard,) = (
+            child
+            for child in psutil.Process().children()
+            if child.pid not in before and guardian.__file__ in child.cmdline()
+        )
+        home = Path(self._guard.cmdline()[self._guard.cmdline().index("--home") + 1])
+        self._gcs_address = (home / "ray_current_cluster").read_text().strip()
+        for name in self._names:
+            self._workers[name] = WorkerNode(name, self._gcs_address, self._cpus)
+        self._wait_for_nodes()
+
+    def _wait_for_nodes(self) -> None:
+        wait_for("the worker nodes", self._nodes_are_there, _START_TIMEOUT, self._evidence)
+
+    def _nodes_are_there(self) -> bool:
+        try:
+            answer = httpx.get(f"{self.url}/api/v0/nodes?limit=1000", timeout=30)
+            nodes = answer.json()["data"]["result"]["result"]
+        except (httpx.HTTPError, LookupError, TypeError, ValueError):
+            return False
+        alive = {node["node_ip"] for node in nodes if node["state"] == "ALIVE"}
+        return {*self._workers} <= alive
+
+    def _evidence(self) -> str:
+        return "\n".join(node.log() for node in self._workers.values())
+
+
+class WorkerNode:
+    """A node that joins a head's cluster; a guardian keeps its processes together."""
+
+    def __init__(self, address: str, gcs_address: str, cpus: int) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+        self._pipe, write_end = os.pipe()
+        options = {
+            "address": gcs_address,
+            "node-ip-address": address,
+            "num-cpus": cpus,
+            "temp-dir": self._home,
+            "object-store-memory": _STORE_BYTES,
+            "dashboard-agent-listen-port": 0,
+            "dashboard-agent-grpc-port": 0,
+            "runtime-env-agent-port": 0,
+            "metrics-export-port": 0,
+            "min-worker-port": 0,
+            "max-worker-port": 0,
+            "log-style": "record",
+        }
+        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats"]
+        command = [*start, *(f"--{name}={value}" for name, value in options.items())]
+        environment = {**os.environ, **RAY_INTERVALS, "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        read_end, self._pipe = self._pipe, write_end
+        try:
+            self._guard = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", guardian.__file__),
+                    *("--pipe", str(read_end), "--home", str(self._home), "--", *command),
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(read_end,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(read_end)
+
+    def processes(self) -> list[psutil.Process]:
+        return psutil.Process(self._guard.pid).children(recursive=True)
+
+    def log(self) -> str:
+        return tail(self._home / guardian.LOG_FILE)
+
+    def end(self) -> None:
+        """Whatever is left of it."""
+        os.close(self._pipe)
+        self._guard.wait(30)
+
+
+def kill(processes: list[psutil.Process]) -> None:
+    """SIGKILL to all; stopped first, so that none sees another one die, as in a power cut."""
+    for signal in ("suspend", "kill"):
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                getattr(process, signal)()

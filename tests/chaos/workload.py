@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows to ask about, and what must come out: worked out here from the echo engine's documentation alone."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+PROMPT = "Row {row.id} says {row.text}"
+LONGEST = 8
+"""`max_tokens`: some answers are cut."""
+_FILES = 5
+_WORDS = "alder birch cedar dogwood elm fir ginkgo hazel ivy juniper кедр 松 🌲 larch".split()  # noqa: RUF001
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a run goes, and how much of it is in the air.
+
+    :param rows: of the input.
+    :param replicas: engines side by side.
+    :param slots: requests that an engine answers at the same time.
+    :param rows_in_flight: rows that a replica has taken and not yet written, at most.
+    :param batch_size: rows that are written together.
+    """
+
+    rows: int = 3000
+    replicas: int = 2
+    slots: int = 16
+    rows_in_flight: int = 32
+    batch_size: int = 16
+    seconds_per_token: float = 0.03
+
+    def params(self, folder: Path) -> dict[str, Any]:
+        """Of a run of the chaos DAGs."""
+        return {
+            "source": str(folder / "source"),
+            "destination": str(folder / "destination"),
+            "prompt": PROMPT,
+            "sampling": {"temperature": 0, "max_tokens": LONGEST},
+            "engine_args": {
+                "seconds_per_token": self.seconds_per_token,
+                "max_num_seqs": self.slots,
+                "request_log": str(folder / "requests"),
+            },
+            "replicas": self.replicas,
+            "batch_size": self.batch_size,
+            "rows_in_flight": self.rows_in_flight,
+        }
+
+
+@dataclass(frozen=True)
+class Output:
+    """What must stand beside an input row."""
+
+    response: str
+    finish_reason: str
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was wrong with an output; all zero when nothing was.
+
+    :param lost: input rows that are not in it.
+    :param duplicated: rows beyond the first of each input row.
+    :param wrong: rows that no input row has, or with another answer than theirs.
+    """
+
+    lost: int = 0
+    duplicated: int = 0
+    wrong: int = 0
+
+
+def write_source(folder: Path, rows: int, seed: int) -> dict[int, dict[str, Any]]:
+    """Several files of JSON lines; each row has an id, and none asks what another one asks."""
+    choose = random.Random(seed)
+    made = {
+        number: {
+            "id": number,
+            "text": " ".join(choose.choices(_WORDS, k=choose.randint(1, 9))),
+            "weight": round(choose.uniform(0, 1000), 3),
+        }
+        for number in range(rows)
+    }
+    source = folder / "source"
+    source.mkdir()
+    for file in range(_FILES):
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for n, row in made.items() if n % _FILES == file)
+        (source / f"rows-{file}.jsonl").write_text("".join(lines))
+    return made
+
+
+def prompt_of(row: Mapping[str, Any]) -> str:
+    return f"Row {row['id']} says {row['text']}"
+
+
+def output_of(row: Mapping[str, Any]) -> Output:
+    """The prompt's words, cut to `max_tokens` of them; a word counts as a token."""
+    words = prompt_of(row).split()
+    said = words[:LONGEST]
+    return Output(" ".join(said), "length" if len(words) > LONGEST else "stop", len(words), len(said))
+
+
+def check(source: Mapping[int, Mapping[str, Any]], delivered: Iterable[Mapping[str, Any]]) -> Found:
+    """Compare an output with its input."""
+    times: Counter[int] = Counter()
+    wrong = 0
+    for row in delivered:
+        asked = source.get(row["id"])
+        if asked is None or {**row} != {**asked, **asdict(output_of(asked)), "cached_tokens": 0}:
+            wrong += 1
+        else:
+            times[row["id"]] += 1
+    duplicated = sum(times.values()) - len(times)
+    return Found(lost=len(source) - len(times), duplicated=duplicated, wrong=wrong)
+
+
+def delivered(uri: str) -> list[dict[str, Any]]:
+    """Every row of every file of a dataset's folder, as a tool reads it that knows nothing of manifests."""
+    files = sorted(Path(uri).rglob("*.parquet"))
+    return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def generated(folder: Path) -> Counter[str]:
+    """How often each prompt was generated, from the engines' own logs of a run."""
+    lines = [line for file in folder.glob("requests/*.jsonl") for line in file.read_text().splitlines()]
+    return Counter(json.loads(line)["prompt"] for line in lines)
