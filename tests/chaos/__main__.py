@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.chaos --seeds 0:100 --results FILE``: kills at random, and the count of what that cost."""
+"""``python -m tests.chaos --seeds 0:100 --results FILE``: kills at random, and what that cost."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import results
 from .plan import MODES, Kill, plan
-from .runs import run
+from .runs import Result, together
 from .workload import Pace
 from .world import World
 
@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=3, help="runs at once")
     parser.add_argument("--rows", type=int, default=Pace.rows)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     first, _, end = given.seeds.partition(":")
     kills = [plan(seed) for seed in range(int(first), int(end))]
     run_all(kills, given.results, given.parallel, Pace(rows=given.rows))
@@ -37,26 +38,17 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
     """One run a kill, several at once, each noted as it ends; before them, runs that set the pace."""
     evidence = file.parent / "flawed"
 
-    def one(kill: Kill, expected: float) -> float:
-        result = run(world, pace, kill, expected, evidence)
+    def note(result: Result) -> None:
         results.append_run(file, result)
-        flaws = f"; FLAWS: {', '.join(result.flaws)}" if result.flaws else ""
-        print(
-            f"seed {kill.seed}: {result.kind} killed={result.killed} at {result.instant:.0f} s ({kill.mode}), "
-            f"hits {'+'.join(result.hits) or 'none'}; {result.seconds:.0f} s, "
-            f"{result.generated}/{result.rows}+{result.in_flight} generated, {result.submissions} jobs, "
-            f"{result.tries} tries{flaws}",
-            flush=True,
-        )
-        return result.seconds
+        print(result, flush=True)
 
     # Each run may have all its replicas on one node while the other one is being replaced.
-    with World(cpus=parallel * pace.replicas) as world, ThreadPoolExecutor(parallel) as pool:
-        paces = [Kill(-1 - n, "none", MODES[n % len(MODES)], 0, False, 0) for n in range(parallel)]
-        expected = max(pool.map(one, paces, [0.0] * parallel))
-        if evidence.exists():
+    with World(cpus=parallel * pace.replicas) as world:
+        undisturbed = [Kill(-1 - n, "none", MODES[n % len(MODES)], 0, False, 0) for n in range(parallel)]
+        found = together(world, undisturbed, parallel, pace, 0, note, evidence)
+        if any(one.flaws for one in found):
             raise SystemExit(f"An undisturbed run went wrong; see {evidence}.")
-        list(pool.map(one, kills, [expected] * len(kills)))
+        together(world, kills, parallel, pace, max(one.seconds for one in found), note, evidence)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Ray cluster of several nodes on one machine, any of which can be lost like a machine that is unplugged."""
+"""A real Ray cluster of several nodes on one machine, each of which can be lost as a machine is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,7 @@ from airflow_provider_raybatch.cluster.ray_head import RayHead
 from ..integration.end_to_end.stack import free_ports
 from ..integration.end_to_end.waiting import tail, wait_for
 
-_START_TIMEOUT = 45.0
+_START_TIMEOUT = 300.0
 _STORE_BYTES = 200 * 2**20
 # The shortest intervals at which Ray notices a lost node without taking a busy one for lost.
 RAY_INTERVALS = {
@@ -34,8 +33,8 @@ RAY_INTERVALS = {
 class ChaosCluster:
     """A context manager: a head that holds no replicas, and worker nodes, each a family of processes.
 
-    Head and workers have loopback addresses of their own, as machines have. The dashboard's port stays when the
-    head is replaced.
+    Each worker has a loopback address of its own, as machines have. The dashboard's port stays when the head
+    is replaced.
 
     :param workers: how many worker nodes.
     :param cpus: of each worker node, as Ray counts them.
@@ -161,7 +160,9 @@ class WorkerNode:
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats"]
         command = [*start, *(f"--{name}={value}" for name, value in options.items())]
         environment = {**os.environ, **RAY_INTERVALS, "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}
-        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        environment["PATH"] = (
+            f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        )
         read_end, self._pipe = self._pipe, write_end
         try:
             self._guard = subprocess.Popen(

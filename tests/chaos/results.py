@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .runs import Result
+from .stopping import Stop
 
 
 def append(file: Path, line: dict[str, Any]) -> None:
@@ -20,6 +21,10 @@ def append(file: Path, line: dict[str, Any]) -> None:
 
 def append_run(file: Path, result: Result) -> None:
     append(file, {"what": "run", **asdict(result)})
+
+
+def append_stop(file: Path, stop: Stop) -> None:
+    append(file, {"what": "stop", **asdict(stop)})
 
 
 def read(file: Path) -> tuple[list[Result], list[dict[str, Any]]]:

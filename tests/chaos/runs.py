@@ -3,17 +3,17 @@
 
 What is counted:
 
-- *generated*: lines in the echo engine's request logs, written by the replicas' processes as each request ends,
-  whatever becomes of its answer; over all submissions of the run.
-- *in flight*: `rows_in_flight` for each replica that a kill took with it: so many rows it had taken and not yet
-  written, at most. A kill that takes no replica (worker, triggerer, scheduler) allows for none. A driver and a head
-  take all replicas of the job, an engine itself, a node those that run on it.
+- *generated*: lines in the echo engine's request logs, which the replicas' processes write as each request
+  ends, whatever becomes of its answer; over all submissions of the run.
+- *in flight*: `rows_in_flight` for each replica that a kill took with it: so many rows, at most, had it taken
+  and not yet written. Worker, triggerer and scheduler take none. Driver and head take all replicas of the
+  job, an engine's process itself, a node those that run on it.
 - *generated_ratio*: generated / (rows + in flight), which must be at most 1.02.
-- *lost*, *duplicated*, *wrong*: see `workload.Found`; the input rows, and the answers worked out from the echo
-  engine's documentation, against every row in the folder that the task handed over.
+- *lost*, *duplicated*, *wrong*: see `workload.Found`; every row in the folder that the task handed over,
+  against the input and the answers worked out from the echo engine's documentation.
 
-Runs share one Airflow and one cluster, so what one run kills may hit others. Each run tells all that hit it, and
-allows for the replicas that it lost by any of it.
+Runs share one Airflow and one cluster, so what one run kills may hit others. Each run tells all that hit it,
+and allows for the replicas that it lost by any of it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from ..integration.end_to_end.rest import RUN_ENDED, Run
 from .plan import Kill
@@ -79,12 +83,46 @@ class Result:
             found.append(f"generated={self.generated} of {self.rows}+{self.in_flight}")
         return found
 
+    def __str__(self) -> str:
+        flaws = f"; FLAWS: {', '.join(self.flaws)}" if self.flaws else ""
+        return (
+            f"seed {self.seed} ({self.kind}, {self.mode}): "
+            f"{f'killed at {self.instant:.0f} s' if self.killed else 'nobody killed'}, "
+            f"hit by {'+'.join(self.hits) or 'none'}; {self.seconds:.0f} s for {self.expected:.0f}, "
+            f"generated {self.generated} for {self.rows}+{self.in_flight}, {self.submissions} jobs, "
+            f"{self.tries} tries{flaws}"
+        )
+
+
+def together(
+    world: World,
+    kills: Sequence[Kill],
+    parallel: int,
+    pace: Pace,
+    expected: float,
+    note: Callable[[Result], object],
+    keep: Path | None = None,
+) -> list[Result]:
+    """A run for each kill, `parallel` at once; each is noted as it ends. See :func:`run`."""
+
+    def one(kill: Kill) -> Result:
+        result = run(world, pace, kill, expected, keep)
+        note(result)
+        return result
+
+    pool = ThreadPoolExecutor(parallel)
+    try:
+        return list(pool.map(one, kills))
+    finally:
+        # When interrupted, the world ends first; what still runs in it then ends by itself.
+        pool.shutdown(wait=False, cancel_futures=True)
+
 
 def run(world: World, pace: Pace, kill: Kill, expected: float, keep: Path | None = None) -> Result:
     """Start a DAG run, kill, wait for its end, compare.
 
-    :param expected: seconds that a run takes undisturbed, over which the kill's instant is spread; 0 for a run
-        without a kill.
+    :param expected: seconds that a run takes undisturbed, over which the kill's instant is spread; 0 for a
+        run without a kill.
     :param keep: a folder for the run's evidence if it has flaws.
     """
     folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
@@ -148,7 +186,10 @@ def _end(world: World, live: Live, started: float) -> str:
 
 
 def _state(dag_run: Run) -> str:
-    return dag_run.state
+    try:
+        return dag_run.state
+    except httpx.TransportError:  # the machine is busy: ask again
+        return "unknown"
 
 
 def _found(live: Live, state: str, source: dict[int, dict[str, Any]]) -> Found:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Airflow and one Ray cluster, shared by several runs at once, with everything in them that can be killed."""
+"""One Airflow and one Ray cluster, shared by several runs at once, and all in them that can be killed."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,15 @@ from ..integration.end_to_end.ray_jobs import RayJobs
 from ..integration.end_to_end.rest import Task
 from ..integration.end_to_end.stack import AirflowStack
 from .cluster import ChaosCluster, kill
+from .plan import MODES
 
 DAGS = Path(__file__).parent / "dags"
-DAG_IDS = ("chaos_blocking", "chaos_deferrable")
+DAG_IDS = (
+    *(f"{name}_{mode}" for name in ("chaos", "stop", "timeout", "execution_timeout") for mode in MODES),
+    "bad_trigger",
+)
+BOUND = 90.0
+"""Seconds that the runs with a bound may take: enough to finish some rows on a busy machine."""
 _DRIVER = "airflow_provider_raybatch.job"
 _OUTAGE = 3.0
 """Seconds between the loss of a node or head and the start of its replacement."""
@@ -53,6 +60,7 @@ class World:
         self.live: list[Live] = []
 
     def __enter__(self) -> World:
+        os.environ["CHAOS_BOUND_SECONDS"] = str(BOUND)
         try:
             self.cluster = self._exit.enter_context(ChaosCluster(cpus=self._cpus))
             self.airflow = self._exit.enter_context(AirflowStack({"chaos": DAGS}, DAG_IDS))
@@ -70,7 +78,9 @@ class World:
     ) -> None:
         self._exit.close()
 
-    def kill(self, live: Live, kind: str, with_family: bool, choice: float, ended: Callable[[], bool]) -> bool:
+    def kill(
+        self, live: Live, kind: str, with_family: bool, choice: float, ended: Callable[[], bool]
+    ) -> bool:
         """Kill the first process of this kind that there is from now on.
 
         :param choice: which of several, 0 to 1.
@@ -89,8 +99,8 @@ class World:
                     return True
                 victims = find()
                 if victims:
-                    lost = {"worker": 0, "driver": live.replicas, "engine": 1}[kind]
-                    self._count([live], kind, lambda _: lost)
+                    live.hits.append(kind)
+                    live.replicas_lost += {"worker": 0, "driver": live.replicas, "engine": 1}[kind]
                     kill(victims)
                     return True
             time.sleep(_LOOK)
@@ -106,29 +116,32 @@ class World:
 
     def replicas_of(self, live: Live) -> list[int]:
         """Process ids of the living replicas of a run."""
-        ids = {job["job_id"] for job in self.jobs_of(live)}
-        return [actor["pid"] for actor in self._actors() if actor["job_id"] in ids]
+        return [pid for job in self.jobs_of(live) for pid in self.replicas_of_job(job["job_id"])]
+
+    def replicas_of_job(self, job_id: str | None) -> list[int]:
+        """Process ids of the living replicas of a job."""
+        return [actor["pid"] for actor in self._actors() if actor["job_id"] == job_id]
 
     def _kill_shared(self, kind: str, with_family: bool, choice: float) -> None:
         if kind == "head":
-            self._count(self.live, kind, lambda live: live.replicas)
+            self._count(kind, lambda live: live.replicas)
             self.cluster.kill_head()
             time.sleep(_OUTAGE)
             self.cluster.replace_all()
         elif kind == "node":
             node = self.cluster.workers[int(choice * len(self.cluster.workers))]
             pids = {process.pid for process in self.cluster.processes_of(node)}
-            self._count(self.live, kind, lambda live: len(pids.intersection(self.replicas_of(live))))
+            self._count(kind, lambda live: len(pids.intersection(self.replicas_of(live))))
             self.cluster.kill_worker(node)
             time.sleep(_OUTAGE)
             self.cluster.replace_worker(node)
         else:
-            self._count(self.live, kind, lambda _: 0)
+            self._count(kind, lambda _: 0)
             self.airflow.kill(kind, with_family=with_family)
             self.airflow.start(kind)
 
-    def _count(self, hit: Sequence[Live], kind: str, lost: Callable[[Live], int]) -> None:
-        for live in hit:
+    def _count(self, kind: str, lost: Callable[[Live], int]) -> None:
+        for live in self.live:
             live.hits.append(kind)
             live.replicas_lost += lost(live)
 

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch inferences that are paced, so that there is time to kill somebody; what they ask comes with the run."""
+"""Batch inferences with a pace, so that there is time to kill or stop; what they ask comes with the run."""
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG
+from airflow.triggers.testing import FailureTrigger
 
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
@@ -21,6 +25,7 @@ PARAMS: dict[str, Any] = {
     "rows_in_flight": 32,
 }
 MODES = {"blocking": False, "deferrable": True}
+SECONDS = float(os.environ["CHAOS_BOUND_SECONDS"])
 
 
 class Sized(RayBatchInferenceOperator):
@@ -33,16 +38,26 @@ class Sized(RayBatchInferenceOperator):
         return super().execute(context)
 
 
-for mode, deferrable in MODES.items():
+class WithBadTrigger(Sized):
+    """Its trigger raises, once the job has finished some rows."""
+
+    def defer(self, *, trigger: Any, **options: Any) -> Any:
+        while not [*Path(self.destination).glob("_raybatch/parts/**/*.parquet")]:
+            time.sleep(0.5)
+        super().defer(trigger=FailureTrigger(), **options)  # type: ignore[no-untyped-call]
+
+
+def add(dag_id: str, deferrable: bool, kind: type[Sized] = Sized, **options: Any) -> None:
+    """Add a DAG of one task."""
     with DAG(
-        f"chaos_{mode}",
+        dag_id,
         schedule=None,
         params=PARAMS,
         max_active_runs=16,
         render_template_as_native_obj=True,  # the params keep their types
-        default_args={"retries": 20, "retry_delay": timedelta(seconds=2)},
-    ):
-        Sized(
+        default_args={"retry_delay": timedelta(seconds=2)},
+    ) as dag:
+        kind(
             task_id="infer",
             deferrable=deferrable,
             poll_interval=1,
@@ -55,4 +70,14 @@ for mode, deferrable in MODES.items():
             max_restarts=10,
             # Without an autoscaler a job whose nodes are being replaced is refused at once by default.
             cluster_wait=180,
+            **options,
         )
+    globals()[dag_id] = dag
+
+
+for mode, deferrable in MODES.items():
+    add(f"chaos_{mode}", deferrable, retries=20)
+    add(f"stop_{mode}", deferrable, retries=0)
+    add(f"timeout_{mode}", deferrable, retries=0, timeout=SECONDS)
+    add(f"execution_timeout_{mode}", deferrable, retries=0, execution_timeout=timedelta(seconds=SECONDS))
+add("bad_trigger", True, WithBadTrigger, retries=0)

@@ -91,13 +91,21 @@ class AirflowStack:
             self.start(name)
         self.wait_until_healthy()
 
-    def start(self, name: str) -> None:
-        """Start one component; it has a process group and a log file of its own."""
+    def start(self, name: str, beside: str | None = None) -> None:
+        """Start one component; it has a process group and a log file of its own.
+
+        :param beside: the name under which a second one of its kind is known.
+        """
         command = [sys.executable, "-m", "airflow", *_COMPONENTS[name]]
-        with self.log_of(name).open("ab") as log:
-            self._processes[name] = subprocess.Popen(
+        environment = {**self.environment, **self._shown}
+        if beside is not None:
+            ports = {"WORKER_LOG_SERVER_PORT", "TRIGGER_LOG_SERVER_PORT"}
+            for port, free in zip(ports, free_ports(len(ports)), strict=True):
+                environment[f"AIRFLOW__LOGGING__{port}"] = str(free)
+        with self.log_of(beside or name).open("ab") as log:
+            self._processes[beside or name] = subprocess.Popen(
                 command,
-                env={**self.environment, **self._shown},
+                env=environment,
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -171,7 +179,7 @@ class AirflowStack:
         self.environment = self._environment(passwords, log_ports)
         self._migrate()
         self._exit.callback(self.end_orphans)
-        self._exit.callback(self.stop, *_COMPONENTS)
+        self._exit.callback(lambda: self.stop(*self._processes))
         for name in _COMPONENTS:
             self.start(name)
         self.wait_until_healthy()

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Airflow and one Ray cluster for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .workload import Pace
+from .world import World
+
+PACE = Pace(rows=1200)
+PARALLEL = 4
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[World]:
+    with World(cpus=PARALLEL * PACE.replicas) as world:
+        yield world
+
+
+@pytest.fixture(scope="session")
+def results_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the figures go: the file that ``CHAOS_RESULTS`` names, which is added to."""
+    named = os.environ.get("CHAOS_RESULTS")
+    return Path(named) if named else tmp_path_factory.mktemp("chaos") / "results.jsonl"

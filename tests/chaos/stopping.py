@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stops a job, and how long that takes from the deed to the job's end and its replicas' death."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from ..integration.end_to_end.rest import Task
+from ..integration.end_to_end.waiting import wait_for
+from .plan import MODES
+from .workload import Pace, write_source
+from .world import BOUND, Live, World
+
+ENDLESS = Pace(rows=6000, replicas=1, slots=8, rows_in_flight=16, batch_size=8, seconds_per_token=0.15)
+LONGEST = 60.0
+"""Seconds within which a job must have ended, and its replicas be gone."""
+_PATIENCE = 240.0
+_TERMINAL = {"SUCCEEDED", "FAILED", "STOPPED"}
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How a job ended.
+
+    :param way: what was done to the task.
+    :param status: of the job.
+    :param stop_s: seconds from the deed until the job had ended and its replicas were gone.
+    :param rows_kept: good rows in the ledger.
+    """
+
+    way: str
+    mode: str
+    status: str
+    stop_s: float
+    rows_kept: int
+
+
+@dataclass
+class Going:
+    """An endless run that has finished some rows."""
+
+    world: World
+    task: Task
+    mode: str
+    folder: Path
+    since: float = field(default_factory=time.time)
+
+    def job(self) -> dict[str, Any]:
+        """Its first job."""
+        first: dict[str, Any] = self.world.jobs.of(self.task)[0]
+        return first
+
+    def replicas(self) -> list[int]:
+        return self.world.replicas_of(Live(self.task, 1))
+
+    def rows_kept(self) -> int:
+        files = self.folder.glob("destination/_raybatch/parts/**/*.parquet")
+        return sum(sum(pq.read_table(file, columns=["ok"])["ok"].to_pylist()) for file in files)
+
+    def stopped(self, way: str, since: float) -> Stop:
+        """Wait for the job's end.
+
+        :param since: epoch seconds of the deed.
+        """
+        job = wait_for(
+            f"the end of the job of a task that was {way}",
+            self._ended,
+            _PATIENCE,
+            self.task.run.evidence,
+            0.2,
+        )
+        return Stop(way, self.mode, job["status"], round(time.time() - since, 1), self.rows_kept())
+
+    def _ended(self) -> dict[str, Any] | None:
+        job = self.job()
+        gone = job["status"] in _TERMINAL and not self.world.replicas_of_job(job["job_id"])
+        return job if gone else None
+
+
+def _fail_run(task: Task) -> None:
+    task.run.api.call("PATCH", task.run.path, json={"state": "failed"})
+
+
+DEEDS: dict[str, Callable[[Task], None]] = {
+    "marked failed": lambda task: task.mark("failed"),
+    "marked success": lambda task: task.mark("success"),
+    "cleared": lambda task: task.clear(),
+    "DAG run failed": _fail_run,
+}
+TIMED = ("timeout", "execution_timeout")
+
+
+def deeds(world: World) -> list[Stop]:
+    """What users do, each in both modes."""
+    ways = [(way, mode) for way in DEEDS for mode in MODES]
+    with going(world, [f"stop_{mode}" for _, mode in ways]) as runs:
+
+        def do(number: int) -> Stop:
+            way, run = ways[number][0], runs[number]
+            since = time.time()
+            DEEDS[way](run.task)
+            return run.stopped(way, since)
+
+        return _together(do, len(runs))
+
+
+def bounds(world: World) -> list[Stop]:
+    """What ends by itself: bounds of time in both modes, and a trigger that raises."""
+    ways = [(way, mode) for way in TIMED for mode in MODES]
+    with going(world, [*(f"{way}_{mode}" for way, mode in ways), "bad_trigger"]) as runs:
+
+        def do(number: int) -> Stop:
+            run = runs[number]
+            if number == len(ways):
+                return run.stopped("trigger raised", run.since)
+            began = datetime.fromisoformat(run.task.read()["start_date"]).timestamp()
+            return run.stopped(ways[number][0], began + BOUND)
+
+        return _together(do, len(runs))
+
+
+@contextmanager
+def going(world: World, dag_ids: list[str]) -> Iterator[list[Going]]:
+    """Runs without end, together since their start takes the time; each has finished some rows."""
+    runs = []
+    try:
+        for dag_id in dag_ids:
+            folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
+            write_source(folder, ENDLESS.rows, 0)
+            run = world.airflow.api.trigger(dag_id, **ENDLESS.params(folder))
+            runs.append(Going(world, run.task("infer"), dag_id.rpartition("_")[2], folder))
+
+        def ready(number: int) -> None:
+            one = runs[number]
+            wait_for("the first rows", lambda: one.rows_kept() > 0, _PATIENCE, one.task.run.evidence)
+            one.since = time.time()
+
+        _together(ready, len(runs))
+        yield runs
+    finally:
+        for one in runs:
+            if one.task.run.state in {"queued", "running"}:
+                _fail_run(one.task)
+        for one in runs:
+            wait_for("all jobs' end", lambda one=one: _all_ended(one), _PATIENCE)  # type: ignore[misc]
+            shutil.rmtree(one.folder, ignore_errors=True)
+
+
+def _all_ended(run: Going) -> bool:
+    return all(job["status"] in _TERMINAL for job in run.world.jobs.of(run.task))
+
+
+def _together(do: Callable[[int], Any], count: int) -> list[Any]:
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(do, range(count)))

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stopping stops, and nothing else does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from ..integration.end_to_end.waiting import wait_for
+from . import results
+from .plan import MODES
+from .stopping import DEEDS, LONGEST, TIMED, Stop, bounds, deeds, going
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def by_deed(world, results_file) -> dict[tuple[str, str], Stop]:
+    return noted(deeds(world), results_file)
+
+
+@pytest.fixture(scope="module")
+def by_bound(world, results_file) -> dict[tuple[str, str], Stop]:
+    return noted(bounds(world), results_file)
+
+
+def noted(stops, file):
+    for stop in stops:
+        results.append_stop(file, stop)
+    return {(stop.way, stop.mode): stop for stop in stops}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", DEEDS)
+def test_what_users_do(way, mode, by_deed):
+    assert_stopped(by_deed[way, mode])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", TIMED)
+def test_bounds_of_time(way, mode, by_bound):
+    assert_stopped(by_bound[way, mode])
+
+
+def test_a_trigger_that_raises(by_bound):
+    (stop,) = (stop for stop in by_bound.values() if stop.way == "trigger raised")
+    assert_stopped(stop)
+
+
+def assert_stopped(stop):
+    assert stop.status in {"STOPPED", "FAILED"}
+    assert stop.stop_s <= LONGEST
+    assert stop.rows_kept > 0
+
+
+def test_airflows_own_accidents_stop_nothing(world):
+    airflow = world.airflow
+    with going(world, ["stop_blocking", "stop_deferrable"]) as runs:
+        before = [(run.job()["submission_id"], run.replicas()) for run in runs]
+        for component, with_family in (("dag-processor", True), ("scheduler", False), ("triggerer", True)):
+            airflow.kill(component, with_family=with_family)
+            airflow.start(component)
+            airflow.wait_until_healthy()
+        taken_over_while_frozen(airflow, runs[1].task)
+        assert_going_on(world, runs, before)
+
+
+def taken_over_while_frozen(airflow, task):
+    """The triggerer freezes, another one takes its trigger, and it thaws again, not knowing that."""
+    first = wait_for("a triggerer for the task", lambda: triggerer_of(task), 60, airflow.evidence)
+    frozen = psutil.Process(airflow.pid("triggerer"))
+    family = [frozen, *frozen.children(recursive=True)]
+    airflow.start("triggerer", beside="triggerer-2")
+    try:
+        for process in family:
+            process.suspend()
+        wait_for(
+            "another triggerer for the task",
+            lambda: triggerer_of(task) not in {None, first},
+            120,
+            airflow.evidence,
+        )
+        for process in family:
+            process.resume()
+        # It finds its trigger gone, as if a user had marked the task.
+        wait_for(
+            "the thawed triggerer to end its trigger",
+            lambda: "invoking on_kill" in airflow.log_of("triggerer").read_text(errors="replace"),
+            90,
+            airflow.evidence,
+        )
+    finally:
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+    airflow.stop("triggerer-2")
+
+
+def triggerer_of(task):
+    trigger = task.read()["trigger"]
+    return trigger["triggerer_id"] if trigger else None
+
+
+def assert_going_on(world, runs, before):
+    rows = [run.rows_kept() for run in runs]
+    for run, (submission_id, replicas), had in zip(runs, before, rows, strict=True):
+        wait_for("more rows", lambda run=run, had=had: run.rows_kept() > had, 60, run.task.run.evidence)
+        (job,) = world.jobs.of(run.task)
+        assert (job["submission_id"], job["status"]) == (submission_id, "RUNNING")
+        assert run.replicas() == replicas
+        assert run.task.read()["try_number"] == 1
