@@ -56,7 +56,7 @@ class RayOperator(LiteralTextOperator):
         default_deferrable``.
     :param poll_interval: seconds between two looks at the job, default 10.
     :param timeout: seconds or ``timedelta`` from the start of an attempt to the job's deadline; default none.
-        Each attempt has its own.
+        Each attempt has its own. With `deferrable`, Airflow's `execution_timeout` is one, too.
     :param deadline: the moment at which the job of any attempt must have ended: a ``datetime`` or its text in
         ISO 8601, with a time zone; default none. Templated. The earlier of it and `timeout` counts. Once it
         has passed, nothing is submitted any more, and the task fails without a retry.
@@ -224,10 +224,16 @@ class RayOperator(LiteralTextOperator):
             run_token=token,
             connection=connection,
             deadline=Deadline(
-                of_attempt=None if self.timeout is None else ti.start_date.timestamp() + self.timeout,
+                of_attempt=None if self._longest is None else ti.start_date.timestamp() + self._longest,
                 of_run=moment(self.deadline),
             ),
         )
+
+    @property
+    def _longest(self) -> float | None:
+        """Seconds of an attempt. Airflow's own bound counts no time in which a task is deferred."""
+        own = self.execution_timeout.total_seconds() if self.deferrable and self.execution_timeout else None
+        return min((bound for bound in (self.timeout, own) if bound is not None), default=None)
 
     def _task_key(self, context: Context, connection: RayConnection) -> TaskKey:
         ti = context["ti"]

@@ -436,6 +436,17 @@ class TestDeadline:
         assert net is not None
         assert net.total_seconds() > 3700
 
+    @pytest.mark.parametrize(("timeout", "expected"), [(None, 600), (60, 60), (3600, 600)])
+    def test_is_also_airflows_own_bound_while_deferred(
+        self, ray: FakeRay, run: Run, timeout: float | None, expected: float
+    ) -> None:
+        ray.script = lasting(60)
+        bound = timedelta(minutes=10)
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True, timeout=timeout, execution_timeout=bound).execute(run.context())
+        (job,) = ray.jobs.values()
+        assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - expected) < 30
+
     @pytest.mark.parametrize(
         ("error", "failure_class"),
         [
