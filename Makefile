@@ -3,16 +3,21 @@
 
 PYTHON ?= python3
 PINS := .ci/requirements
+# Of make chaos; each seed is one kill, and the results add up over several runs.
+SEEDS ?= 0:100
+PARALLEL ?= 3
+RESULTS ?= .chaos/results.jsonl
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
 ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
-.PHONY: help demo test lint lock clean
+.PHONY: help demo test chaos lint lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests"
+	@echo "make chaos  kill at random and count what that costs (SEEDS=0:100, PARALLEL=3, RESULTS=.chaos/results.jsonl)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
 	@echo "make clean  remove environments, tools, builds and caches"
@@ -22,6 +27,9 @@ demo: .venv/.stamp
 
 test: $(STAMPS)
 	.ci/checks lint unit packaging integration
+
+chaos: .venv/.stamp
+	.venv/bin/python -m tests.chaos --seeds $(SEEDS) --parallel $(PARALLEL) --results $(RESULTS)
 
 lint: .venv/.stamp
 	.ci/checks lint

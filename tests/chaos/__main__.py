@@ -48,7 +48,7 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
         found = together(world, undisturbed, parallel, pace, 0, note, evidence)
         if any(one.flaws for one in found):
             raise SystemExit(f"An undisturbed run went wrong; see {evidence}.")
-        together(world, kills, parallel, pace, max(one.seconds for one in found), note, evidence)
+        together(world, kills, parallel, pace, min(one.seconds for one in found), note, evidence)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def plan(seed: int) -> Kill:
     chance = random.Random(seed)
     kind = KINDS[seed % len(KINDS)]
     # A triggerer has no part in a blocking task.
-    mode = "deferrable" if kind == "triggerer" else MODES[(seed + seed // len(KINDS)) % len(MODES)]
+    mode = "deferrable" if kind == "triggerer" else MODES[seed % len(MODES)]
     return Kill(
         seed=seed,
         kind=kind,

@@ -161,7 +161,7 @@ class World:
         for process in self.cluster.processes_of_head():
             with suppress(psutil.NoSuchProcess):
                 command = process.cmdline()
-                if command[-2:] == ["-m", _DRIVER]:
+                if command[1:3] == ["-m", _DRIVER]:
                     settings = process.environ().get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
                     if any(submission_id in settings for submission_id in ids):
                         return [process]
