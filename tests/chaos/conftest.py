@@ -18,7 +18,8 @@ PARALLEL = 4
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[World]:
-    with World(cpus=PARALLEL * PACE.replicas) as world:
+    lowered = os.environ.get("CHAOS_INTERVALS", "lowered") == "lowered"
+    with World(cpus=PARALLEL * PACE.replicas, lowered=lowered) as world:
         yield world
 
 

@@ -37,10 +37,12 @@ class Stop:
     :param status: of the job.
     :param stop_s: seconds from the deed until the job had ended and its replicas were gone.
     :param rows_kept: good rows in the ledger.
+    :param intervals: ``lowered`` or ``default``.
     """
 
     way: str
     mode: str
+    intervals: str
     status: str
     stop_s: float
     rows_kept: int
@@ -80,7 +82,14 @@ class Going:
             self.task.run.evidence,
             0.2,
         )
-        return Stop(way, self.mode, job["status"], round(time.time() - since, 1), self.rows_kept())
+        return Stop(
+            way=way,
+            mode=self.mode,
+            intervals="lowered" if self.world.lowered else "default",
+            status=job["status"],
+            stop_s=round(time.time() - since, 1),
+            rows_kept=self.rows_kept(),
+        )
 
     def _ended(self) -> dict[str, Any] | None:
         job = self.job()

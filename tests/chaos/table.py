@@ -63,10 +63,10 @@ def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> Iterable[st
             f"From the deed to the job's end and its replicas' death, in seconds; {LONGEST:.0f} are allowed. "
             "Rows kept are good rows in the ledger, with which a later attempt goes on.\n"
         )
-        yield "| way | mode | job | stop_s | rows kept |"
-        yield "| --- | --- | --- | ---: | ---: |"
+        yield "| way | mode | intervals | job | stop_s | rows kept |"
+        yield "| --- | --- | --- | --- | ---: | ---: |"
         for one in stops:
-            cells = [one[name] for name in ("way", "mode", "status", "stop_s", "rows_kept")]
+            cells = [one[name] for name in ("way", "mode", "intervals", "status", "stop_s", "rows_kept")]
             yield f"| {' | '.join(str(cell) for cell in cells)} |"
     yield "\n## Intervals\n"
     yield "Airflow's defaults suit clusters; these are lowered:\n"

@@ -18,7 +18,7 @@ import psutil
 
 from ..integration.end_to_end.ray_jobs import RayJobs
 from ..integration.end_to_end.rest import Task
-from ..integration.end_to_end.stack import AirflowStack
+from ..integration.end_to_end.stack import INTERVALS, AirflowStack
 from .cluster import ChaosCluster, kill
 from .plan import MODES
 
@@ -51,19 +51,26 @@ class Live:
 
 
 class World:
-    """A context manager. Kills happen one at a time; the runs go on meanwhile."""
+    """A context manager. Kills happen one at a time; the runs go on meanwhile.
 
-    def __init__(self, cpus: int) -> None:
+    :param cpus: of each worker node, as Ray counts them.
+    :param lowered: whether Airflow and the operators look more often than by default.
+    """
+
+    def __init__(self, cpus: int, lowered: bool = True) -> None:
         self._cpus = cpus
+        self.lowered = lowered
         self._exit = ExitStack()
         self._kills = threading.Lock()
         self.live: list[Live] = []
 
     def __enter__(self) -> World:
         os.environ["CHAOS_BOUND_SECONDS"] = str(BOUND)
+        os.environ["CHAOS_POLL_INTERVAL"] = "1" if self.lowered else "10"
+        intervals = INTERVALS if self.lowered else {}
         try:
             self.cluster = self._exit.enter_context(ChaosCluster(cpus=self._cpus))
-            self.airflow = self._exit.enter_context(AirflowStack({"chaos": DAGS}, DAG_IDS))
+            self.airflow = self._exit.enter_context(AirflowStack({"chaos": DAGS}, DAG_IDS, intervals))
             self.jobs = RayJobs(self.cluster.url)
             self._exit.callback(self.jobs.close)
             api = self.airflow.api

@@ -26,6 +26,7 @@ PARAMS: dict[str, Any] = {
 }
 MODES = {"blocking": False, "deferrable": True}
 SECONDS = float(os.environ["CHAOS_BOUND_SECONDS"])
+POLL_INTERVAL = float(os.environ["CHAOS_POLL_INTERVAL"])
 
 
 class Sized(RayBatchInferenceOperator):
@@ -60,7 +61,7 @@ def add(dag_id: str, deferrable: bool, kind: type[Sized] = Sized, **options: Any
         kind(
             task_id="infer",
             deferrable=deferrable,
-            poll_interval=1,
+            poll_interval=POLL_INTERVAL,
             source="{{ params.source }}",
             destination="{{ params.destination }}",
             prompt="{{ params.prompt }}",
