@@ -125,6 +125,11 @@ class ChaosCluster:
         wait_for("the worker nodes", self._nodes_are_there, _START_TIMEOUT, self._evidence)
 
     def _nodes_are_there(self) -> bool:
+        for name, node in self._workers.items():
+            # `ray start` gives a raylet 30 s, which is too short on a busy machine; again, then.
+            if node.failed:
+                node.end()
+                self._workers[name] = WorkerNode(name, self._gcs_address, self._cpus)
         try:
             answer = httpx.get(f"{self.url}/api/v0/nodes?limit=1000", timeout=30)
             nodes = answer.json()["data"]["result"]["result"]
@@ -177,6 +182,13 @@ class WorkerNode:
             )
         finally:
             os.close(read_end)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be started."""
+        with suppress(OSError, ValueError):
+            return int((self._home / guardian.EXIT_CODE_FILE).read_text()) != 0
+        return False
 
     def processes(self) -> list[psutil.Process]:
         return psutil.Process(self._guard.pid).children(recursive=True)
