@@ -22,6 +22,7 @@ from ..integration.end_to_end.waiting import tail, wait_for
 
 _START_TIMEOUT = 300.0
 _STORE_BYTES = 200 * 2**20
+_SETTINGS = {"RAY_enable_worker_prestart": "0"}  # idle workers cost a small machine more than they save
 # The shortest intervals at which Ray notices a lost node without taking a busy one for lost.
 RAY_INTERVALS = {
     "RAY_health_check_period_ms": "1000",
@@ -103,7 +104,7 @@ class ChaosCluster:
     def _start(self) -> None:
         before = {child.pid for child in psutil.Process().children()}
         head = RayHead(
-            RAY_INTERVALS,
+            {**RAY_INTERVALS, **_SETTINGS},
             num_cpus=0,
             with_token=False,
             dashboard_port=self.port,
@@ -164,7 +165,13 @@ class WorkerNode:
         }
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats"]
         command = [*start, *(f"--{name}={value}" for name, value in options.items())]
-        environment = {**os.environ, **RAY_INTERVALS, "RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}
+        environment = {
+            **os.environ,
+            **RAY_INTERVALS,
+            **_SETTINGS,
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_AUTH_TOKEN": "",
+        }
         environment["PATH"] = (
             f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
         )

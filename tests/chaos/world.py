@@ -149,6 +149,7 @@ class World:
 
     def _count(self, kind: str, lost: Callable[[Live], int]) -> None:
         for live in self.live:
+            self.jobs_of(live)  # a head that is killed forgets them
             live.hits.append(kind)
             live.replicas_lost += lost(live)
 
