@@ -25,7 +25,7 @@ from .world import BOUND, Live, World
 ENDLESS = Pace(rows=6000, replicas=1, slots=8, rows_in_flight=16, batch_size=8, seconds_per_token=0.15)
 LONGEST = 60.0
 """Seconds within which a job must have ended, and its replicas be gone."""
-_PATIENCE = 240.0
+_PATIENCE = 400.0
 _TERMINAL = {"SUCCEEDED", "FAILED", "STOPPED"}
 
 

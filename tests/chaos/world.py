@@ -67,10 +67,11 @@ class World:
     def __enter__(self) -> World:
         os.environ["CHAOS_BOUND_SECONDS"] = str(BOUND)
         os.environ["CHAOS_POLL_INTERVAL"] = "1" if self.lowered else "10"
-        intervals = INTERVALS if self.lowered else {}
+        # Blocking tasks hold a slot each as long as they run.
+        settings = {**(INTERVALS if self.lowered else {}), "CORE__PARALLELISM": "12"}
         try:
             self.cluster = self._exit.enter_context(ChaosCluster(cpus=self._cpus))
-            self.airflow = self._exit.enter_context(AirflowStack({"chaos": DAGS}, DAG_IDS, intervals))
+            self.airflow = self._exit.enter_context(AirflowStack({"chaos": DAGS}, DAG_IDS, settings))
             self.jobs = RayJobs(self.cluster.url)
             self._exit.callback(self.jobs.close)
             api = self.airflow.api

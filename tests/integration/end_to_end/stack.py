@@ -55,13 +55,13 @@ class AirflowStack:
 
     :param bundles: folders of DAG files by name.
     :param expected: ids of the DAGs that must be there before the stack counts as started.
-    :param intervals: settings of Airflow's that say how soon something is noticed; empty for its defaults.
+    :param settings: Airflow's, by default those that say how soon something is noticed.
     """
 
     def __init__(
-        self, bundles: Mapping[str, Path], expected: Sequence[str], intervals: Mapping[str, str] = INTERVALS
+        self, bundles: Mapping[str, Path], expected: Sequence[str], settings: Mapping[str, str] = INTERVALS
     ) -> None:
-        self._intervals = dict(intervals)
+        self._settings = dict(settings)
         self._bundles = dict(bundles)
         self._expected = list(expected)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -213,7 +213,7 @@ class AirflowStack:
                 {"name": name, "classpath": bundle, "kwargs": {"path": str(path), "refresh_interval": 3600}}
                 for name, path in self._bundles.items()
             ]),
-            **self._intervals,
+            **self._settings,
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
         return {
