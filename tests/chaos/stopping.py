@@ -171,5 +171,8 @@ def _all_ended(run: Going) -> bool:
 
 
 def _together(do: Callable[[int], Any], count: int) -> list[Any]:
-    with ThreadPoolExecutor(count) as pool:
+    pool = ThreadPoolExecutor(count)
+    try:
         return list(pool.map(do, range(count)))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
