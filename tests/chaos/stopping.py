@@ -148,7 +148,8 @@ def going(world: World, dag_ids: list[str]) -> Iterator[list[Going]]:
             folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
             write_source(folder, ENDLESS.rows, 0)
             run = world.airflow.api.trigger(dag_id, **ENDLESS.params(folder))
-            runs.append(Going(world, run.task("infer"), dag_id.rpartition("_")[2], folder))
+            mode = "blocking" if dag_id.endswith("_blocking") else "deferrable"
+            runs.append(Going(world, run.task("infer"), mode, folder))
 
         def ready(number: int) -> None:
             one = runs[number]
