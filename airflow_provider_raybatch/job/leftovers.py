@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.journal import Entry, Journal
 from airflow_provider_raybatch.job.storage import Folder
 
@@ -37,7 +36,7 @@ def collect(folder: Folder, journal: Journal) -> int:
         scratch = folder.abandoned(SCRATCH_AGE)
         folder.delete([*dead, *sorted({path.rpartition("/")[0] for path in dead if _in_own_folder(path)})])
         folder.delete(scratch)
-    except RaybatchError as error:
+    except Exception as error:  # the dataset stands, whatever this is
         logging.getLogger(__name__).warning("left-overs are not collected this time: %s", error)
         return 0
     return len(dead) + len(scratch)

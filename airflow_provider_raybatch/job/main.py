@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
             raise SpecError("submission: the spec says of no task, so it can't be run.")
         with _deadline(spec.limits.deadline):
             ray.init(log_to_driver=False, logging_level="warning")
-            summary, reused = run(spec, spec.submission, say)
+            run(spec, spec.submission, say)
     except BaseException as error:
         failure_class, sentence = diagnose(error)
         if failure_class is FailureClass.INTERNAL:
@@ -41,7 +41,6 @@ def main(arguments: Sequence[str]) -> int:
             traceback.print_exc(file=sys.stdout)
         say(events.Failed(failure_class=failure_class, message=sentence))
         return 1
-    say(events.Committed(summary=summary, reused=reused))
     return 0
 
 

@@ -28,17 +28,18 @@ from airflow_provider_raybatch.job.spreading import keys_over_the_cluster, publi
 Say = Callable[[events.Event], None]
 
 
-def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Summary, bool]:
+def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
     """Do the job on the Ray cluster that this process is connected to.
 
-    :returns: what was committed, and whether an earlier submission of the same run had done it already.
+    :returns: what was committed; said as well, since what comes after it may take its time.
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
     began = time.time()
     say(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
     ready = make_ready(spec, submission, say)
     if not isinstance(ready, Ready):
-        return ready, True
+        say(events.Committed(summary=ready, reused=True))
+        return ready
     job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
     settled = earlier.good | earlier.given_up(spec.limits.max_row_attempts)
     store = None if ready.store is None else StoredResponses(ready.store)
@@ -48,7 +49,8 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Sum
     if left:
         cluster_view.wait_for(chosen, spec.limits.cluster_wait, say)
     if (committed := journal.claim()) is not None:
-        return committed.summary(), True
+        say(events.Committed(summary=committed.summary(), reused=True))
+        return committed.summary()
     preflight_seconds = time.time() - began
     if earlier.rows:
         done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"
@@ -86,5 +88,6 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> tuple[Sum
     manifest = commit(
         spec, job.folder, journal, ledger, source.rows, told, source.schema, publish_over_the_cluster
     )
+    say(events.Committed(summary=manifest.summary()))
     leftovers.collect(job.folder, journal)
-    return manifest.summary(), False
+    return manifest.summary()

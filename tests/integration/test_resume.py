@@ -58,7 +58,7 @@ class Night:
         self.said.clear()
         spec = parse(BatchInferenceSpec, json.dumps(document))
         assert spec.submission is not None
-        summary, _ = run(spec, spec.submission, self.said.append)
+        summary = run(spec, spec.submission, self.said.append)
         return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
 
     def refused(self, ends: FailureClass, **fields: Any) -> str:

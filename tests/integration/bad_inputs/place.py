@@ -77,7 +77,7 @@ class Place:
         spec = parse(BatchInferenceSpec, json.dumps(self.document(**fields)))
         assert spec.submission is not None
         self.said.clear()
-        summary, _ = run(spec, spec.submission, self.said.append)
+        summary = run(spec, spec.submission, self.said.append)
         return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
 
     def dead_letters(self, manifest: BatchManifest) -> dict[int, dict[str, Any]]:
