@@ -46,8 +46,7 @@ def run(ray_here: Any, tmp_path: Path) -> Run:
         }
         spec = parse(BatchInferenceSpec, json.dumps(document))
         assert spec.submission is not None
-        summary = run_job(spec, spec.submission, lambda event: None)
-        return summary
+        return run_job(spec, spec.submission, lambda event: None)
 
     return run
 
