@@ -71,7 +71,8 @@ def spent(limits: Limits, folder: Folder, parts: Sequence[Part]) -> int:
 
 def _tokens(folder: Folder, part: Part) -> int:
     with folder.open(part.path) as stream:
-        table = pq.read_table(stream, columns=["origin", "output.input_tokens", "output.output_tokens"])
+        # Not pq.read_table, which takes the fields out of their struct.
+        table = pq.ParquetFile(stream).read(["origin", "output.input_tokens", "output.output_tokens"])
     output = table["output"].filter(pc.equal(table["origin"], "generated"))
     sums = (pc.sum(pc.struct_field(output, name)).as_py() for name in ("input_tokens", "output_tokens"))
     return sum(int(one or 0) for one in sums)

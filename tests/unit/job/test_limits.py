@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job may use up, and what it says when it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.board import ReplicaReport
+from airflow_provider_raybatch.job.limits import Budget, spent
+from airflow_provider_raybatch.job.storage import LocalFolder
+
+from .publishing import failure, part, response
+
+NOW = 10_000.0
+PROGRESS = Progress(done=1200, total=5000)
+REPORTS = [
+    ReplicaReport("a", "n", input_tokens=600, output_tokens=100),
+    ReplicaReport("b", "n", input_tokens=50),
+]
+
+
+def reached(limits: Limits, spent_before: int = 0, gpus: int = 8, now: float = NOW) -> RaybatchError:
+    with pytest.raises(RaybatchError) as caught:
+        Budget(limits, spent_before, gpus, NOW - 3600).check(REPORTS, PROGRESS, now)
+    return caught.value
+
+
+def test_tokens_of_all_submissions_count() -> None:
+    limits = Limits(max_tokens_total=1000)
+    Budget(limits, 249, 8, NOW).check(REPORTS, PROGRESS, NOW)
+    error = reached(limits, spent_before=250)
+    assert str(error) == (
+        "max_tokens_total: 1,000 tokens are paid for, of 1,000 allowed, after 1,200 of 5,000 rows; the "
+        "finished rows are kept: raise the limit and clear the task to go on."
+    )
+    assert error.failure_class is FailureClass.LIMIT_REACHED
+    assert not error.failure_class.retryable
+
+
+def test_gpu_hours_are_those_of_all_replicas() -> None:
+    limits = Limits(max_gpu_hours=8)
+    Budget(limits, 0, 8, NOW - 3599).check(REPORTS, PROGRESS, NOW)
+    assert "8.00 GPU hours are used, of 8 allowed, after 1,200 of 5,000 rows" in str(reached(limits))
+    Budget(limits, 0, 0, 0.0).check(REPORTS, PROGRESS, NOW)  # CPUs cost no GPU hours
+
+
+def test_a_deadline_is_worth_a_retry() -> None:
+    error = reached(Limits(deadline=NOW))
+    assert error.failure_class is FailureClass.TIMEOUT
+    assert str(error).startswith("timeout: the job's deadline passed after 1,200 of 5,000 rows")
+
+
+def test_what_earlier_submissions_paid_is_read_from_their_parts(tmp_path: Path) -> None:
+    disk = LocalFolder(str(tmp_path))
+    found = [
+        part(disk, [{}] * 3, [response("two words"), failure(), response("one")]),
+        part(disk, [{}], first=3),
+    ]
+    # Three prompt tokens each, and the words of the answers.
+    assert spent(Limits(max_tokens_total=1), disk, found) == 3 + 2 + 3 + 1 + 3 + 1
+    assert spent(Limits(), disk, found) == 0
