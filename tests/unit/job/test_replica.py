@@ -18,7 +18,7 @@ import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job import replica as replica_module
-from airflow_provider_raybatch.job.board import Board
+from airflow_provider_raybatch.job.board import Board, Reporter
 from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.preflight import look_at_source
 from airflow_provider_raybatch.job.replica import Replica
@@ -54,6 +54,8 @@ class Place:
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
+        # Its thread would outlive the test, and then ask a real Ray, which would start for it.
+        monkeypatch.setattr(Reporter, "_run", lambda reporter: None)
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))
         self.board = Board()
