@@ -91,6 +91,13 @@ class Going:
             rows_kept=self.rows_kept(),
         )
 
+    def all_ended(self) -> bool:
+        """Whether no job of it is left; one whose worker died for good has nobody else to stop it."""
+        left = [job for job in self.world.jobs.of(self.task) if job["status"] not in _TERMINAL]
+        for job in left:
+            self.world.jobs.stop(job["submission_id"])
+        return not left
+
     def _ended(self) -> dict[str, Any] | None:
         job = self.job()
         gone = job["status"] in _TERMINAL and not self.world.replicas_of_job(job["job_id"])
@@ -163,12 +170,8 @@ def going(world: World, dag_ids: list[str]) -> Iterator[list[Going]]:
             if one.task.run.state in {"queued", "running"}:
                 _fail_run(one.task)
         for one in runs:
-            wait_for("all jobs' end", lambda one=one: _all_ended(one), _PATIENCE)  # type: ignore[misc]
+            wait_for("all jobs' end", one.all_ended, _PATIENCE)
             shutil.rmtree(one.folder, ignore_errors=True)
-
-
-def _all_ended(run: Going) -> bool:
-    return all(job["status"] in _TERMINAL for job in run.world.jobs.of(run.task))
 
 
 def _together(do: Callable[[int], Any], count: int) -> list[Any]:

@@ -84,12 +84,12 @@ def taken_over_while_frozen(airflow, task):
         )
         for process in family:
             process.resume()
-        # It finds its trigger gone, as if a user had marked the task.
+        # It finds its trigger gone, as if a user had marked the task, and asks before it stops anything.
         wait_for(
             "the thawed triggerer to end its trigger",
-            lambda: "invoking on_kill" in airflow.log_of("triggerer").read_text(errors="replace"),
+            lambda: any("The task is still deferred, so job" in line for line in task.log()),
             90,
-            airflow.evidence,
+            task.run.evidence,
         )
     finally:
         for process in family:

@@ -59,6 +59,9 @@ class RayJobs:
 
         return wait_for(f"a job that is {' or '.join(statuses)}", look, timeout, task.run.evidence)
 
+    def stop(self, submission_id: str) -> None:
+        self._http.post(f"/api/jobs/{submission_id}/stop").raise_for_status()
+
     def log(self, submission_id: str) -> str:
         logs: str = self._http.get(f"/api/jobs/{submission_id}/logs").raise_for_status().json()["logs"]
         return logs

@@ -131,9 +131,7 @@ class AirflowStack:
                 process.wait(_STOP_TIMEOUT)
             process.kill()
             process.wait()
-        for left in family:
-            with suppress(psutil.NoSuchProcess):
-                left.kill()
+        _kill(family)
 
     def kill(self, name: str, *, with_family: bool) -> None:
         """SIGKILL a component.
@@ -145,16 +143,10 @@ class AirflowStack:
         family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
-        self._orphans += family
         if with_family:
-            self.end_orphans()
-
-    def end_orphans(self) -> None:
-        """End what killed components left behind."""
-        for left in self._orphans:
-            with suppress(psutil.NoSuchProcess):
-                left.kill()
-        self._orphans.clear()
+            _kill(family)
+        else:
+            self._orphans += family
 
     def wait_until_healthy(self) -> None:
         """Until every started component says so."""
@@ -182,7 +174,7 @@ class AirflowStack:
         passwords.write_text(json.dumps({"admin": password}))
         self.environment = self._environment(passwords, log_ports)
         self._migrate()
-        self._exit.callback(self.end_orphans)
+        self._exit.callback(_kill, self._orphans)
         self._exit.callback(lambda: self.stop(*self._processes))
         for name in _COMPONENTS:
             self.start(name)
@@ -259,6 +251,12 @@ class AirflowStack:
             return set(self._expected) <= {dag["dag_id"] for dag in listed}
 
         wait_for("the DAGs", look, _START_TIMEOUT, self.evidence)
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def free_ports(count: int) -> list[int]:
