@@ -28,12 +28,12 @@ def append_stop(file: Path, stop: Stop) -> None:
 
 
 def read(file: Path) -> tuple[list[Result], list[dict[str, Any]]]:
-    """Runs with a kill that hit, of each seed the last one, and stops."""
+    """Runs with a kill that hit, and stops. A seed that ran again counts again: no rerun hides a flaw."""
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     names = {field.name for field in fields(Result)}
     runs = [Result(**{name: line[name] for name in names}) for line in lines if line["what"] == "run"]
-    last = {one.seed: one for one in runs if one.kind != "none" and one.killed}
-    return [last[seed] for seed in sorted(last)], [line for line in lines if line["what"] == "stop"]
+    kills = [one for one in runs if one.kind != "none" and one.killed]
+    return kills, [line for line in lines if line["what"] == "stop"]
 
 
 def summary(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> str:

@@ -33,14 +33,16 @@ follows its job; several runs share Airflow and cluster at a time. How each figu
 def main() -> None:
     parser = argparse.ArgumentParser(prog="chaos.table", description=__doc__)
     parser.add_argument("results", type=Path)
-    runs, stops = results.read(parser.parse_args().results)
-    print("\n".join(page(runs, stops)))
+    parser.add_argument("--note", default="", help="what else there is to say about the machine")
+    given = parser.parse_args()
+    runs, stops = results.read(given.results)
+    print("\n".join(page(runs, stops, given.note)))
 
 
-def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> Iterable[str]:
+def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = "") -> Iterable[str]:
     yield _HEAD
-    yield f"    {results.summary(runs, stops)}\n"
-    yield f"{_machine()}\n"
+    yield f"`{results.summary(runs, stops)}`\n"
+    yield f"{_machine()} {note}".rstrip() + "\n"
     yield "## Kills\n"
     yield (
         f"`generated_ratio` is generated / (rows + rows in flight at the kills), at most {MOST_GENERATED};"

@@ -104,7 +104,7 @@ def test_results_add_up_over_runs(tmp_path):
     file = tmp_path / "results.jsonl"
     for one in (
         replace(GOOD, lost=3),
-        GOOD,  # the same seed again: the later one counts
+        GOOD,  # the same seed again, which mends nothing
         replace(GOOD, seed=2, generated=1040, duplicated=1),
         replace(GOOD, seed=3, killed=False, lost=9),
         replace(GOOD, seed=-1, kind="none", lost=9),
@@ -112,5 +112,5 @@ def test_results_add_up_over_runs(tmp_path):
         results.append_run(file, one)
     results.append(file, {"what": "stop", "stop_s": 12.25})
     assert results.summary(*results.read(file)) == (
-        "chaos: runs=2 lost=0 duplicated=1 generated_ratio=1.008 stop_max_s=12.2"
+        "chaos: runs=3 lost=3 duplicated=1 generated_ratio=1.008 stop_max_s=12.2"
     )

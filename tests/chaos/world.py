@@ -33,6 +33,8 @@ _DRIVER = "airflow_provider_raybatch.job"
 _OUTAGE = 3.0
 """Seconds between the loss of a node or head and the start of its replacement."""
 _LOOK = 0.2
+_SILENCE = (httpx.HTTPError, AssertionError, ValueError, LookupError, TypeError)
+"""What a cluster that is away or busy makes of a question."""
 
 
 @dataclass
@@ -108,7 +110,7 @@ class World:
                 victims = find()
                 if victims:
                     live.hits.append(kind)
-                    live.replicas_lost += {"worker": 0, "driver": live.replicas, "engine": 1}[kind]
+                    live.replicas_lost += {"worker": 0, "driver": self._alive(live), "engine": 1}[kind]
                     kill(victims)
                     return True
             time.sleep(_LOOK)
@@ -130,9 +132,17 @@ class World:
         """Process ids of the living replicas of a job."""
         return [actor["pid"] for actor in self._actors() if actor["job_id"] == job_id]
 
+    def _alive(self, live: Live) -> int:
+        """How many replicas a run has now; all that it may have where the cluster doesn't tell."""
+        try:
+            self._ask_for_actors()
+        except _SILENCE:
+            return live.replicas
+        return len(self.replicas_of(live))
+
     def _kill_shared(self, kind: str, with_family: bool, choice: float) -> None:
         if kind == "head":
-            self._count(kind, lambda live: live.replicas)
+            self._count(kind, self._alive)
             self.cluster.kill_head()
             time.sleep(_OUTAGE)
             self.cluster.replace_all()
@@ -183,10 +193,11 @@ class World:
         return []
 
     def _actors(self) -> list[dict[str, Any]]:
-        with suppress(httpx.HTTPError, AssertionError, ValueError, LookupError, TypeError):
-            answer = httpx.get(f"{self.cluster.url}/api/v0/actors?limit=10000", timeout=30).json()
-            actors = answer["data"]["result"]["result"]
-            return [
-                actor for actor in actors if actor["state"] == "ALIVE" and "Replica" in actor["class_name"]
-            ]
+        with suppress(*_SILENCE):
+            return self._ask_for_actors()
         return []
+
+    def _ask_for_actors(self) -> list[dict[str, Any]]:
+        answer = httpx.get(f"{self.cluster.url}/api/v0/actors?limit=10000", timeout=30).json()
+        actors = answer["data"]["result"]["result"]
+        return [actor for actor in actors if actor["state"] == "ALIVE" and "Replica" in actor["class_name"]]
