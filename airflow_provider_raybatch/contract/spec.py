@@ -188,7 +188,7 @@ class Limits(ContractModel):
     :param no_progress_timeout: seconds without a finished row or a change of phase, after which the job fails
         with a diagnosis.
     :param cluster_wait: seconds to wait for nodes that are missing; by default 900 where an autoscaler may
-        bring them, and none where there is no sign of one.
+        bring them, 300 where an earlier submission of the run had them, and else none.
     :param max_error_fraction: share of rows that may fail, 0 to 1; judged at the end and while the job runs.
     :param max_errors: how many rows may fail; the stricter of the two counts.
     :param max_row_attempts: how often a row is asked that fails each time, over all submissions of the task.

@@ -124,6 +124,11 @@ class Journal:
             "folder."
         )
 
+    def began_before(self) -> bool:
+        """Whether an earlier submission of this very run came as far as to claim the destination."""
+        last = self.last()
+        return last is not None and last.run_token == self._submission.run_token
+
     def check(self) -> None:
         """:raises SupersededError: somebody else claimed the destination since."""
         last = self.last()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import re
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -89,7 +90,7 @@ class Part:
     @property
     def submission_id(self) -> str:
         """Of the job that wrote it."""
-        return self.path.split("/")[-2]
+        return self.path.split("/")[-2].partition("~")[0]
 
 
 def task_folder(submission: Submission) -> str:
@@ -103,6 +104,15 @@ def run_folder(submission: Submission, question: str, listing_digest: str) -> st
     :param question: digest of all that decides a response besides the row.
     """
     return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"
+
+
+def driver_folder(run: str, submission_id: str) -> str:
+    """Where one driver keeps its parts, below the run folder `run`.
+
+    Submission ids begin anew after a head restart, whose old jobs may still be writing: no two drivers share
+    a folder, or one part could take another's name.
+    """
+    return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"
 
 
 def write(

@@ -32,6 +32,10 @@ from airflow_provider_raybatch.job.work import Job
 
 Say = Callable[[events.Event], None]
 
+_NODES_RETURN = 300.0
+"""Seconds in which the nodes of a cluster that held this run before are expected back, say after its head
+restarted: without them, a retry would fail for good, as if the cluster could never hold the job."""
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -40,6 +44,7 @@ class Ready:
     :param journal: of the destination, which is this task's to claim.
     :param earlier: what earlier submissions did of the same input and question.
     :param store: the response store, if there is one.
+    :param patience: seconds to wait for nodes that are missing, see `Limits.cluster_wait`.
     """
 
     job: Job
@@ -49,6 +54,7 @@ class Ready:
     tolerance: Tolerance
     checked: Checked
     store: ResponseStore | None
+    patience: float | None
     versions: dict[str, str]
 
 
@@ -84,13 +90,16 @@ def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Re
         spec=_with_generation_defaults(spec, checked),
         listing=source.listing,
         folder=destination,
-        part_folder=f"{run_folder}/{submission.submission_id}",
+        part_folder=parts.driver_folder(run_folder, submission.submission_id),
         keyer=keyer,
         credentials=known.aws,
         environment=environment,
     )
     earlier = look_back(destination, run_folder, source.rows)
-    return Ready(job, source, journal, earlier, tolerance, checked, store, versions)
+    patience = spec.limits.cluster_wait
+    if patience is None and journal.began_before():
+        patience = _NODES_RETURN
+    return Ready(job, source, journal, earlier, tolerance, checked, store, patience, versions)
 
 
 def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:

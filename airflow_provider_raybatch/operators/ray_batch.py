@@ -116,7 +116,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param no_progress_timeout: seconds or ``timedelta`` without a finished row before the job is given up,
         default 1,800.
     :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
-        autoscaler may bring them, and none where there is no sign of one.
+        autoscaler may bring them, 300 where an earlier attempt of the run had them, and else none.
     :param aws_conn_id: an ``aws`` connection whose credentials travel to the job; by default the cluster uses
         its own identity.
     :param hf_conn_id: a connection whose password is a Hugging Face token.

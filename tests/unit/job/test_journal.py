@@ -33,7 +33,10 @@ def test_a_claim_then_its_commit(folder: Folder) -> None:
     mine = journal(folder)
     assert mine.last() is None
     assert mine.committed() is None
+    assert not mine.began_before()
     mine.claim()
+    assert journal(folder, 1).began_before()
+    assert not journal(folder, 1, token="cleared").began_before()
     mine.check()
     mine.commit("manifests/x.json")
     last = mine.last()

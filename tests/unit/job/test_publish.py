@@ -288,6 +288,10 @@ class TestLedger:
             return parts.run_folder(spec.submission, asked, listing * 32)
 
         base = place(submitted())
+        drivers = {parts.driver_folder(base, "raybatch-x-0") for _ in range(2)}
+        assert len(drivers) == 2
+        written = [parts.Part(f"{folder}/00000000.0-1.2.2.parquet", 2, 2, 0, 1, 9) for folder in drivers]
+        assert {one.submission_id for one in written} == {"raybatch-x-0"}
         assert base == place(submitted(3, token="other", preserve_order=True))
         others = [
             place(submitted(), "b"),
