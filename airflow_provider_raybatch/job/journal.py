@@ -129,6 +129,12 @@ class Journal:
         last = self.last()
         return last is not None and last.run_token == self._submission.run_token
 
+    def is_cleared(self) -> bool:
+        """Whether another run of this very task was here before: its task was cleared."""
+        last = self.last()
+        mine = self._submission
+        return last is not None and last.owner == mine.task and last.run_token != mine.run_token
+
     def check(self) -> None:
         """:raises SupersededError: somebody else claimed the destination since."""
         last = self.last()

@@ -44,6 +44,7 @@ class Ready:
     :param journal: of the destination, which is this task's to claim.
     :param earlier: what earlier submissions did of the same input and question.
     :param store: the response store, if there is one.
+    :param pays_again: whether answers that are there already are left aside, since a user wants new ones.
     :param patience: seconds to wait for nodes that are missing, see `Limits.cluster_wait`.
     """
 
@@ -54,6 +55,7 @@ class Ready:
     tolerance: Tolerance
     checked: Checked
     store: ResponseStore | None
+    pays_again: bool
     patience: float | None
     versions: dict[str, str]
 
@@ -96,10 +98,11 @@ def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Re
         environment=environment,
     )
     earlier = look_back(destination, run_folder, source.rows)
+    pays_again = spec.on_clear == "regenerate" and journal.is_cleared()
     patience = spec.limits.cluster_wait
     if patience is None and journal.began_before():
         patience = _NODES_RETURN
-    return Ready(job, source, journal, earlier, tolerance, checked, store, patience, versions)
+    return Ready(job, source, journal, earlier, tolerance, checked, store, pays_again, patience, versions)
 
 
 def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:

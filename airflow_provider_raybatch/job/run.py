@@ -42,8 +42,8 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
         return ready
     job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
     settled = earlier.good | earlier.given_up(spec.limits.max_row_attempts)
-    store = None if ready.store is None else StoredResponses(ready.store)
-    savings = find_savings(job, source, settled, store, keys_over_the_cluster)
+    store = None if ready.store is None or ready.pays_again else StoredResponses(ready.store)
+    savings = find_savings(job, source, settled, store, keys_over_the_cluster, say)
     left = int(np.count_nonzero(~(settled | savings.rows)))
     chosen = plan.make(spec, left, cluster_view.view())
     if left:

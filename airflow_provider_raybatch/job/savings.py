@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.job import parts
 from airflow_provider_raybatch.job.adopting import Adopted, adopt, matched
 from airflow_provider_raybatch.job.found import Responses
@@ -84,13 +85,21 @@ class Savings:
         return written
 
 
-def find_savings(job: Job, source: Source, settled: Rows, store: Responses | None, mapper: Mapper) -> Savings:
+def find_savings(
+    job: Job,
+    source: Source,
+    settled: Rows,
+    store: Responses | None,
+    mapper: Mapper,
+    say: Callable[[Phase], None],
+) -> Savings:
     """Look for answers to the rows that are not settled.
 
     Keys are made only where they can save something, since that renders every row.
 
     :param store: the response store, if the job has one.
     :param mapper: applies a function to groups of chunks, in their order.
+    :param say: told when keys are made, which takes its time with many rows.
     :raises StorageError: the source, a part or the store can't be read.
     """
     nothing = Savings(np.zeros(len(settled), np.bool_), np.zeros(len(settled), np.bool_))
@@ -101,6 +110,8 @@ def find_savings(job: Job, source: Source, settled: Rows, store: Responses | Non
     elsewhere = any(not part.path.startswith(f"{run_folder}/") for part in parts_of_task)
     if store is None and not elsewhere and not _may_repeat(job):
         return nothing
+    message = f"looking for answers that are there already, by the request keys of {source.rows:,} rows"
+    say(Phase(phase="preflight", message=message))
     keys = request_keys(job, source, mapper)
     left = keys.where(~settled[keys.ordinals])
     found: list[tuple[Adopted, Responses, Origin]] = []

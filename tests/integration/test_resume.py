@@ -237,6 +237,16 @@ class TestNights:
         # What the second night paid for is there in the third.
         assert generated(night.run(run_id="r3", **reuse)) == 0
 
+    def test_a_clear_that_regenerates_takes_nothing_from_the_store(
+        self, night: Night, reuse: dict[str, Any]
+    ) -> None:
+        night.input(["a", "b"])
+        anew: dict[str, Any] = {"on_clear": "regenerate", **reuse}
+        assert generated(night.run(**anew)) == 2
+        assert generated(night.run(token="cleared", **anew)) == 2
+        # But another night does.
+        assert generated(night.run(run_id="r2", **anew)) == 0
+
     def test_another_sampling_is_another_question(self, night: Night, reuse: dict[str, Any]) -> None:
         night.input([f"text {number}" for number in range(50)])
         night.run(**reuse)

@@ -37,6 +37,8 @@ def test_a_claim_then_its_commit(folder: Folder) -> None:
     mine.claim()
     assert journal(folder, 1).began_before()
     assert not journal(folder, 1, token="cleared").began_before()
+    assert journal(folder, 1, token="cleared").is_cleared()
+    assert not journal(folder, 1).is_cleared()
     mine.check()
     mine.commit("manifests/x.json")
     last = mine.last()

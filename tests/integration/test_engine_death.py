@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real vLLM whose engine is killed in the middle: it starts again, and pays for no finished row twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.parts import listed
+from airflow_provider_raybatch.job.storage import LocalFolder
+
+from .end_to_end.waiting import wait_for
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(420)]
+
+MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
+ROWS, BATCH, AT_ONCE = 600, 25, 50
+
+
+def engines() -> list[psutil.Process]:
+    """vLLM's engine processes on this machine; they name themselves."""
+    found = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        told = " ".join([process.info["name"] or "", *(process.info["cmdline"] or [])])
+        if "EngineCore" in told:
+            found.append(process)
+    return found
+
+
+def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: Any) -> None:
+    from airflow_provider_raybatch.job.run import run
+
+    sums = [f"What is {number % 10} plus {number // 10 % 10}?" for number in range(ROWS)]
+    rows = [{"id": number, "text": text} for number, text in enumerate(sums)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    document = {
+        "source": {"paths": [str(tmp_path / "in.jsonl")]},
+        "prompt": {"kind": "template", "template": "{row.text}"},
+        "model": {"name": str(MODEL)},
+        # Each row is asked, and none ends early.
+        "sampling": {"temperature": 0, "max_tokens": 48, "ignore_eos": True},
+        "deduplicate": False,
+        "engine": {"batch_size": BATCH, "rows_in_flight": AT_ONCE},
+        "destination": {"uri": str(tmp_path / "out")},
+        "submission": {
+            "task": {"dag_id": "nightly", "run_id": "r1", "task_id": "label"},
+            "run_token": "token",
+            "submission_id": "raybatch-x-0",
+        },
+    }
+    spec = parse(BatchInferenceSpec, json.dumps(document))
+    assert spec.submission is not None
+    written: list[int] = []
+
+    def kill_in_the_middle() -> None:
+        ledger = LocalFolder(str(tmp_path / "out"))
+        wait_for("parts", lambda: len(listed(ledger.list("_raybatch/parts"))) >= 4, 200, lambda: "")
+        (engine,) = engines()
+        engine.kill()
+        written.append(sum(part.ok for part in listed(ledger.list("_raybatch/parts"))))
+
+    assert not engines()
+    killer = threading.Thread(target=kill_in_the_middle)
+    killer.start()
+    summary = run(spec, spec.submission, lambda event: None)
+    killer.join()
+    manifest = parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
+    table = pq.read_table(manifest.uri)
+    assert sorted(table["id"].to_pylist()) == list(range(ROWS))
+    assert manifest.counts.ok == ROWS
+    assert 0 < written[0] < ROWS - AT_ONCE  # it was in the middle
+    assert len(manifest.replicas) == 2
+    assert sum(replica.rows for replica in manifest.replicas) <= ROWS + AT_ONCE
