@@ -33,6 +33,8 @@ from airflow_provider_raybatch.job.storage import folder
 from tests.unit.job.publishing import commit_only, part
 from tests.unit.specs import submitted
 
+pytestmark = pytest.mark.slow
+
 patience.PATIENCE = patience.Patience(answer=0.5, repeat=5, whole=30, first_pause=0.01, longest_pause=0.1)
 number, url = int(sys.argv[1]), sys.argv[2]
 key = AwsCredentials(

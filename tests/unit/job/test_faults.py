@@ -20,6 +20,8 @@ from airflow_provider_raybatch.job.storage_errors import StorageError, TakenErro
 from ...faulty_s3 import OF_ANY_CALL, Fault, FaultyS3, after, by_seed, first
 from ...s3_server import S3Server
 
+pytestmark = pytest.mark.slow
+
 LARGE = bytes(range(256)) * 4 * 1024 * 6
 """Two parts of an upload."""
 

@@ -24,6 +24,8 @@ from ...s3_server import S3Server
 from ..specs import submitted
 from .publishing import commit_only, part, rows_of
 
+pytestmark = pytest.mark.slow
+
 ROWS = 12
 RUN = "_raybatch/parts/task/run"
 

@@ -62,6 +62,8 @@ from airflow_provider_raybatch.job.storage import LocalFolder
 from airflow_provider_raybatch.job.storage_errors import StorageError
 from tests.unit.job.test_faulty_cycles import attempt, published
 
+pytestmark = pytest.mark.slow
+
 root, kind = sys.argv[1:]
 disk, failures = LocalFolder(root + "/out"), 0
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

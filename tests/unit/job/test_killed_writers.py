@@ -29,6 +29,8 @@ import sys
 from pydantic import SecretStr
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.storage import S3Folder
+
+pytestmark = pytest.mark.slow
 url, bucket = sys.argv[1:]
 key = AwsCredentials(
     aws_access_key_id=SecretStr("key"), aws_secret_access_key=SecretStr("secret"), endpoint_url=url
