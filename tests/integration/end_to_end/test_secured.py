@@ -44,32 +44,25 @@ def token_jobs(api: AirflowApi, token_ray_cluster: RayCluster) -> Iterator[RayJo
 
 @pytest.fixture(scope="module")
 def tasks(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake) -> dict[str, Task]:
-    """A finished batch of each mode, from S3 to S3 over the secured cluster; one is the example's."""
+    """The example's first task in each mode, from S3 to S3 over the secured cluster."""
     lake.connect(api, "lake")
     lake.write_rows("in/rows.jsonl", ({"topic_id": n, "topic": f"topic {n}"} for n in range(ROWS)))
-    example = {
-        "SOURCE": "s3://lake/in/",
-        "OUTPUT": "s3://lake/out/example",
-        "ENGINE": "echo",
-        "CONN_ID": "ray_token",
-        "AWS_CONN_ID": "lake",
-        "DEFERRABLE": "true",
-    }
-    airflow.show_dags({f"RAYBATCH_EXAMPLE_{name}": value for name, value in example.items()})
     api.unpause("report_on_questions")  # a paused DAG takes no notice of events
-    runs = {
-        "deferrable": api.trigger("nightly_synthetic_data", min_share=0),  # an echo is no question
-        "blocking": api.trigger(
-            "batch_blocking",
-            ray_conn_id="ray_token",
-            aws_conn_id="lake",
-            source="s3://lake/in/",
-            destination="s3://lake/out/batch",
-            prompt="Say {row.topic}",
-        ),
-    }
-    task_ids = {"deferrable": "generate", "blocking": "infer"}
-    return {mode: runs[mode].wait(timeout=300).task(task_ids[mode]) for mode in MODES}
+
+    def night(mode: str) -> Task:
+        example = {
+            "SOURCE": "s3://lake/in/",
+            "OUTPUT": f"s3://lake/out/{mode}",
+            "ENGINE": "echo",
+            "CONN_ID": "ray_token",
+            "AWS_CONN_ID": "lake",
+            "DEFERRABLE": str(mode == "deferrable").lower(),
+        }
+        airflow.show_dags({f"RAYBATCH_EXAMPLE_{name}": value for name, value in example.items()})
+        run = api.trigger("nightly_synthetic_data", min_share=0)  # an echo is no question
+        return run.wait(timeout=300).task("generate")
+
+    return {mode: night(mode) for mode in MODES}
 
 
 @pytest.fixture
@@ -102,8 +95,9 @@ def test_dataset_is_in_the_bucket(mode, tasks, token_jobs, lake, as_airflow):
     assert job["submission_id"] == result["submission_id"]
 
 
-def test_tasks_and_dags_behind_it_read_from_the_bucket(tasks):
-    run, result = tasks["deferrable"].run, tasks["deferrable"].xcom()
+@pytest.mark.parametrize("mode", MODES)
+def test_tasks_and_dags_behind_it_read_from_the_bucket(mode, tasks):
+    run, result = tasks[mode].run, tasks[mode].xcom()
     assert run.task("quality_gate").xcom() == 0
     assert event_of(run, "load")["extra"]["manifest_uri"] == result["manifest_uri"]
     (told,) = run_after(run, "load").wait().task("report").xcom()
