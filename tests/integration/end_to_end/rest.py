@@ -33,8 +33,17 @@ class AirflowApi:
         self._http.close()
 
     def call(self, method: str, path: str, **options: Any) -> Any:
-        """The answer's document; an error status raises with the answer's text."""
-        answer = self._http.request(method, f"/api/v2/{path}", **options)
+        """The answer's document; an error status raises with the answer's text.
+
+        SQLite has one writer at a time, and Airflow answers 500 to whom it kept waiting too long: nothing was
+        done then, so it is asked again.
+        """
+
+        def look() -> httpx.Response | None:
+            answer = self._http.request(method, f"/api/v2/{path}", **options)
+            return None if answer.status_code == 500 and "Database error" in answer.text else answer
+
+        answer = wait_for(f"an answer to {method} {path}", look, 60, self.evidence)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 

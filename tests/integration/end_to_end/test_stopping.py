@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task that ends early takes its job with it, and says why. The ways of stopping are in tests/chaos."""
+"""A task that ends early takes its job with it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import pytest
 
 from .conftest import MODES
 from .inputs import batch
+from .waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
 NEVER = {"seconds_per_token": 3600}
+FOLLOWED_IN = {"blocking": "running", "deferrable": "deferred"}
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,32 @@ def start_endless(api, jobs, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def runs_to_mark(start_endless):
+    return start_endless("batch")
+
+
+@pytest.fixture(scope="module")
 def runs_with_timeout(start_endless):
     return start_endless("timeout")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_marked_as_failed(mode, runs_to_mark, jobs):
+    task = runs_to_mark[mode].task("infer")
+    task.wait(FOLLOWED_IN[mode], timeout=60)
+    # Up to the replica: that is what holds GPUs.
+    job = wait_for("a replica", lambda: with_replica(jobs, task), 90, task.run.evidence)
+    task.mark("failed")
+    jobs.wait_for_one(task, "STOPPED", timeout=60)
+    wait_for("its replica's end", lambda: not jobs.replicas(job), 30)
+    assert task.state == "failed"
+    assert task.run.wait("failed", timeout=30)
+    assert len(jobs.of(task)) == 1
+
+
+def with_replica(jobs, task):
+    job = jobs.wait_for_one(task, "RUNNING")
+    return job if jobs.replicas(job) else None
 
 
 @pytest.mark.parametrize("mode", MODES)
