@@ -35,7 +35,7 @@ from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
-_DRAIN, _STOPPING_DRAIN = 20.0, 2.0
+_DRAIN = 20.0
 
 
 @dataclass
@@ -100,10 +100,10 @@ def run(
                 say(progress if started else _starting(ran.reports, plan, now - began))
                 said = now
             _check_moving(job, tracker, ran.reports, plan, now)
-    except BaseException as error:
+    except Exception:
         # What is finished is paid for; give replicas the time to write it. A driver that is being stopped
-        # (Ray's SIGTERM becomes SystemExit) has less than Ray's three seconds.
-        _drain(board, worker, _STOPPING_DRAIN if isinstance(error, SystemExit) else _DRAIN)
+        # (Ray's SIGTERM becomes SystemExit) has none: killed in its shutdown, it would leave replicas behind.
+        _drain(board, worker)
         raise
     ran.reports = _reports(job, board, ran.done)
     failure.throw(ran.reports)
@@ -111,13 +111,13 @@ def run(
     return ran
 
 
-def _drain(board: Any, worker: threading.Thread, seconds: float) -> None:
+def _drain(board: Any, worker: threading.Thread) -> None:
     board.drain.remote()
-    ends = time.monotonic() + seconds
+    ends = time.monotonic() + _DRAIN
     while worker.is_alive() and time.monotonic() < ends:
         worker.join(_POLL)
         with contextlib.suppress(ray.exceptions.RayError):
-            reports = ray.get(board.snapshot.remote(), timeout=seconds)
+            reports = ray.get(board.snapshot.remote(), timeout=_DRAIN)
             if all(report["state"] != "ready" for report in reports):
                 return
 

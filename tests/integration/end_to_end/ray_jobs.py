@@ -67,11 +67,12 @@ class RayJobs:
         return logs
 
     def replicas(self, job: dict[str, Any]) -> list[dict[str, Any]]:
-        """The living actors of a job."""
+        """The living replicas of a job, without the actors that Ray Data leaves on a cluster for good."""
         answer = self._http.get("/api/v0/actors", params={"limit": 1000}).raise_for_status().json()
         actors = answer["data"]["result"]["result"]
         wanted = (job["job_id"], "ALIVE")
-        return [actor for actor in actors if job["job_id"] and (actor["job_id"], actor["state"]) == wanted]
+        own = [actor for actor in actors if job["job_id"] and (actor["job_id"], actor["state"]) == wanted]
+        return [actor for actor in own if "Replica" in actor["class_name"]]
 
     def has_package(self, name: str) -> bool:
         """Whether the cluster's store holds a package."""

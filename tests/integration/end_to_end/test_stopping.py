@@ -47,7 +47,7 @@ def test_marked_as_failed(mode, runs_to_mark, jobs):
     job = wait_for("a replica", lambda: with_replica(jobs, task), 90, task.run.evidence)
     task.mark("failed")
     jobs.wait_for_one(task, "STOPPED", timeout=60)
-    wait_for("its replica's end", lambda: not jobs.replicas(job), 30)
+    wait_for("its replica's end", lambda: not jobs.replicas(job), 30, lambda: str(jobs.replicas(job)))
     assert task.state == "failed"
     assert task.run.wait("failed", timeout=30)
     assert len(jobs.of(task)) == 1
