@@ -20,6 +20,8 @@ from ...s3_server import S3Server
 from ..specs import submitted
 from .test_faulty_cycles import ROWS, published
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 6
 
 _RACER = f"""
@@ -32,8 +34,6 @@ from airflow_provider_raybatch.job.journal import Journal
 from airflow_provider_raybatch.job.storage import folder
 from tests.unit.job.publishing import commit_only, part
 from tests.unit.specs import submitted
-
-pytestmark = pytest.mark.slow
 
 patience.PATIENCE = patience.Patience(answer=0.5, repeat=5, whole=30, first_pause=0.01, longest_pause=0.1)
 number, url = int(sys.argv[1]), sys.argv[2]

@@ -20,6 +20,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.storage import LocalFolder
 from airflow_provider_raybatch.job.storage_errors import StorageError, TakenError
 
+pytestmark = pytest.mark.slow
+
 ROOM = 256 * 1024
 REMEDY = "make room there: a retry of the task goes on with the rows that are finished."
 
@@ -61,8 +63,6 @@ from pathlib import Path
 from airflow_provider_raybatch.job.storage import LocalFolder
 from airflow_provider_raybatch.job.storage_errors import StorageError
 from tests.unit.job.test_faulty_cycles import attempt, published
-
-pytestmark = pytest.mark.slow
 
 root, kind = sys.argv[1:]
 disk, failures = LocalFolder(root + "/out"), 0

@@ -18,6 +18,8 @@ from airflow_provider_raybatch.job.storage import LocalFolder, S3Folder
 from ...faulty_s3 import Fault, FaultyS3
 from ...s3_server import S3Server
 
+pytestmark = pytest.mark.slow
+
 _DISK = """
 import os, sys
 from airflow_provider_raybatch.job.storage import LocalFolder
@@ -30,7 +32,6 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.storage import S3Folder
 
-pytestmark = pytest.mark.slow
 url, bucket = sys.argv[1:]
 key = AwsCredentials(
     aws_access_key_id=SecretStr("key"), aws_secret_access_key=SecretStr("secret"), endpoint_url=url
