@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pa_dataset
 
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
-    from airflow_provider_raybatch.job.storage import Folder
+    from airflow_provider_raybatch.job.storage.folder import Folder
 
 
 class DatasetError(RaybatchError):
@@ -40,8 +40,8 @@ def open_dataset(
         identity.
     :raises DatasetError: there is no manifest, or its files are missing or of another size.
     """
-    from airflow_provider_raybatch.job.storage import folder
-    from airflow_provider_raybatch.job.storage_errors import StorageError
+    from airflow_provider_raybatch.job.storage.errors import StorageError
+    from airflow_provider_raybatch.job.storage.folder import folder
 
     uri = _manifest_uri(result)
     credentials = _credentials(uri, aws_conn_id)
@@ -62,7 +62,7 @@ class Dataset:
     """
 
     def __init__(self, manifest: BatchManifest, credentials: AwsCredentials | None = None) -> None:
-        from airflow_provider_raybatch.job.storage import folder
+        from airflow_provider_raybatch.job.storage.folder import folder
 
         self.manifest = manifest
         self._credentials = credentials

@@ -82,9 +82,9 @@ def prepare(place: Path, rows: int) -> None:
 
 
 def _write_parts(place: Path, rows: int) -> None:
-    from airflow_provider_raybatch.job import parts
     from airflow_provider_raybatch.job.key_array import KEY
-    from airflow_provider_raybatch.job.storage import folder
+    from airflow_provider_raybatch.job.ledger import parts
+    from airflow_provider_raybatch.job.storage.folder import folder
 
     destination = folder(str(place / DESTINATION))
     for number, first in enumerate(range(0, rows, ROWS_PER_PART)):
@@ -120,10 +120,10 @@ def ours(place: Path) -> dict[str, float]:
     """Look at the source, read the ledger, and make the list of work."""
     from airflow_provider_raybatch.contract.base import parse
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.ledger import look_back
-    from airflow_provider_raybatch.job.preflight import look_at_source
+    from airflow_provider_raybatch.job.ledger.ledger import look_back
+    from airflow_provider_raybatch.job.preflight.input_check import look_at_source
     from airflow_provider_raybatch.job.resume import work
-    from airflow_provider_raybatch.job.storage import folder
+    from airflow_provider_raybatch.job.storage.folder import folder
 
     document = {
         "source": {"paths": [str(place / INPUT)]},

@@ -24,12 +24,12 @@ import ray.data
 
 from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.board import Board, ReplicaReport
-from airflow_provider_raybatch.job.parts import Part
-from airflow_provider_raybatch.job.plan import Plan
-from airflow_provider_raybatch.job.progress import Tracker
+from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.replica import Replica
+from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.watch.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.watch.progress import Tracker
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 _POLL = 0.5

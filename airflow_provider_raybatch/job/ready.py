@@ -13,21 +13,23 @@ import ray
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import Digests, Summary
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
-from airflow_provider_raybatch.job import cluster_view, credentials, parts
+from airflow_provider_raybatch.job import credentials
+from airflow_provider_raybatch.job.destination.journal import Journal
 from airflow_provider_raybatch.job.engine import echo
-from airflow_provider_raybatch.job.journal import Journal
 from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.ledger import Ledger, look_back
-from airflow_provider_raybatch.job.model_check import Checked, check_model
-from airflow_provider_raybatch.job.preflight import Source, check_rows, look_at_source
+from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.ledger.ledger import Ledger, look_back
+from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.preflight.input_check import Source, check_rows, look_at_source
+from airflow_provider_raybatch.job.preflight.model_check import Checked, check_model
+from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.ray_data_llm.variants import engine_is_here
 from airflow_provider_raybatch.job.request import Request
 from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.reuse import open_store
-from airflow_provider_raybatch.job.row_ids import check_ids
-from airflow_provider_raybatch.job.storage import folder
-from airflow_provider_raybatch.job.tolerance import Tolerance
+from airflow_provider_raybatch.job.savings.reuse import open_store
+from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.job.watch.tolerance import Tolerance
 from airflow_provider_raybatch.job.work import Job
 
 Say = Callable[[events.Event], None]

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
-from airflow_provider_raybatch.job.board import ReplicaReport
 from airflow_provider_raybatch.job.pipeline import Ran
-from airflow_provider_raybatch.job.plan import Plan
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,20 @@ import numpy as np
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
-from airflow_provider_raybatch.job import cluster_view, leftovers, pipeline, plan
-from airflow_provider_raybatch.job.board import ReplicaReport
-from airflow_provider_raybatch.job.commit import commit
-from airflow_provider_raybatch.job.ledger import add_up
-from airflow_provider_raybatch.job.limits import Budget, spent
-from airflow_provider_raybatch.job.progress import Tracker
+from airflow_provider_raybatch.job import pipeline
+from airflow_provider_raybatch.job.destination import leftovers
+from airflow_provider_raybatch.job.destination.commit import commit
+from airflow_provider_raybatch.job.ledger.ledger import add_up
+from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.ready import Ready, make_ready
 from airflow_provider_raybatch.job.report import report
 from airflow_provider_raybatch.job.resume import work
-from airflow_provider_raybatch.job.reuse import StoredResponses, remember
-from airflow_provider_raybatch.job.savings import find_savings
+from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
+from airflow_provider_raybatch.job.savings.savings import find_savings
 from airflow_provider_raybatch.job.spreading import keys_over_the_cluster, publish_over_the_cluster
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
+from airflow_provider_raybatch.job.watch.limits import Budget, spent
+from airflow_provider_raybatch.job.watch.progress import Tracker
 
 Say = Callable[[events.Event], None]
 

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import ray
 
-from airflow_provider_raybatch.job import keying
-from airflow_provider_raybatch.job.commit import in_sequence
-from airflow_provider_raybatch.job.keying import Made
-from airflow_provider_raybatch.job.publish import Published, Range, Target, publish
+from airflow_provider_raybatch.job.destination.commit import in_sequence
+from airflow_provider_raybatch.job.destination.publish import Published, Range, Target, publish
+from airflow_provider_raybatch.job.savings import keying
+from airflow_provider_raybatch.job.savings.keying import Made
 from airflow_provider_raybatch.job.source.chunks import Chunk
 from airflow_provider_raybatch.job.work import Job
 
@@ -23,7 +23,7 @@ _MOST_KEYERS = 64
 
 
 def publish_over_the_cluster(found: Sequence[Range], target: Target) -> Iterable[Published]:
-    """See :data:`~airflow_provider_raybatch.job.commit.Publish`."""
+    """See :data:`~airflow_provider_raybatch.job.destination.commit.Publish`."""
     if len(found) <= 1:
         return in_sequence(found, target)
     return _spread(publish, found, target, _PUBLISHERS)
@@ -32,7 +32,7 @@ def publish_over_the_cluster(found: Sequence[Range], target: Target) -> Iterable
 def keys_over_the_cluster(
     function: Callable[[Job, Sequence[Chunk]], Made], job: Job, groups: Sequence[Sequence[Chunk]]
 ) -> Iterable[Made]:
-    """See :data:`~airflow_provider_raybatch.job.keying.Mapper`."""
+    """See :data:`~airflow_provider_raybatch.job.savings.keying.Mapper`."""
     if len(groups) <= 1:
         return keying.in_sequence(function, job, groups)
 

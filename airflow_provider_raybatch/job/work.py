@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.board import ReplicaReport
 from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.parts import Part
+from airflow_provider_raybatch.job.ledger.parts import Part
 from airflow_provider_raybatch.job.source.chunks import Chunk
 from airflow_provider_raybatch.job.source.listing import Listing
-from airflow_provider_raybatch.job.storage import Folder
+from airflow_provider_raybatch.job.storage.folder import Folder
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
 
 
 @dataclass(frozen=True)

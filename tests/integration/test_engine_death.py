@@ -15,8 +15,8 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.parts import listed
-from airflow_provider_raybatch.job.storage import LocalFolder
+from airflow_provider_raybatch.job.ledger.parts import listed
+from airflow_provider_raybatch.job.storage.folder import LocalFolder
 
 from .end_to_end.waiting import wait_for
 

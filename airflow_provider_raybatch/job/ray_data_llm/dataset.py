@@ -11,10 +11,10 @@ import ray.data
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.board import ReplicaReport
-from airflow_provider_raybatch.job.plan import Plan
+from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.ray_data_llm import stages
 from airflow_provider_raybatch.job.ray_data_llm.variants import variant
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 _STAGE_CPUS = 0.25

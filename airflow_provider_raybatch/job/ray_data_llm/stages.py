@@ -18,16 +18,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raybatch.job import parts
-from airflow_provider_raybatch.job.asking import Asker, read_columns
-from airflow_provider_raybatch.job.board import ReplicaReport
 from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ray_data_llm.variants import Variant, variant
+from airflow_provider_raybatch.job.replica.asking import Asker, read_columns
 from airflow_provider_raybatch.job.request import Request, RowFailure, renderer
 from airflow_provider_raybatch.job.response_check import checked
 from airflow_provider_raybatch.job.source.reading import Reader
 from airflow_provider_raybatch.job.source.table import table_of
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 ERROR = "__inference_error__"

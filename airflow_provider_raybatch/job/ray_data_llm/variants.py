@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.engine.vllm_args import cpu_defaults
-from airflow_provider_raybatch.job.plan import Plan
+from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.request import Request, RowFailure
 
 _STAGES = ("chat_template_stage", "tokenize_stage", "detokenize_stage")

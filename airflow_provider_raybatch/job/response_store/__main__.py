@@ -5,8 +5,8 @@ import argparse
 import sys
 
 from airflow_provider_raybatch.job.response_store.store import ResponseStore
-from airflow_provider_raybatch.job.storage import folder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import folder
 
 parser = argparse.ArgumentParser(prog="python -m airflow_provider_raybatch.job.response_store")
 parser.add_argument("uri", help="what the operator has as reuse=; credentials come from the environment")

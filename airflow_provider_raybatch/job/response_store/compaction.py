@@ -44,7 +44,7 @@ from airflow_provider_raybatch.job.response_store.segment import (
     by_key,
     concat,
 )
-from airflow_provider_raybatch.job.storage import Entry, Folder
+from airflow_provider_raybatch.job.storage.folder import Entry, Folder
 
 GRACE = 24 * 3600.0
 """Seconds; see above."""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job import key_array
 from airflow_provider_raybatch.job.key_array import KEY, Keys
-from airflow_provider_raybatch.job.parts import output_type
+from airflow_provider_raybatch.job.ledger.parts import output_type
 from airflow_provider_raybatch.job.response_store.files import (
     DATA,
     RangedFile,
@@ -31,7 +31,7 @@ from airflow_provider_raybatch.job.response_store.files import (
 )
 from airflow_provider_raybatch.job.response_store.index import Hits
 from airflow_provider_raybatch.job.response_store.segment import Int
-from airflow_provider_raybatch.job.storage import Entry, Folder
+from airflow_provider_raybatch.job.storage.folder import Entry, Folder
 
 ROWS_PER_FILE = 65_536
 ROWS_PER_GROUP = 4_096

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.job.storage import Entry, Folder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import Entry, Folder
 
 INDEX = "v1/index"
 DATA = "v1/data"

@@ -25,8 +25,8 @@ from airflow_provider_raybatch.job.response_store.files import (
     reading,
 )
 from airflow_provider_raybatch.job.response_store.segment import Entries, Int, Segment, concat
-from airflow_provider_raybatch.job.storage import Entry, Folder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import Entry, Folder
 
 _LISTINGS = 50
 

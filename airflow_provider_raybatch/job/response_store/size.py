@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from airflow_provider_raybatch.job.response_store.files import DATA
 from airflow_provider_raybatch.job.response_store.index import segments, visit
 from airflow_provider_raybatch.job.response_store.segment import Segment
-from airflow_provider_raybatch.job.storage import Folder
+from airflow_provider_raybatch.job.storage.folder import Folder
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from airflow_provider_raybatch.job.response_store.files import DATA, INDEX, MARK
 from airflow_provider_raybatch.job.response_store.index import Hits, look_up
 from airflow_provider_raybatch.job.response_store.segment import FOREVER, ROWS_PER_SEGMENT, Entries, by_key
 from airflow_provider_raybatch.job.response_store.size import StoreReport, report
-from airflow_provider_raybatch.job.storage import Folder
-from airflow_provider_raybatch.job.storage_errors import StorageError, laid_to
+from airflow_provider_raybatch.job.storage.errors import StorageError, laid_to
+from airflow_provider_raybatch.job.storage.folder import Folder
 
 Say = Callable[[Notice], None]
 

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.source.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.source.opening import open_file
 from airflow_provider_raybatch.job.source.table import check_names, plain_schema
 from airflow_provider_raybatch.job.source.text_index import CELL_ROWS, LongRowError, index
-from airflow_provider_raybatch.job.storage_errors import laid_to
+from airflow_provider_raybatch.job.storage.errors import laid_to
 
 _THREADS = 16
 _SMALL_FILE = 4 * 1024 * 1024

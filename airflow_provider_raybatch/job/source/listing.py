@@ -16,11 +16,11 @@ from airflow_provider_raybatch.contract.location import WILDCARDS, local_path
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import SourceFormat, SourceSpec
-from airflow_provider_raybatch.job.journal import JOURNAL
-from airflow_provider_raybatch.job.journal import Entry as JournalEntry
+from airflow_provider_raybatch.job.destination.journal import JOURNAL
+from airflow_provider_raybatch.job.destination.journal import Entry as JournalEntry
 from airflow_provider_raybatch.job.source import web
-from airflow_provider_raybatch.job.storage import Entry, Folder, S3Folder, folder
-from airflow_provider_raybatch.job.storage_errors import laid_to
+from airflow_provider_raybatch.job.storage.errors import laid_to
+from airflow_provider_raybatch.job.storage.folder import Entry, Folder, S3Folder, folder
 
 _EXTENSIONS: dict[str, SourceFormat] = {
     ".parquet": "parquet",

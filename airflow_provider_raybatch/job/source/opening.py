@@ -19,8 +19,8 @@ from airflow_provider_raybatch.contract.location import local_path
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.source import web
 from airflow_provider_raybatch.job.source.listing import SourceFile
-from airflow_provider_raybatch.job.storage import Folder, S3Folder, folder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder, folder
 
 _SPOOLS: dict[tuple[str, str], IO[bytes]] = {}
 _FILE_LOCKS: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.source.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.source.opening import changed, open_file
 from airflow_provider_raybatch.job.source.table import plain_schema, table_of
 from airflow_provider_raybatch.job.source.text_index import is_blank
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
 
 _LARGEST_CACHED_GROUP = 512 * 1024 * 1024
 _LONGEST_SHOWN = 2000

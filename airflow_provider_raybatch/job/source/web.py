@@ -10,7 +10,7 @@ import urllib.request
 from typing import IO
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
 
 _TIMEOUT = 60.0
 _AGENT = {"User-Agent": "airflow-provider-raybatch"}

@@ -68,8 +68,8 @@ def with_package(name: str) -> dict[str, Any]:
 
 def owned_by_another(place: Place) -> dict[str, Any]:
     from airflow_provider_raybatch.contract.spec import Submission
-    from airflow_provider_raybatch.job.journal import Journal
-    from airflow_provider_raybatch.job.storage import folder as open_folder
+    from airflow_provider_raybatch.job.destination.journal import Journal
+    from airflow_provider_raybatch.job.storage.folder import folder as open_folder
 
     other = Submission.model_validate({
         "task": {**TASK, "task_id": "sibling"},

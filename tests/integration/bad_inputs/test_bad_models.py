@@ -103,9 +103,9 @@ VLLM = [
 @pytest.mark.parametrize("wrong", VLLM)
 def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place) -> None:
     """As the job asks it of a node, with the installed vLLM and the demo model."""
-    from airflow_provider_raybatch.job.model_check import check_model
-    from airflow_provider_raybatch.job.preflight import check_rows, look_at_source
-    from airflow_provider_raybatch.job.tolerance import Tolerance
+    from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+    from airflow_provider_raybatch.job.watch.tolerance import Tolerance
 
     pytest.importorskip("vllm")
     spec = parse(BatchInferenceSpec, json.dumps(place.document(**wrong.fields(place))))
@@ -117,7 +117,7 @@ def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: 
 
 
 def test_some_prompts_too_long_are_counted(place: Place) -> None:
-    from airflow_provider_raybatch.job.model_check import check_model
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
     from airflow_provider_raybatch.job.request import Request
 
     pytest.importorskip("vllm")

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job.key_array import Keys, from_arrow
-from airflow_provider_raybatch.job.parts import output_type
+from airflow_provider_raybatch.job.ledger.parts import output_type
 from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.storage import Folder, LocalFolder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
 
 DAY = 24 * 3600
 START = 1_750_000_000

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.answers import Answers, Result
-from airflow_provider_raybatch.job.board import ReplicaReport
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.replica.answers import Answers, Result
 from airflow_provider_raybatch.job.request import Request, RowFailure
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
 from airflow_provider_raybatch.job.work import Stopwatch
 
 from ..specs import spec

@@ -12,12 +12,12 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job import patience
-from airflow_provider_raybatch.job.journal import Journal
-from airflow_provider_raybatch.job.ledger import look_back
-from airflow_provider_raybatch.job.patience import Patience
-from airflow_provider_raybatch.job.storage import Folder, S3Folder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.destination.journal import Journal
+from airflow_provider_raybatch.job.ledger.ledger import look_back
+from airflow_provider_raybatch.job.storage import patience
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder
+from airflow_provider_raybatch.job.storage.patience import Patience
 
 from ...faulty_s3 import BRIEF, Fault, FaultyS3, after, by_seed
 from ...s3_server import S3Server

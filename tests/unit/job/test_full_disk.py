@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.storage import LocalFolder
-from airflow_provider_raybatch.job.storage_errors import StorageError, TakenError
+from airflow_provider_raybatch.job.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.job.storage.folder import LocalFolder
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,8 @@ def test_a_write_that_does_not_fit_keeps_the_old_content(disk: LocalFolder, smal
 _JOB = """
 import contextlib, resource, shutil, signal, sys
 from pathlib import Path
-from airflow_provider_raybatch.job.storage import LocalFolder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.storage.errors import StorageError
 from tests.unit.job.test_faulty_cycles import attempt, published
 
 root, kind = sys.argv[1:]

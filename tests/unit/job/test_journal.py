@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
-from airflow_provider_raybatch.job.journal import JOURNAL, Journal, SupersededError
-from airflow_provider_raybatch.job.storage import Folder, S3Folder
+from airflow_provider_raybatch.job.destination.journal import JOURNAL, Journal, SupersededError
+from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder
 
 from ...faulty_s3 import Fault, FaultyS3, first
 from ...s3_server import S3Server

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.storage import LocalFolder, S3Folder
+from airflow_provider_raybatch.job.storage.folder import LocalFolder, S3Folder
 
 from ...faulty_s3 import Fault, FaultyS3
 from ...s3_server import S3Server
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 _DISK = """
 import os, sys
-from airflow_provider_raybatch.job.storage import LocalFolder
+from airflow_provider_raybatch.job.storage.folder import LocalFolder
 os.fsync = lambda number: __import__("time").sleep(600)  # a disk that takes its time
 getattr(LocalFolder(sys.argv[1]), sys.argv[2])("a/x.parquet", b"1" * 20_000_000)
 """
@@ -30,7 +30,7 @@ _S3 = """
 import sys
 from pydantic import SecretStr
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.storage import S3Folder
+from airflow_provider_raybatch.job.storage.folder import S3Folder
 
 url, bucket = sys.argv[1:]
 key = AwsCredentials(

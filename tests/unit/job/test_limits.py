@@ -10,9 +10,9 @@ import pytest
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job.board import ReplicaReport
-from airflow_provider_raybatch.job.limits import Budget, spent
-from airflow_provider_raybatch.job.storage import LocalFolder
+from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
+from airflow_provider_raybatch.job.watch.limits import Budget, spent
 
 from .publishing import failure, part, response
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.contract.spec import SourceSpec
 from airflow_provider_raybatch.job.source.listing import Listing, SourceFile, resolve
-from airflow_provider_raybatch.job.storage import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...s3_server import S3Server
 from .publishing import publish_rows

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job import fit
-from airflow_provider_raybatch.job.plan import Cluster, Plan, make
+from airflow_provider_raybatch.job.planning import fit
+from airflow_provider_raybatch.job.planning.plan import Cluster, Plan, make
 
 from ..specs import spec
 

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job import replica as replica_module
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
-from airflow_provider_raybatch.job.replica import Replica
-from airflow_provider_raybatch.job.suspects import Suspects, Suspicion, next_group, poison
+from airflow_provider_raybatch.job.replica import replica as replica_module
+from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.watch.suspects import Suspects, Suspicion, next_group, poison
 from airflow_provider_raybatch.job.work import WorkItem
 
 from .test_replica import Place

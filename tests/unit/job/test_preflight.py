@@ -14,9 +14,9 @@ import pytest
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job.preflight import Source, check_rows, look_at_source
+from airflow_provider_raybatch.job.preflight.input_check import Source, check_rows, look_at_source
 from airflow_provider_raybatch.job.request import Request
-from airflow_provider_raybatch.job.tolerance import Tolerance
+from airflow_provider_raybatch.job.watch.tolerance import Tolerance
 
 from ..specs import spec
 

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.job.board import Board, ReplicaReport
-from airflow_provider_raybatch.job.progress import Tracker
+from airflow_provider_raybatch.job.watch.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.watch.progress import Tracker
 
 
 def report(rows: int, tokens: int = 0, name: str = "a", **fields: object) -> ReplicaReport:

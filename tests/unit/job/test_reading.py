@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.source import csv_text
 from airflow_provider_raybatch.job.source.chunks import Chunk, cut, survey
 from airflow_provider_raybatch.job.source.listing import resolve
 from airflow_provider_raybatch.job.source.reading import BadRow, Reader
-from airflow_provider_raybatch.job.storage import S3Folder
+from airflow_provider_raybatch.job.storage.folder import S3Folder
 
 from ...s3_server import S3Server
 from .reading import ROWS, WRITERS, as_jsonl, as_parquet, listing_of, packed, read_all, text_of

@@ -19,8 +19,8 @@ from airflow_provider_raybatch.contract.spec import SourceSpec
 from airflow_provider_raybatch.job.source.chunks import cut, survey
 from airflow_provider_raybatch.job.source.listing import resolve
 from airflow_provider_raybatch.job.source.reading import Reader
-from airflow_provider_raybatch.job.storage import S3Folder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import S3Folder
 
 from ...s3_server import S3Server
 from .reading import ROWS, WRITERS, as_jsonl, listing_of, packed, read_all, text_of

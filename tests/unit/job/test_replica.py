@@ -17,13 +17,13 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job import replica as replica_module
-from airflow_provider_raybatch.job.board import Board, Reporter
 from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.preflight import look_at_source
-from airflow_provider_raybatch.job.replica import Replica
-from airflow_provider_raybatch.job.storage import LocalFolder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.replica import replica as replica_module
+from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.watch.board import Board, Reporter
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 from ..specs import submitted

@@ -21,8 +21,8 @@ from airflow_provider_raybatch.job import key_array
 from airflow_provider_raybatch.job.response_store import data, segment
 from airflow_provider_raybatch.job.response_store.files import in_order
 from airflow_provider_raybatch.job.response_store.index import matches
-from airflow_provider_raybatch.job.storage import Folder, LocalFolder, S3Folder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...s3_server import S3Server
 from .responses import DAY, START, Faulty, Shop, raising, sorted_keys, table, write_much

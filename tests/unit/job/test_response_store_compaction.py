@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from airflow_provider_raybatch.job.response_store import compaction, segment
 from airflow_provider_raybatch.job.response_store.compaction import GRACE, MANY, surviving
 from airflow_provider_raybatch.job.response_store.segment import FOREVER, Entries
-from airflow_provider_raybatch.job.storage import Folder, LocalFolder
-from airflow_provider_raybatch.job.storage_errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
 
 from .responses import DAY, START, Faulty, Shop, raising, sorted_keys, table
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job.board import ReplicaReport
-from airflow_provider_raybatch.job.ledger import Rows, add_up, look_back
-from airflow_provider_raybatch.job.parts import Part
-from airflow_provider_raybatch.job.preflight import Source, look_at_source
+from airflow_provider_raybatch.job.ledger.ledger import Rows, add_up, look_back
+from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.preflight.input_check import Source, look_at_source
 from airflow_provider_raybatch.job.request import RowFailure
 from airflow_provider_raybatch.job.resume import work
-from airflow_provider_raybatch.job.storage import LocalFolder
-from airflow_provider_raybatch.job.tolerance import Tolerance
+from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
+from airflow_provider_raybatch.job.watch.tolerance import Tolerance
 from airflow_provider_raybatch.job.work import Done, WorkItem
 
 from ..specs import spec

@@ -11,14 +11,14 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job import keys
-from airflow_provider_raybatch.job.adopting import matched
-from airflow_provider_raybatch.job.found import Responses
-from airflow_provider_raybatch.job.ledger_responses import LedgerResponses
-from airflow_provider_raybatch.job.parts import Outcome, Part, write
+from airflow_provider_raybatch.job.ledger.found import Responses
+from airflow_provider_raybatch.job.ledger.parts import Outcome, Part, write
+from airflow_provider_raybatch.job.ledger.responses import LedgerResponses
 from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.reuse import StoredResponses, remember
+from airflow_provider_raybatch.job.savings.adopting import matched
+from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
 from airflow_provider_raybatch.job.source.table import table_of
-from airflow_provider_raybatch.job.storage import Folder, LocalFolder
+from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
 
 from .publishing import failure, response
 

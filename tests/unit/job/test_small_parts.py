@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.credentials import environment, fetch
-from airflow_provider_raybatch.job.gpu import GpuMeter
+from airflow_provider_raybatch.job.replica.gpu import GpuMeter
 
 
 def test_a_job_without_a_package_has_no_secrets() -> None:

@@ -17,16 +17,16 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.patience import Patience
-from airflow_provider_raybatch.job.storage import (
+from airflow_provider_raybatch.job.storage.errors import StorageError, TakenError, s3_error
+from airflow_provider_raybatch.job.storage.folder import (
     Folder,
     LocalFolder,
     S3Folder,
 )
-from airflow_provider_raybatch.job.storage import (
+from airflow_provider_raybatch.job.storage.folder import (
     folder as open_folder,
 )
-from airflow_provider_raybatch.job.storage_errors import StorageError, TakenError, s3_error
+from airflow_provider_raybatch.job.storage.patience import Patience
 
 from ...s3_server import S3Server
 

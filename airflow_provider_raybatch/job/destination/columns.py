@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One type for each input column, although parts differ: numbers widen, what fits no type becomes text."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.source.table import as_text
+from airflow_provider_raybatch.job.storage.folder import Folder
+
+_LARGEST_EXACT = 2**53
+"""Larger whole numbers have no exact double."""
+_NANOSECOND_YEARS = (1678, 2261)
+"""Years that a 64-bit count of nanoseconds reaches for sure."""
+
+
+def input_types(
+    folder: Folder, parts: Sequence[Part], source: pa.Schema, outputs: Collection[str]
+) -> dict[str, pa.DataType]:
+    """The type of each input column, in the order of the source, columns it did not know last.
+
+    :param source: columns as preflight saw them.
+    :param outputs: names of the output columns; an input column of that name is only in rows that failed.
+    :raises StorageError: a part can't be read.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    extreme: set[str] = set()
+    for part in sorted(parts, key=lambda part: part.first):
+        with folder.open(part.path) as stream:
+            file = pq.ParquetFile(stream)
+            schema, metadata = file.schema_arrow, file.metadata
+        for column in schema.field("input").type if "input" in schema.names else ():
+            kinds[column.name] = common_type(kinds.get(column.name, column.type), column.type)
+        extreme |= _extreme_columns(metadata)
+    names = dict.fromkeys([*source.names, *kinds])
+    found = {name: kinds[name] if name in kinds else source.field(name).type for name in names}
+    return {
+        name: pa.string() if _is_unfit(kind, name in extreme) else kind
+        for name, kind in found.items()
+        if name not in outputs
+    }
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type that holds the values of both; text where there is none better."""
+    if one.equals(other):
+        return one
+    if pa.uint64() in (one, other) and (pa.types.is_signed_integer(one) or pa.types.is_signed_integer(other)):
+        return pa.decimal128(20, 0)
+    try:
+        merged = pa.unify_schemas(
+            [pa.schema([("x", one)]), pa.schema([("x", other)])], promote_options="permissive"
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.string()
+    return merged.field("x").type
+
+
+def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`array` as `kind`, which :func:`input_types` chose."""
+    if array.type.equals(kind):
+        return array
+    try:
+        return array.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        values = array.to_pylist()
+        return pa.array([as_text(value) for value in values] if pa.types.is_string(kind) else values, kind)
+
+
+def _is_unfit(kind: pa.DataType, extreme: bool) -> bool:
+    """Whether text is better: no value tells the type, or not every value survives it."""
+    loses = pa.types.is_floating(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns")
+    return pa.types.is_null(kind) or (extreme and loses)
+
+
+def _extreme_columns(metadata: pq.FileMetaData) -> set[str]:
+    """Input columns with whole numbers or times that a double or a count of nanoseconds can't hold."""
+    found = set()
+    for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
+        for column in (group.column(number) for number in range(group.num_columns)):
+            statistics = column.statistics
+            known = statistics is not None and statistics.has_min_max
+            if known and (_is_extreme(statistics.min) or _is_extreme(statistics.max)):
+                found.add(column.path_in_schema.partition(".")[2])
+    return found
+
+
+def _is_extreme(value: object) -> bool:
+    if isinstance(value, datetime.datetime):
+        return not _NANOSECOND_YEARS[0] <= value.year <= _NANOSECOND_YEARS[1]
+    return isinstance(value, int) and abs(value) > _LARGEST_EXACT

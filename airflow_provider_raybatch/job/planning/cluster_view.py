@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster as the driver sees it: nodes, the autoscaler's reach, versions."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+
+import ray
+
+from airflow_provider_raybatch.contract.events import Phase
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
+from airflow_provider_raybatch.job.planning import fit
+from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
+
+_OLDEST_RAY = (2, 56)
+_POLL = 2.0
+_DEFAULT_WAIT = 900.0
+
+
+def view() -> Cluster:
+    """Resource totals of the nodes that are alive, and the autoscaler's ceiling."""
+    nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
+    return Cluster(nodes, _ceiling())
+
+
+def check_versions() -> dict[str, str]:
+    """Versions for the manifest.
+
+    :raises PreflightError: Ray is too old.
+    """
+    found = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if found < _OLDEST_RAY:
+        raise PreflightError(f"ray_conn_id: the cluster runs Ray {ray.__version__}; 2.56 or newer is needed.")
+    from airflow_provider_raybatch import __version__
+
+    return {
+        "airflow_provider_raybatch": __version__,
+        "ray": ray.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def wait_for(plan: Plan, cluster_wait: float | None, say: Callable[[Phase], None]) -> Cluster:
+    """Return once the cluster can hold the plan.
+
+    :param cluster_wait: seconds to wait for missing nodes; ``None`` waits only where an autoscaler is known.
+    :raises PreflightError: it never can, or did not in time.
+    """
+    began, told = time.monotonic(), False
+    while True:
+        cluster = view()
+        # Only autoscaler v2 (KubeRay, Anyscale) publishes its limits; without them there is no sign of any.
+        may_grow = cluster.ceiling is not None or bool(cluster_wait)
+        verdict = fit.judge(plan, cluster, may_grow)
+        if verdict.verdict == "fits":
+            return cluster
+        if verdict.verdict == "never":
+            raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
+        if not told:
+            say(Phase(phase="waiting", message=verdict.sentence))
+            _request(plan)
+            told = True
+        seconds = _DEFAULT_WAIT if cluster_wait is None else cluster_wait
+        if time.monotonic() - began > seconds:
+            raise PreflightError(
+                f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask for "
+                "fewer replicas or smaller ones, or add nodes.",
+                FailureClass.STALLED,
+            )
+        time.sleep(_POLL)
+
+
+def _ceiling() -> dict[str, float] | None:
+    """What the autoscaler may reach at most, ``None`` where there is none or it doesn't tell.
+
+    No public call tells it: this one is what Ray Data and Ray Train ask themselves.
+    """
+    from ray._private.state import state
+
+    get = getattr(state, "get_max_resources_from_cluster_config", None)
+    found = get() if get is not None else None
+    return {str(name): float(amount) for name, amount in found.items()} if found else None
+
+
+def _request(plan: Plan) -> None:
+    """Ask the autoscaler now, rather than when the first replica is pending."""
+    from ray.autoscaler.sdk import request_resources
+
+    bundle: dict[str, float] = {"CPU": plan.cpus}
+    if plan.gpus:
+        bundle["GPU"] = plan.gpus
+    request_resources(bundles=[bundle] * plan.replicas)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that can be known before an engine starts: source, columns, prompts, destination, cluster."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.prompt import (
+    FunctionPrompt,
+    MessagesColumnPrompt,
+    MessagesPrompt,
+    PromptColumnPrompt,
+    TemplatePrompt,
+)
+from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.source.chunks import Chunk, Surveyed, cut, survey
+from airflow_provider_raybatch.job.source.listing import Listing, resolve
+from airflow_provider_raybatch.job.source.reading import BadRow, Reader
+from airflow_provider_raybatch.job.watch.tolerance import Tolerance
+
+_SAMPLE_ROWS = 1000
+_SAMPLE_CHUNK = 128
+
+
+@dataclass(frozen=True)
+class Source:
+    """The frozen input, looked at once.
+
+    :param columns: names of the input columns, in order; for JSONL those of the first rows.
+    :param schema: Arrow types, where the source or its first rows tell them.
+    :param rows: rows of the input, `limit` applied.
+    """
+
+    listing: Listing
+    surveyed: Surveyed
+    columns: list[str]
+    schema: pa.Schema
+    rows: int
+
+    def chunks(self, rows_per_chunk: int) -> list[Chunk]:
+        """The input, cut; always the same rows whatever the size."""
+        return cut(self.surveyed, rows_per_chunk, self.rows)
+
+
+def look_at_source(spec: BatchInferenceSpec, credentials: AwsCredentials | None) -> Source:
+    """Find, open and count the source.
+
+    :raises PreflightError: there is nothing, or it can't be what it should be.
+    """
+    listing = resolve(spec.source, credentials)
+    surveyed = survey(listing, credentials)
+    rows = surveyed.rows if spec.source.limit is None else min(spec.source.limit, surveyed.rows)
+    schema = _schema(listing, surveyed, credentials)
+    source = Source(listing, surveyed, list(schema.names), schema, rows)
+    _check_columns(spec, source)
+    _check_collisions(spec, source)
+    return source
+
+
+def check_rows(
+    spec: BatchInferenceSpec,
+    source: Source,
+    credentials: AwsCredentials | None,
+    tolerance: Tolerance,
+    say: Callable[[Notice], None],
+) -> list[Request]:
+    """Render the first rows; the requests are what the model check goes on with.
+
+    :raises PreflightError: the function can't be imported, or not a single row renders.
+    :raises RaybatchError: more of them fail than `tolerance` allows in the whole input.
+    """
+    render = renderer(spec)
+    for text in _templates(spec):
+        for lookalike in RowTemplate(text).lookalikes:
+            say(
+                Notice(
+                    level="warning",
+                    message=(
+                        f"prompt: {lookalike!r} is taken as text; only {{row.name}} and {{row['any name']}} "
+                        "are placeholders."
+                    ),
+                )
+            )
+    reader = Reader(source.listing, needed_columns(spec), credentials)
+    requests: list[Request] = []
+    failures: list[RowFailure] = []
+    seen = 0
+    for chunk in source.chunks(_SAMPLE_CHUNK):
+        wanted = replace(chunk, rows=min(chunk.rows, _SAMPLE_ROWS - seen))
+        for made in render_all(render, reader.read(wanted).rows):
+            if isinstance(made, RowFailure):
+                failures.append(made)
+            else:
+                requests.append(made)
+        seen += wanted.rows
+        if seen >= _SAMPLE_ROWS:
+            break
+    if failures and not requests:
+        raise PreflightError(
+            f"prompt: none of the first {seen} rows makes a request; the first fails in step "
+            f"{failures[0].step!r}: {failures[0].reason}."
+        )
+    if failures:
+        tolerance.before(failures, seen)
+        example = f"for example, {failures[0].step}: {failures[0].reason}"
+        text = f"{len(failures)} of the first {seen} rows will be dead letters ({example})."
+        say(Notice(level="warning", message=text))
+    return requests
+
+
+def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:
+    if listing.format == "parquet":
+        columns: dict[str, pa.Field] = {}
+        for schema in surveyed.schemas:
+            for column in schema or ():
+                columns.setdefault(column.name, column.remove_metadata())
+        return pa.schema(list(columns.values()))
+    if listing.format == "csv":
+        names = list(dict.fromkeys(name for file in surveyed.columns for name in file))
+        return pa.schema([(name, pa.string()) for name in names])
+    reader = Reader(listing, None, credentials)
+    read = [reader.read(chunk) for chunk in cut(surveyed, _SAMPLE_CHUNK, _SAMPLE_ROWS)]
+    bad = [row for rows in read for row in rows.rows if isinstance(row, BadRow)]
+    if bad and len(bad) == sum(len(rows) for rows in read):
+        raise PreflightError(
+            f"source: none of the first {len(bad)} lines of {listing.files[0].uri} is a row: "
+            f"{bad[0].reason}; JSONL has one JSON object a line."
+        )
+    tables = [rows.columns().schema for rows in read]
+    found = dict.fromkeys(name for schema in tables for name in schema.names)
+    return pa.schema([(name, next(s.field(name).type for s in tables if name in s.names)) for name in found])
+
+
+def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
+    wanted = {name: _field_of(spec, name) for name in needed_columns(spec) or spec.prompt.columns()}
+    if spec.source.id_column is not None:
+        wanted.setdefault(spec.source.id_column, "id_column")
+    if not source.rows and not source.columns:
+        return
+    for name, field in wanted.items():
+        if name not in source.columns:
+            raise PreflightError(_missing(field, name, source.columns, "the source"))
+    for file, columns in zip(source.listing.files, source.surveyed.columns, strict=True):
+        for name, field in wanted.items():
+            if columns and name not in columns:
+                raise PreflightError(_missing(field, name, list(columns), file.uri))
+
+
+def _missing(field: str, name: str, columns: list[str], where: str) -> str:
+    near = difflib.get_close_matches(name, columns, n=1, cutoff=0.6)
+    meant = f"; did you mean {near[0]!r}" if near else ""
+    return f"{field}: {where} has no column {name!r}{meant} (its columns: {', '.join(columns) or 'none'})."
+
+
+def _field_of(spec: BatchInferenceSpec, name: str) -> str:
+    if name == spec.sampling_column:
+        return "sampling_column"
+    if isinstance(spec.prompt, TemplatePrompt):
+        return "prompt" if name in RowTemplate(spec.prompt.template).columns else "system_prompt"
+    if isinstance(spec.prompt, MessagesPrompt):
+        return "messages"
+    if isinstance(spec.prompt, MessagesColumnPrompt):
+        return "messages_column" if name == spec.prompt.column else "system_prompt"
+    return "prompt_column" if isinstance(spec.prompt, PromptColumnPrompt) else "system_prompt"
+
+
+def _templates(spec: BatchInferenceSpec) -> list[str]:
+    if isinstance(spec.prompt, TemplatePrompt):
+        return [spec.prompt.template, spec.prompt.system_prompt or ""]
+    if isinstance(spec.prompt, MessagesPrompt):
+        return [message.content for message in spec.prompt.messages]
+    if isinstance(spec.prompt, (MessagesColumnPrompt, FunctionPrompt)):
+        return [spec.prompt.system_prompt or ""]
+    return []
+
+
+def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
+    double = [name for name in spec.output_columns if name in source.columns]
+    if double:
+        raise PreflightError(
+            f"output_prefix: the source has a column {double[0]!r} already, which is also an output column; "
+            f"set output_prefix, for example to 'llm_'."
+        )

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give rows the responses that were found for them: parts like those of a replica, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_raybatch.job import key_array
+from airflow_provider_raybatch.job.key_array import Keys
+from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.ledger.found import Hits, Responses
+from airflow_provider_raybatch.job.ledger.parts import Origin, Part
+from airflow_provider_raybatch.job.source.chunks import Chunk
+from airflow_provider_raybatch.job.source.reading import Reader
+from airflow_provider_raybatch.job.source.table import as_text
+from airflow_provider_raybatch.job.work import Job
+
+_ROWS_AT_ONCE = 20_000
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """Rows and what was found for them.
+
+    :param ordinals: ascending.
+    :param keys: of the rows.
+    :param hits: one for each row, in the same order.
+    """
+
+    ordinals: npt.NDArray[np.int64]
+    keys: Keys
+    hits: Hits
+
+
+def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> Adopted:
+    """The rows whose keys `source` has.
+
+    :param ordinals: ascending.
+    :param keys: of the rows; several may have the same.
+    """
+    unique, inverse = np.unique(keys, return_inverse=True)
+    hits = source.lookup(unique)
+    hit_of: npt.NDArray[np.int64] = np.full(len(unique), -1, np.int64)
+    hit_of[hits.places] = np.arange(len(hits))
+    of_row = hit_of[inverse]
+    there = of_row >= 0
+    return Adopted(ordinals[there], keys[there], hits.take(of_row[there]))
+
+
+def adopt(
+    job: Job, chunks: Sequence[Chunk], adopted: Adopted, source: Responses, origin: Origin
+) -> list[Part]:
+    """Write what was found as parts of this submission.
+
+    :param chunks: of the input, in order.
+    :raises StorageError: something can't be read or written.
+    """
+    id_column = job.spec.source.id_column
+    reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
+    written: list[Part] = []
+    for group, low, high in _groups(chunks, adopted.ordinals):
+        found = source.read(adopted.hits.take(np.arange(low, high))).sort_by("hit")
+        places = found["hit"].to_numpy() + low
+        for chunk in group:
+            start, stop = _span(adopted.ordinals[places], chunk)
+            if start == stop:
+                continue
+            chosen = places[start:stop]
+            positions = adopted.ordinals[chosen] - chunk.ordinal
+            rows, table = reader.read(chunk), found.slice(start, stop - start)
+            ids = [_row_id(rows.rows[position], id_column) for position in positions]
+            arrays = {
+                "ordinal": pa.array(adopted.ordinals[chosen], pa.uint64()),
+                "ok": _whole(table["ok"]),
+                "key": key_array.to_arrow(adopted.keys[chosen]),
+                "id": pa.array(ids, pa.string()),
+                "origin": pa.array([origin] * len(positions), pa.string()),
+                "paid_by": _whole(table["paid_by"]),
+                "failure": _whole(table["failure"]),
+                "output": as_output(_whole(table["output"]), job.spec.keeps_completions),
+            }
+            columns = rows.columns().take(pa.array(positions))
+            stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
+            written.append(parts.write_arrays(job.folder, stem, columns, arrays))
+    return written
+
+
+def _groups(
+    chunks: Sequence[Chunk], ordinals: npt.NDArray[np.int64]
+) -> Iterator[tuple[list[Chunk], int, int]]:
+    """Neighbouring chunks with about 20,000 rows to write, and the range of `ordinals` in them."""
+    group: list[Chunk] = []
+    low = high = 0
+    for chunk in chunks:
+        start, stop = _span(ordinals, chunk)
+        if start == stop:
+            continue
+        if group and stop - low > _ROWS_AT_ONCE:
+            yield group, low, high
+            group, low = [], start
+        group.append(chunk)
+        high = stop
+    if group:
+        yield group, low, high
+
+
+def _span(ordinals: npt.NDArray[np.int64], chunk: Chunk) -> tuple[int, int]:
+    """The range of `ordinals` that lies in `chunk`."""
+    stop = chunk.ordinal + chunk.rows
+    return int(np.searchsorted(ordinals, chunk.ordinal)), int(np.searchsorted(ordinals, stop))
+
+
+def _row_id(row: object, column: str | None) -> str | None:
+    return as_text(row.get(column)) if isinstance(row, dict) and column is not None else None
+
+
+def as_output(found: pa.Array, keeps_completions: bool) -> pa.Array:
+    """An output column of any job as another writes it: with all completions, or the first alone."""
+    kind = parts.output_type(keeps_completions)
+    arrays = []
+    for field in kind:
+        if found.type.get_field_index(field.name) >= 0:
+            arrays.append(pc.struct_field(found, field.name).cast(field.type))
+        else:
+            arrays.append(_completions_of_one(found))
+    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
+
+
+def _completions_of_one(found: pa.Array) -> pa.Array:
+    fields = {"text": "response", "finish_reason": "finish_reason", "output_tokens": "output_tokens"}
+    rows = [
+        None if row is None else [{name: row[own] for name, own in fields.items()}]
+        for row in found.to_pylist()
+    ]
+    return pa.array(rows, pa.list_(parts.COMPLETION))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)

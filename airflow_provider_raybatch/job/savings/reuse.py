@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The response store of a job: answers are taken from it, and what was paid for is put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.spec import ReuseSpec
+from airflow_provider_raybatch.job import response_store
+from airflow_provider_raybatch.job.key_array import Keys
+from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.ledger.found import Hits
+from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.response_store import ResponseStore
+from airflow_provider_raybatch.job.savings.adopting import as_output
+from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.folder import Folder, folder
+
+Say = Callable[[Notice], None]
+
+
+def open_store(reuse: ReuseSpec | None, credentials: AwsCredentials | None, say: Say) -> ResponseStore | None:
+    """The store of a job, found to be readable and writable.
+
+    :raises StorageError: it isn't.
+    """
+    if reuse is None:
+        return None
+    store = ResponseStore(folder(reuse.uri, credentials), say, reuse.max_age)
+    store.prepare()
+    return store
+
+
+class StoredResponses:
+    """A store as :class:`~airflow_provider_raybatch.job.ledger.found.Responses`."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+        self._found: response_store.Hits | None = None
+
+    def lookup(self, keys: Keys) -> Hits:
+        """Find `keys`; a hit's row is its position among what the store found."""
+        self._found = self._store.lookup(keys)
+        size = len(self._found)
+        return Hits(self._found.position, np.zeros(size, np.int64), np.arange(size))
+
+    def read(self, hits: Hits) -> pa.Table:
+        """The responses to `hits`, which this lookup found."""
+        if self._found is None:
+            raise ValueError("hits: look keys up first")
+        wanted = np.unique(hits.row)
+        chosen = response_store.Hits(self._found.position[wanted], self._found.entries.take(wanted))
+        order = np.argsort(hits.places, kind="stable")
+        tables = [_NOTHING]
+        for table in self._store.read(chosen):
+            # Rows that ask the same have the same place, and each of them gets the answer.
+            first = np.searchsorted(hits.places[order], table["position"].to_numpy(), "left")
+            stop = np.searchsorted(hits.places[order], table["position"].to_numpy(), "right")
+            times = stop - first
+            source: npt.NDArray[np.int64] = np.repeat(np.arange(table.num_rows), times)
+            within = np.arange(len(source)) - np.repeat(np.cumsum(times) - times, times)
+            rows = table.select(["output", "paid_by"]).take(pa.array(source))
+            rows = rows.append_column("hit", pa.array(order[np.repeat(first, times) + within]))
+            rows = rows.append_column("ok", pa.array(np.ones(len(source), np.bool_)))
+            tables.append(rows.append_column("failure", pa.nulls(len(source), parts.FAILURE)))
+        return pa.concat_tables(tables, promote_options="permissive")
+
+
+_NOTHING = pa.table({
+    "output": pa.array([], parts.output_type(True)),
+    "paid_by": pa.array([], pa.string()),
+    "hit": pa.array([], pa.int64()),
+    "ok": pa.array([], pa.bool_()),
+    "failure": pa.array([], parts.FAILURE),
+})
+
+
+def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: Say) -> None:
+    """Store what the submissions of a ledger paid for. Those that are stored already cost one look each.
+
+    A store that fails now takes nothing from the dataset, so it is a warning.
+    """
+    by_submission = sorted(ledger, key=lambda part: part.submission_id)
+    try:
+        for submission_id, found in groupby(by_submission, key=lambda part: part.submission_id):
+            store.add(submission_id, _generated(place, list(found)))
+    except StorageError as error:
+        text = f"{error} What this job generated is not in the response store."
+        say(Notice(level="warning", message=text))
+
+
+def _generated(place: Folder, found: Sequence[Part]) -> Iterator[pa.Table]:
+    for part in found:
+        with place.open(part.path) as stream:
+            table = pq.read_table(stream, columns=["key", "ok", "origin", "output"])
+        own = pc.and_(pc.and_(table["ok"], pc.is_valid(table["key"])), pc.equal(table["origin"], "generated"))
+        table = table.filter(own)
+        if table.num_rows:
+            output = as_output(table["output"].combine_chunks(), keeps_completions=True)
+            yield pa.table({"key": table["key"], "output": output})

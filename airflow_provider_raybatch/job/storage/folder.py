@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders on local disks and in S3, with the operation that the commit stands on: create, unless it exists.
+
+pyarrow's S3 file system has no conditional put, obstore has (``If-None-Match: *``). On local disks and NFS,
+link(2) fails where the name is taken, which is the same promise.
+
+A write that a killed process left half done is seen by nobody: on a disk it lies under a hidden scratch name
+beside its target, in S3 it is an upload that was never completed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from airflow_provider_raybatch.contract.location import local_path
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.storage.entry import Entry
+from airflow_provider_raybatch.job.storage.errors import TakenError, local_error
+from airflow_provider_raybatch.job.storage.s3_folder import S3Folder
+
+__all__ = ["Entry", "Folder", "LocalFolder", "S3Folder", "folder"]
+
+_SCRATCH = ".raybatch-"
+
+
+class Folder(Protocol):
+    """A place for files.
+
+    Paths are relative to `uri`, with forward slashes. Picklable, so that tasks can have it.
+    """
+
+    @property
+    def uri(self) -> str:
+        """Where the folder is, without a trailing slash."""
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """All files below `prefix`, recursively, sorted by path; none if there is no such folder."""
+
+    def head(self, path: str) -> Entry | None:
+        """One file, ``None`` if there is none."""
+
+    def read(self, path: str) -> bytes:
+        """A whole file. :raises StorageError: it can't be read."""
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from byte `start` on, in one request; fewer where the file ends.
+
+        :param length: at least 1.
+        :raises StorageError: they can't be read.
+        """
+
+    def open(self, path: str) -> BinaryIO:
+        """A seekable file object for reading. :raises StorageError: it can't be opened."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file; readers see the old content or the new, never a part.
+
+        :raises StorageError: it can't.
+        """
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a file unless the name is taken.
+
+        :param content: unlike anybody else's. A store may do a call whose answer gets lost; the repeated
+            call then finds the name taken, and only the content tells by whom.
+        :raises TakenError: it is.
+        :raises StorageError: it can't.
+        """
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; missing ones are no error. :raises StorageError: it can't."""
+
+    def abandoned(self, age: float) -> Sequence[str]:
+        """Files below that a writer left half written and nobody touched for `age` seconds.
+
+        Listings leave them out. In S3 there are none: a bucket's lifecycle rule ends unfinished uploads.
+        """
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """A folder of a file system that all nodes see under the same path."""
+
+    root: str
+
+    @property
+    def uri(self) -> str:
+        """The absolute path."""
+        return self.root
+
+    def _path(self, path: str) -> Path:
+        return Path(self.root, path) if path else Path(self.root)
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """See :class:`Folder`."""
+        start = self._path(prefix)
+        try:
+            found = [self._entry(start)] if start.is_file() else self._entries(start)
+        except OSError as error:
+            raise local_error("list", start, error) from error
+        return sorted(found, key=lambda entry: entry.path)
+
+    def _entries(self, start: Path) -> Sequence[Entry]:
+        found = []
+        for path in _files(start):
+            # A dangling link, or gone since the folder was read.
+            with contextlib.suppress(FileNotFoundError):
+                if not path.name.startswith(_SCRATCH):
+                    found.append(self._entry(path))
+        return found
+
+    def _entry(self, path: Path) -> Entry:
+        stat = path.stat()
+        return Entry(
+            path.relative_to(self.root).as_posix(), stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}"
+        )
+
+    def head(self, path: str) -> Entry | None:
+        """See :class:`Folder`."""
+        full = self._path(path)
+        try:
+            return self._entry(full) if full.is_file() else None
+        except OSError as error:  # a folder on the way that nobody may look into
+            raise local_error("read", full, error) from error
+
+    def read(self, path: str) -> bytes:
+        """See :class:`Folder`."""
+        try:
+            return self._path(path).read_bytes()
+        except OSError as error:
+            raise local_error("read", self._path(path), error) from error
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See :class:`Folder`."""
+        try:
+            with self._path(path).open("rb") as stream:
+                stream.seek(start)
+                return stream.read(length)
+        except OSError as error:
+            raise local_error("read", self._path(path), error) from error
+
+    def open(self, path: str) -> BinaryIO:
+        """See :class:`Folder`."""
+        try:
+            return self._path(path).open("rb")
+        except OSError as error:
+            raise local_error("read", self._path(path), error) from error
+
+    def write(self, path: str, content: bytes) -> None:
+        """See :class:`Folder`."""
+        self._put(path, content, exclusive=False)
+
+    def create(self, path: str, content: bytes) -> None:
+        """See :class:`Folder`."""
+        self._put(path, content, exclusive=True)
+
+    def _put(self, path: str, content: bytes, exclusive: bool) -> None:
+        target = self._path(path)
+        scratch = target.parent / f"{_SCRATCH}{uuid.uuid4().hex}"
+        try:
+            self._make_folder(target.parent)
+            try:
+                with scratch.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._name(scratch, target, exclusive)
+            finally:
+                scratch.unlink(missing_ok=True)
+        except OSError as error:
+            raise local_error("write", target, error) from error
+
+    @staticmethod
+    def _make_folder(path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+
+    @staticmethod
+    def _name(scratch: Path, target: Path, exclusive: bool) -> None:
+        if not exclusive:
+            scratch.replace(target)
+            return
+        try:
+            os.link(scratch, target)
+        except FileExistsError as error:
+            # NFS repeats a link(2) whose answer was lost; that the scratch file has two names tells.
+            if scratch.stat().st_nlink != 2:
+                raise TakenError(f"destination: {target} exists already.") from error
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See :class:`Folder`."""
+        for path in paths:
+            full = self._path(path)
+            try:
+                if full.is_dir():
+                    shutil.rmtree(full)
+                else:
+                    full.unlink(missing_ok=True)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise local_error("delete", full, error) from error
+
+    def abandoned(self, age: float) -> Sequence[str]:
+        """See :class:`Folder`."""
+        latest, found = time.time() - age, []
+        try:
+            for path in _files(Path(self.root)):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.name.startswith(_SCRATCH) and path.stat().st_mtime < latest:
+                        found.append(path.relative_to(self.root).as_posix())
+        except OSError as error:
+            raise local_error("list", Path(self.root), error) from error
+        return sorted(found)
+
+
+def _files(start: Path) -> Iterator[Path]:
+    """All files below a folder; none if it is missing, but an error if it can't be read."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    for folder, _, names in os.walk(start, onerror=refuse):
+        yield from (Path(folder, name) for name in names)
+
+
+def folder(uri: str, credentials: AwsCredentials | None = None) -> Folder:
+    """The folder at `uri`.
+
+    :param uri: local path, ``file://`` or ``s3://``.
+    :param credentials: for S3; ``None`` for the cluster's own identity.
+    """
+    if uri.startswith("s3://"):
+        bucket, _, prefix = uri[5:].partition("/")
+        return S3Folder(bucket, prefix.strip("/"), credentials)
+    # Not resolved: a symbolic link may lead elsewhere on another node, or later.
+    return LocalFolder(os.path.normpath(Path(local_path(uri)).absolute()))

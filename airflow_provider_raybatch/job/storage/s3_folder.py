@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prefix of a bucket as a folder, through obstore."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.storage.entry import Entry
+from airflow_provider_raybatch.job.storage.errors import ConflictError, TakenError
+from airflow_provider_raybatch.job.storage.object_reader import REQUEST_BYTES, ObjectReader
+from airflow_provider_raybatch.job.storage.patience import patiently
+from airflow_provider_raybatch.job.storage.s3_store import s3_store
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_UPLOADS = 4
+"""Parts of a file under way at once: more would share a slow line until each of them takes too long."""
+
+
+@dataclass(frozen=True)
+class S3Folder:
+    """A prefix of a bucket, reached through obstore.
+
+    :param credentials: ``None`` means the cluster's own identity (environment, profile, instance role).
+    """
+
+    bucket: str
+    prefix: str
+    credentials: AwsCredentials | None = None
+
+    @property
+    def uri(self) -> str:
+        """``s3://bucket/prefix``."""
+        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
+
+    def _store(self) -> S3Store:
+        return s3_store(self.bucket, self.credentials)
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self.prefix, path) if part)
+
+    def _uri(self, key: str) -> str:
+        return f"s3://{self.bucket}/{key}"
+
+    def _relative(self, key: str) -> str:
+        return key[len(self.prefix) + 1 :] if self.prefix else key
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """See :class:`Folder`."""
+        import obstore
+
+        key = self._key(prefix)
+        found = patiently(
+            lambda: [meta for page in obstore.list(self._store(), prefix=key or None) for meta in page],
+            "list",
+            self._uri(key),
+        )
+        entries = [
+            Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or "")) for meta in found
+        ]
+        if not entries and key and (single := self.head(prefix)):
+            entries = [single]
+        return sorted(entries, key=lambda entry: entry.path)
+
+    def head(self, path: str) -> Entry | None:
+        """See :class:`Folder`."""
+        import obstore
+
+        key = self._key(path)
+        if not key:
+            return None  # the bucket itself is no file
+
+        def attempt() -> Entry | None:
+            try:
+                meta = obstore.head(self._store(), key)
+            except FileNotFoundError:
+                return None
+            return Entry(path, meta["size"], str(meta["e_tag"] or ""))
+
+        return patiently(attempt, "read", self._uri(key))
+
+    def read(self, path: str) -> bytes:
+        """See :class:`Folder`."""
+        import obstore
+
+        key = self._key(path)
+        return patiently(lambda: bytes(obstore.get(self._store(), key).bytes()), "read", self._uri(key))
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See :class:`Folder`."""
+        import obstore
+
+        key = self._key(path)
+        return patiently(
+            lambda: bytes(obstore.get_range(self._store(), key, start=start, length=length)),
+            "read",
+            self._uri(key),
+        )
+
+    def open(self, path: str) -> BinaryIO:
+        """See :class:`Folder`."""
+        import obstore
+
+        key = self._key(path)
+        meta = patiently(lambda: obstore.head(self._store(), key), "read", self._uri(key))
+
+        def fetch(start: int, length: int) -> bytes:
+            return self.read_range(path, start, length)
+
+        return io.BufferedReader(ObjectReader(fetch, meta["size"]), REQUEST_BYTES)
+
+    def write(self, path: str, content: bytes) -> None:
+        """See :class:`Folder`."""
+        import obstore
+
+        key = self._key(path)
+        patiently(
+            lambda: obstore.put(self._store(), key, content, max_concurrency=_UPLOADS),
+            "write",
+            self._uri(key),
+        )
+
+    def create(self, path: str, content: bytes) -> None:
+        """See :class:`Folder`.
+
+        "Taken" may mean three things: another's object, our own from a call whose answer was lost (by us or
+        by a proxy that repeats calls), or S3's 409 about a rival under way, after which nobody may have won.
+        Reading it back tells them apart.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        key = self._key(path)
+
+        def attempt() -> None:
+            try:
+                # A conditional put must be one request: a multipart upload has no If-None-Match on its start.
+                obstore.put(self._store(), key, content, mode="create", use_multipart=False)
+            except AlreadyExistsError as error:
+                try:
+                    there = bytes(obstore.get(self._store(), key).bytes())
+                except FileNotFoundError:
+                    raise ConflictError("another creation was under way") from error
+                if there != content:
+                    raise TakenError(f"destination: {self._uri(key)} exists already.") from error
+
+        patiently(attempt, "write", self._uri(key))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See :class:`Folder`."""
+        import obstore
+
+        keys = [self._key(path) for path in paths]
+
+        def attempt() -> None:
+            try:
+                obstore.delete(self._store(), keys)
+            except FileNotFoundError:
+                return
+
+        if keys:
+            patiently(attempt, "delete", self._uri(keys[0]))
+
+    def abandoned(self, age: float) -> Sequence[str]:
+        """See :class:`Folder`."""
+        return ()

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job may use up: tokens, GPU hours, time. Reached means a clean stop that loses no finished row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.storage.folder import Folder
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
+
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What is left to one submission.
+
+    :param spent: tokens that earlier submissions of the task paid for.
+    :param gpus: that all replicas hold together.
+    :param began: epoch seconds at which they were asked for.
+    """
+
+    limits: Limits
+    spent: int
+    gpus: int
+    began: float
+
+    def check(self, reports: Sequence[ReplicaReport], progress: Progress, now: float) -> None:
+        """:raises RaybatchError: a limit is reached, with how far the job came."""
+        so_far = f"after {progress.done:,} of {progress.total:,} rows; the finished rows are kept"
+        tokens = self.spent + sum(report.input_tokens + report.output_tokens for report in reports)
+        most = self.limits.max_tokens_total
+        if most is not None and tokens >= most:
+            raise RaybatchError(
+                f"max_tokens_total: {tokens:,} tokens are paid for, of {most:,} allowed, {so_far}: raise the "
+                "limit and clear the task to go on.",
+                FailureClass.LIMIT_REACHED,
+            )
+        hours = self.gpus * (now - self.began) / 3600
+        if self.limits.max_gpu_hours is not None and hours >= self.limits.max_gpu_hours:
+            raise RaybatchError(
+                f"max_gpu_hours: {hours:.2f} GPU hours are used, of {self.limits.max_gpu_hours:g} allowed, "
+                f"{so_far}: raise the limit and clear the task to go on.",
+                FailureClass.LIMIT_REACHED,
+            )
+        if self.limits.deadline is not None and now >= self.limits.deadline:
+            raise RaybatchError(
+                f"timeout: the job's deadline passed {so_far} for the next attempt.", FailureClass.TIMEOUT
+            )
+
+
+def spent(limits: Limits, folder: Folder, parts: Sequence[Part]) -> int:
+    """Tokens that the task paid for in earlier submissions; 0 without asking where no limit needs it.
+
+    :raises StorageError: a part can't be read.
+    """
+    if limits.max_tokens_total is None:
+        return 0
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return sum(pool.map(lambda part: _tokens(folder, part), parts))
+
+
+def _tokens(folder: Folder, part: Part) -> int:
+    with folder.open(part.path) as stream:
+        # Not pq.read_table, which takes the fields out of their struct.
+        table = pq.ParquetFile(stream).read(["origin", "output.input_tokens", "output.output_tokens"])
+    output = table["output"].filter(pc.equal(table["origin"], "generated"))
+    sums = (pc.sum(pc.struct_field(output, name)).as_py() for name in ("input_tokens", "output_tokens"))
+    return sum(int(one or 0) for one in sums)

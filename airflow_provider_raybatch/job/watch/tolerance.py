@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many rows may fail, judged before, while and after the job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.ledger.ledger import Ledger
+from airflow_provider_raybatch.job.request import RowFailure
+from airflow_provider_raybatch.job.storage.folder import Folder
+from airflow_provider_raybatch.job.watch.board import ReplicaReport
+
+_TELLING_ROWS = 1000
+_FAILING_EVERYWHERE = 0.95
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Of `rows` rows, `limits` says how many may fail: a share, a number, or the stricter of both."""
+
+    limits: Limits
+    rows: int
+
+    @property
+    def allowed(self) -> int:
+        """Failed rows that are still acceptable."""
+        share = int(self.limits.max_error_fraction * self.rows)
+        return share if self.limits.max_errors is None else min(share, self.limits.max_errors)
+
+    def exceeded(self, failed: int) -> bool:
+        """Whether so many failed rows are too many, whatever becomes of the others."""
+        return failed > self.allowed
+
+    def before(self, failures: Sequence[RowFailure], seen: int) -> None:
+        """:raises RaybatchError: so many of the `seen` first rows make no request that the job must fail."""
+        if self.exceeded(len(failures)):
+            example = f"for example, {failures[0].step}: {failures[0].reason}"
+            raise self._too_many(
+                f"{len(failures):,} of the first {seen:,} rows fail already, more than {self._rule} "
+                f"({example}); mend them or raise {self._field}."
+            )
+
+    def during(self, reports: Sequence[ReplicaReport]) -> None:
+        """:raises RaybatchError: too many rows failed already, or nearly all do: others would, too."""
+        failed, done = sum(report.errors for report in reports), sum(report.rows for report in reports)
+        kept = "the finished rows are kept for the next attempt"
+        if self.exceeded(failed):
+            killers = sum(report.killers for report in reports)
+            if killers:
+                raise RaybatchError(
+                    f"{self._field}: {killers:,} of {failed:,} failed rows killed the engine each time, more "
+                    f"than {self._rule}; {kept}; take them out, or raise {self._field}.",
+                    FailureClass.POISON_ROW,
+                )
+            raise self._too_many(f"{failed:,} rows failed so far, more than {self._rule}; {kept}.")
+        share = failed / done if done else 0.0
+        if done >= _TELLING_ROWS and share >= _FAILING_EVERYWHERE > self.limits.max_error_fraction:
+            raise self._too_many(f"{failed:,} of the first {done:,} rows failed, nearly all; {kept}.")
+
+    def after(self, ledger: Ledger, folder: Folder) -> None:
+        """The final count, now that it is known which failed rows another submission mended.
+
+        :raises RaybatchError: too many rows failed; nothing is published.
+        """
+        failed = self.rows - ledger.rows
+        if self.exceeded(failed):
+            raise self._too_many(
+                f"{failed:,} rows failed, more than {self._rule} "
+                f"({parts.first_failure(folder, ledger.parts)}); the finished rows are kept for the next "
+                "attempt."
+            )
+
+    @property
+    def _field(self) -> str:
+        share = int(self.limits.max_error_fraction * self.rows)
+        return "max_error_fraction" if self.allowed == share else "max_errors"
+
+    @property
+    def _rule(self) -> str:
+        if self._field == "max_errors":
+            return f"the {self.allowed:,} that max_errors allows"
+        return f"{self.limits.max_error_fraction:g} of {self.rows:,} rows allows"
+
+    def _too_many(self, what: str) -> RaybatchError:
+        return RaybatchError(f"{self._field}: {what}", FailureClass.TOO_MANY_ERRORS)
