@@ -31,7 +31,7 @@ import httpx
 
 from ..integration.end_to_end.rest import RUN_ENDED, Run
 from .plan import Kill
-from .workload import Found, Pace, check, delivered, generated, prompt_of, write_source
+from .workload import Found, Pace, check, delivered, generated, generated_by_now, prompt_of, write_source
 from .world import Live, World
 
 MOST_GENERATED = 1.02
@@ -47,6 +47,7 @@ class Result:
     :param killed: whether there was such a process before the run had ended.
     :param hits: kinds of all kills that happened while it ran, its own included.
     :param instant: seconds after the run's submission.
+    :param before: rows that had been generated at that instant.
     :param seconds: from submission to the DAG run's end.
     :param expected: seconds that a run takes undisturbed.
     """
@@ -58,6 +59,7 @@ class Result:
     killed: bool
     hits: list[str]
     instant: float
+    before: int
     state: str
     rows: int
     generated: int
@@ -87,7 +89,7 @@ class Result:
         flaws = f"; FLAWS: {', '.join(self.flaws)}" if self.flaws else ""
         return (
             f"seed {self.seed} ({self.kind}, {self.mode}): "
-            f"{f'killed at {self.instant:.0f} s' if self.killed else 'nobody killed'}, "
+            f"{f'killed at {self.instant:.0f} s, {self.before} rows' if self.killed else 'nobody killed'}, "
             f"hit by {'+'.join(self.hits) or 'none'}; {self.seconds:.0f} s for {self.expected:.0f}, "
             f"generated {self.generated} for {self.rows}+{self.in_flight}, {self.submissions} jobs, "
             f"{self.tries} tries{flaws}"
@@ -132,7 +134,8 @@ def run(world: World, pace: Pace, kill: Kill, expected: float, keep: Path | None
     live = Live(dag_run.task("infer"), pace.replicas)
     world.live.append(live)
     try:
-        killed, instant = _disturb(world, live, kill, expected, started) if expected else (False, 0.0)
+        killed = expected > 0 and _disturb(world, live, kill, started + kill.share * expected)
+        instant, before = time.monotonic() - started, generated_by_now(folder)
         state = _end(world, live, started)
         seconds = time.monotonic() - started
     finally:
@@ -148,6 +151,7 @@ def run(world: World, pace: Pace, kill: Kill, expected: float, keep: Path | None
         killed=killed,
         hits=live.hits,
         instant=round(instant, 1),
+        before=before,
         state=state,
         rows=pace.rows,
         generated=sum(counts.values()),
@@ -166,13 +170,12 @@ def run(world: World, pace: Pace, kill: Kill, expected: float, keep: Path | None
     return result
 
 
-def _disturb(world: World, live: Live, kill: Kill, expected: float, started: float) -> tuple[bool, float]:
+def _disturb(world: World, live: Live, kill: Kill, instant: float) -> bool:
     def over() -> bool:
         return _state(live.task.run) in RUN_ENDED
 
-    time.sleep(max(0.0, started + kill.share * expected - time.monotonic()))
-    killed = world.kill(live, kill.kind, kill.with_family, kill.choice, over)
-    return killed, time.monotonic() - started
+    time.sleep(max(0.0, instant - time.monotonic()))
+    return world.kill(live, kill.kind, kill.with_family, kill.choice, over)
 
 
 def _end(world: World, live: Live, started: float) -> str:

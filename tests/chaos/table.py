@@ -46,13 +46,14 @@ def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = ""
     yield "## Kills\n"
     yield (
         f"`generated_ratio` is generated / (rows + rows in flight at the kills), at most {MOST_GENERATED};"
-        " `generated / rows` leaves those in flight aside. Lost, duplicated and wrong are rows.\n"
+        " `generated / rows` leaves those in flight aside. While generating: some rows had "
+        "been generated when it happened, and not all. Lost, duplicated and wrong are rows.\n"
     )
     yield (
-        "| killed | runs | succeeded | lost | duplicated | wrong | largest generated_ratio "
-        "| mean generated / rows | median extra seconds | most jobs of a run |"
+        "| killed | runs | while generating | succeeded | lost | duplicated | wrong "
+        "| largest generated_ratio | mean generated / rows | median extra seconds | most jobs of a run |"
     )
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for kind in KINDS:
         of_kind = [one for one in runs if one.kind == kind]
         if of_kind:
@@ -84,6 +85,7 @@ def _row(kind: str, runs: Sequence[Result]) -> str:
     cells = [
         kind,
         len(runs),
+        sum(0 < one.before < one.rows for one in runs),
         sum(one.state == "success" for one in runs),
         sum(one.lost for one in runs),
         sum(one.duplicated for one in runs),

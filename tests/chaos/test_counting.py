@@ -20,6 +20,7 @@ GOOD = Result(
     killed=True,
     hits=["engine"],
     instant=3.0,
+    before=400,
     state="success",
     rows=1000,
     generated=1010,

@@ -130,6 +130,11 @@ def delivered(uri: str) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
+def generated_by_now(folder: Path) -> int:
+    """Requests that have ended, while engines may be writing another line."""
+    return sum(file.read_bytes().count(b"\n") for file in folder.glob("requests/*.jsonl"))
+
+
 def generated(folder: Path) -> Counter[str]:
     """How often each prompt was generated, from the engines' own logs of a run."""
     lines = [line for file in folder.glob("requests/*.jsonl") for line in file.read_text().splitlines()]
