@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 PINS := .ci/requirements
-# Of make chaos; each seed is one kill, and the results add up over several runs.
+# Of make chaos; each seed is one kill, and the results add up over several runs. A new file gets all ways of stopping first.
 SEEDS ?= 0:100
 PARALLEL ?= 3
 RESULTS ?= .chaos/results.jsonl
@@ -16,8 +16,8 @@ STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
 help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
-	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests"
-	@echo "make chaos  kill at random and count what that costs (SEEDS=0:100, PARALLEL=3, RESULTS=.chaos/results.jsonl)"
+	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, seven kills"
+	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, RESULTS=.chaos/results.jsonl)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
 	@echo "make clean  remove environments, tools, builds and caches"
@@ -26,7 +26,7 @@ demo: .venv/.stamp
 	.venv/bin/python dags_examples/run_demo.py
 
 test: $(STAMPS)
-	.ci/checks lint unit packaging integration
+	.ci/checks lint unit packaging integration chaos
 
 chaos: .venv/.stamp
 	.venv/bin/python -m tests.chaos --seeds $(SEEDS) --parallel $(PARALLEL) --results $(RESULTS)

@@ -68,6 +68,9 @@ def _deadline(deadline: float | None) -> Iterator[None]:
 
 
 def _end() -> None:
-    message = "timeout: the job's deadline passed; the finished rows are kept for the next attempt."
+    message = (
+        "timeout: the job's deadline passed; the finished rows are kept, "
+        "and an attempt with time left goes on."
+    )
     say(events.Failed(failure_class=FailureClass.TIMEOUT, message=message))
     os._exit(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.chaos --seeds 0:100 --results FILE``: kills at random, and what that cost."""
+"""``python -m tests.chaos --seeds 0:100 --results FILE``: stops, kills at random, and what they cost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from . import results
 from .plan import MODES, Kill, plan
 from .runs import Result, together
+from .stopping import LONGEST, bounds, deeds
 from .workload import Pace
 from .world import World
 
@@ -27,15 +28,17 @@ def main() -> int:
     kills = [plan(seed) for seed in range(int(first), int(end))]
     run_all(kills, given.results, given.parallel, Pace(rows=given.rows))
     runs, stops = results.read(given.results)
-    flawed = [one for one in runs if one.flaws]
-    for one in flawed:
-        print(f"seed {one.seed} ({one.kind}, {one.mode}): {', '.join(one.flaws)}")
-    print(results.summary(runs, stops))
-    return 1 if flawed else 0
+    flaws = [f"seed {one.seed} ({one.kind}, {one.mode}): {', '.join(one.flaws)}" for one in runs if one.flaws]
+    flaws += [f"{one['way']} ({one['mode']}): {one['stop_s']} s" for one in stops if one["stop_s"] > LONGEST]
+    print(*flaws, results.summary(runs, stops), sep="\n")
+    return 1 if flaws else 0
 
 
 def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
-    """One run a kill, several at once, each noted as it ends; before them, runs that set the pace."""
+    """One run a kill, several at once, each noted as it ends; before them, runs that set the pace.
+
+    A results file without stops gets them first.
+    """
     evidence = file.parent / "flawed"
 
     def note(result: Result) -> None:
@@ -44,6 +47,10 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
 
     # Each run may have all its replicas on one node while the other one is being replaced.
     with World(cpus=parallel * pace.replicas) as world:
+        if not results.read(file)[1]:
+            for stop in (*deeds(world), *bounds(world)):
+                results.append_stop(file, stop)
+                print(stop, flush=True)
         undisturbed = [Kill(-1 - n, "none", MODES[n % len(MODES)], 0, False, 0) for n in range(parallel)]
         found = together(world, undisturbed, parallel, pace, 0, note, evidence)
         if any(one.flaws for one in found):

@@ -47,6 +47,9 @@ class Stop:
     stop_s: float
     rows_kept: int
 
+    def __str__(self) -> str:
+        return f"{self.way} ({self.mode}): {self.status} after {self.stop_s} s, {self.rows_kept} rows kept"
+
 
 @dataclass
 class Going:

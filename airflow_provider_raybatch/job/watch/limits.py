@@ -54,7 +54,8 @@ class Budget:
             )
         if self.limits.deadline is not None and now >= self.limits.deadline:
             raise RaybatchError(
-                f"timeout: the job's deadline passed {so_far} for the next attempt.", FailureClass.TIMEOUT
+                f"timeout: the job's deadline passed {so_far}, and an attempt with time left goes on.",
+                FailureClass.TIMEOUT,
             )
 
 

@@ -69,7 +69,7 @@ async def test_a_second_submission_uploads_only_its_spec(dashboard, client):
     assert (first, dashboard.count("PUT")) == (2, 3)
 
 
-@pytest.mark.parametrize("key", [None, Fernet.generate_key().decode()])
+@pytest.mark.parametrize("key", [None, Fernet.generate_key().decode()], ids=["open", "sealed"])
 async def test_secrets_travel_alone(dashboard, client, key):
     request = await build_batch_request(client, spec_of(), secrets=SECRETS, seal_key=key, ship_wheels=False)
     name = sent_spec(dashboard, request)["submission"]["secrets_package"]

@@ -19,7 +19,7 @@ SECRETS = Secrets(
 )
 
 
-@pytest.mark.parametrize("key", [None, Fernet.generate_key().decode()])
+@pytest.mark.parametrize("key", [None, Fernet.generate_key().decode()], ids=["open", "sealed"])
 def test_what_is_sealed_comes_out_whole(key: str | None) -> None:
     assert unseal(seal(SECRETS, key), key) == SECRETS
     assert unseal(seal(Secrets(), key), key) == Secrets()
@@ -53,9 +53,10 @@ def test_a_bad_seal_key_is_an_error_of_the_connection() -> None:
     [
         (None, "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
         ("", "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
-        (
+        pytest.param(
             Fernet.generate_key().decode(),
             "RAYBATCH_SEAL_KEY does not open them; use the connection's seal_key",
+            id="another",
         ),
         ("short", "RAYBATCH_SEAL_KEY does not open them; use the connection's seal_key"),
     ],
