@@ -108,6 +108,11 @@ def start_failure(cause: str) -> RaybatchError:
     return RaybatchError(f"engine_args: the engine did not start: {sentence}", failure_class)
 
 
+def without_traceback(text: str) -> str:
+    """What Python or Ray printed of an error, cut to the one line that says what went wrong."""
+    return _telling(_COLOUR.sub("", text), None)
+
+
 def _by_marks(everything: str) -> tuple[FailureClass, str]:
     for failure_class, marks, remedy in _MARKS:
         mark = next((mark for mark in marks if mark in everything), None)

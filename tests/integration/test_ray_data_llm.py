@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,62 @@ def test_a_server_over_http(run: Run, server: str) -> None:
     assert "not this one" in letters["refused"]["reason"]
 
 
+@pytest.fixture
+def application(ray_here: Any) -> Iterator[str]:
+    """A Serve application that speaks as Ray's LLM server does: a request object in, answers out."""
+    from ray import serve
+
+    @serve.deployment(ray_actor_options={"num_cpus": 0.1})
+    class Shouts:
+        async def chat(self, request: Any) -> AsyncIterator[dict[str, Any]]:
+            text = request.messages[-1]["content"]
+            if "refuse" in text:
+                raise ValueError("not this one")
+            choice = {"message": {"role": "assistant", "content": text.upper()}, "finish_reason": "stop"}
+            usage = {"prompt_tokens": len(text.split()), "completion_tokens": request.max_tokens}
+            yield {"choices": [choice], "usage": usage}
+
+    serve.start(proxy_location="Disabled")
+    serve.run(Shouts.bind(), name="shouting", route_prefix=None)
+    yield "shouting"
+    serve.shutdown()
+
+
+def test_a_serve_deployment(run: Run, application: str) -> None:
+    def answers(**processor: Any) -> Summary:
+        rows = [{"name": name, "messages": asked(name)} for name in NAMES]
+        rows += [{"name": "refused", "messages": asked("please refuse")}, {"name": "empty", "messages": []}]
+        return run(
+            rows,
+            model={"name": "m"},
+            sampling={"max_tokens": 7},
+            engine={
+                "kind": "ray_data_llm",
+                "processor": {"config": "ServeDeploymentProcessorConfig", **processor},
+            },
+        )
+
+    with pytest.raises(RaybatchError) as unnamed:
+        answers(app_name=application)
+    assert str(unnamed.value) == (
+        "processor: ServeDeploymentProcessorConfig needs 'deployment_name', the deployment that answers."
+    )
+    with pytest.raises(RaybatchError) as missing:
+        answers(app_name=application, deployment_name="Whispers")
+    assert str(missing.value) == (
+        "processor: Ray Serve runs no deployment 'Whispers' in an application 'shouting' on this cluster; "
+        "it runs 'Shouts' in 'shouting'."
+    )
+    summary = answers(app_name=application, deployment_name="Shouts")
+    found = rows_of(summary)
+    assert {name: row["response"] for name, row in found.items()} == {name: name.upper() for name in NAMES}
+    assert {row["output_tokens"] for row in found.values()} == {7}
+    letters = letters_of(summary)
+    assert letters.keys() == {"refused", "empty"}
+    assert (letters["refused"]["step"], letters["empty"]["step"]) == ("engine", "template")
+    assert letters["refused"]["reason"] == "ValueError: not this one"
+
+
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.timeout(600)
@@ -164,6 +220,13 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
         ({"sampling_column": "name"}, "sampling_column: engine 'ray_data_llm'"),
         ({"processor": {"tokenize_stage": True}}, "processor: 'tokenize_stage' is set by the operator"),
         ({"processor": {"config": "NoSuchConfig"}}, "processor: 'NoSuchConfig' is no processor"),
+        (
+            {
+                "processor": {"config": "SGLangEngineProcessorConfig"},
+                "sampling": {"structured_outputs": {"choice": CHOICES}},
+            },
+            "sampling: SGLang knows no 'structured_outputs'",
+        ),
         (
             {"processor": {"config": "HttpRequestProcessorConfig"}},
             "processor: HttpRequestProcessorConfig needs",

@@ -24,7 +24,7 @@ NAME = "ray_data_llm"
 def check(spec: BatchInferenceSpec) -> None:
     """What Ray's processor would do wrong in silence is refused.
 
-    :raises PreflightError: the job asks for something that only engine ``vllm`` gives.
+    :raises PreflightError: the job asks for what only engine ``vllm`` gives, or nobody would answer.
     """
     if int(spec.sampling.get("n", 1)) > 1:
         raise PreflightError(
@@ -36,7 +36,7 @@ def check(spec: BatchInferenceSpec) -> None:
             f"sampling_column: engine 'ray_data_llm' gives all rows the keys of {spec.sampling_column!r} "
             "that any row has; use engine 'vllm'."
         )
-    variant(spec)
+    variant(spec).check()
 
 
 def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.job.diagnosis import without_traceback
 from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder
 from airflow_provider_raybatch.job.ledger import parts
@@ -161,7 +162,7 @@ def _failure(error: str) -> RowFailure:
     try:
         step, reason = json.loads(error)
     except (ValueError, TypeError):
-        return RowFailure("engine", error[:1000])
+        return RowFailure("engine", without_traceback(error))
     return RowFailure(str(step), str(reason))
 
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.engine.vllm_args import cpu_defaults
@@ -32,6 +32,12 @@ class Variant(Protocol):
 
     def config(self, plan: Plan) -> Any:
         """Ray's processor config. :raises SpecError: a field of `processor` is not the user's to set."""
+
+    def check(self) -> None:
+        """What can be seen before the job pays for anything.
+
+        :raises PreflightError: the processor would have nobody to ask.
+        """
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
         """What a row brings; with ``None``, the same keys for a row that will be passed over."""
@@ -75,12 +81,6 @@ class VllmVariant:
         import ray.data.llm
 
         spec = self._spec
-        engine: dict[str, Any] = (
-            {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
-            if plan.gpus
-            else cpu_defaults(spec.engine.args)
-        )
-        engine.update(spec.engine.args)
         # Four batches overlap within a task; enough tasks to offer every sequence slot four times measured
         # best.
         rows = plan.rows_per_chunk
@@ -103,8 +103,19 @@ class VllmVariant:
         if "placement_group_config" not in config.model_fields:
             fields.pop("placement_group_config", None)
         return config(
-            model_source=spec.model.name, engine_kwargs=engine, should_continue_on_error=True, **fields
+            model_source=spec.model.name,
+            engine_kwargs={**self._engine_defaults(plan), **spec.engine.args},
+            should_continue_on_error=True,
+            **fields,
         )
+
+    def _engine_defaults(self, plan: Plan) -> dict[str, Any]:
+        if plan.gpus:
+            return {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
+        return cpu_defaults(self._spec.engine.args)
+
+    def check(self) -> None:
+        """The engine runs in the job itself."""
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
         """See :class:`Variant`."""
@@ -132,6 +143,16 @@ class SglangVariant(VllmVariant):
 
     name = "SGLangEngineProcessorConfig"
 
+    def _engine_defaults(self, plan: Plan) -> dict[str, Any]:
+        return {}  # its arguments have names of their own
+
+    def check(self) -> None:
+        """SGLang takes other names for constraints, and Ray passes on what it is given."""
+        if "structured_outputs" in self._spec.sampling:
+            raise PreflightError(
+                "sampling: SGLang knows no 'structured_outputs'; use its 'json_schema', 'regex' or 'ebnf'."
+            )
+
     def _sampling(self) -> dict[str, Any]:
         sampling = super()._sampling()
         longest = sampling.pop("max_tokens", None)
@@ -155,13 +176,11 @@ class HttpVariant:
         """See :class:`Variant`."""
         import ray.data.llm
 
-        fields = {
-            "batch_size": plan.rows_per_chunk,
-            "concurrency": (plan.replicas, plan.replicas),
-            "max_retries": 5,
-        }
-        fields.update(_passed_on(self._spec, ()))
-        return getattr(ray.data.llm, self.name)(**fields)
+        fields = {**_sizes(plan), "max_retries": 5, **_passed_on(self._spec, ())}
+        return ray.data.llm.HttpRequestProcessorConfig(**fields)
+
+    def check(self) -> None:
+        """A server that does not answer is the rows' failure."""
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
         """See :class:`Variant`. The payload goes as JSON text and is read back by :func:`payload_of`."""
@@ -178,9 +197,46 @@ class HttpVariant:
 
 
 class ServeVariant(HttpVariant):
-    """``ServeDeploymentProcessorConfig``: a Serve deployment with vLLM's OpenAI methods."""
+    """``ServeDeploymentProcessorConfig``: a deployment with the methods of Ray Serve's LLM server.
+
+    They take OpenAI's requests as objects: `chat` where rows have messages, else `completions`.
+    """
 
     name = "ServeDeploymentProcessorConfig"
+
+    def __init__(self, spec: BatchInferenceSpec) -> None:
+        super().__init__(spec)
+        self._deployment = spec.engine.processor.get("deployment_name")
+        self._application = spec.engine.processor.get("app_name", "default")
+        if not self._deployment:
+            raise SpecError(
+                "processor: ServeDeploymentProcessorConfig needs 'deployment_name', the deployment that "
+                "answers."
+            )
+
+    def config(self, plan: Plan) -> Any:
+        """See :class:`Variant`."""
+        import ray.data.llm
+        from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
+
+        return ray.data.llm.ServeDeploymentProcessorConfig(
+            dtype_mapping={one.__name__: one for one in (ChatCompletionRequest, CompletionRequest)},
+            should_continue_on_error=True,
+            **{**_sizes(plan), **_passed_on(self._spec, ("dtype_mapping", "should_continue_on_error"))},
+        )
+
+    def check(self) -> None:
+        """A deployment that is not there would be waited for without an end."""
+        from ray import serve
+
+        found = serve.status().applications
+        here = found.get(self._application)
+        if here is None or self._deployment not in here.deployments:
+            runs = [f"{one!r} in {name!r}" for name, app in found.items() for one in app.deployments]
+            raise PreflightError(
+                f"processor: Ray Serve runs no deployment {self._deployment!r} in an application "
+                f"{self._application!r} on this cluster; it runs {', '.join(runs) or 'none'}."
+            )
 
     def response(self, row: Mapping[str, Any]) -> Response | RowFailure:
         """See :class:`Variant`."""
@@ -202,12 +258,16 @@ def openai_response(answer: Any) -> Response | RowFailure:
     return Response((first, *completions[1:]), int(usage.get("prompt_tokens") or 0))
 
 
+def _sizes(plan: Plan) -> dict[str, Any]:
+    return {"batch_size": plan.rows_per_chunk, "concurrency": (plan.replicas, plan.replicas)}
+
+
 def _passed_on(spec: BatchInferenceSpec, owned: tuple[str, ...]) -> dict[str, Any]:
     for name in owned:
         if name in spec.engine.processor:
             raise SpecError(
                 f"processor: {name!r} is set by the operator (rows are rendered and tokenised before the "
-                "processor, and vLLM's arguments go into engine_args); remove it."
+                "processor, and the engine's arguments go into engine_args); remove it."
             )
     return {name: value for name, value in spec.engine.processor.items() if name != "config"}
 
