@@ -48,9 +48,10 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
     # Each run may have all its replicas on one node while the other one is being replaced.
     with World(cpus=parallel * pace.replicas) as world:
         if not results.read(file)[1]:
-            for stop in (*deeds(world), *bounds(world)):
-                results.append_stop(file, stop)
-                print(stop, flush=True)
+            for ways in (deeds, bounds):
+                for stop in ways(world):
+                    results.append_stop(file, stop)
+                    print(stop, flush=True)
         undisturbed = [Kill(-1 - n, "none", MODES[n % len(MODES)], 0, False, 0) for n in range(parallel)]
         found = together(world, undisturbed, parallel, pace, 0, note, evidence)
         if any(one.flaws for one in found):
