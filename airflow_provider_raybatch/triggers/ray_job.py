@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy, so not inside a coroutine
@@ -67,6 +68,7 @@ class RayJobTrigger(BaseTrigger):
         self.deferred_at = deferred_at
         self.handle = dict(handle or {})
         self._address: ClusterAddress | None = None
+        self._killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments; nothing in them is secret."""
@@ -96,9 +98,20 @@ class RayJobTrigger(BaseTrigger):
 
         Airflow also calls this when another triggerer has taken the trigger over; the task then is still
         deferred, and its job is left alone.
+
+        Until a trigger has ended, Airflow's triggerer cancels it anew at each of its looks, once a second
+        (`TriggerRunner.cancel_triggers` in 3.3 and 3.4), also while this is at work. So the work is a task
+        of its own, which no cancellation reaches; it ends by its own bound.
         """
         if not self.cancel_on_kill:
             return
+        self._killing = asyncio.create_task(self._stop_unless_deferred())
+        while not self._killing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(self._killing)
+        await self._killing
+
+    async def _stop_unless_deferred(self) -> None:
         state = await self._task_state()
         if state == "deferred":
             self.log.info("The task is still deferred, so job %s goes on.", self.submission_id)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.following import Outcome
@@ -231,3 +232,31 @@ class TestOnKill:
     async def test_cleanup_touches_nothing(self, ray: FakeRay) -> None:
         await self.killed(ray).cleanup()
         assert ray.active
+
+    async def test_goes_on_though_airflow_cancels_it_every_second(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A triggerer cancels a trigger anew at each of its looks, also while `on_kill` is at work."""
+        self.answering(monkeypatch, {"r": {"t": "failed"}})
+        answer = ray.answer
+
+        def slowly(*asked: Any) -> Any:
+            time.sleep(0.2)
+            return answer(*asked)
+
+        runner = TriggerRunner()
+        killed = self.killed(ray)
+        killed.task_instance = None
+        runner.triggers[1] = {
+            "task": asyncio.create_task(runner.run_trigger(1, killed)),
+            "name": "t",
+            "events": 0,
+        }
+        await asyncio.sleep(0.3)
+        monkeypatch.setattr(ray, "answer", slowly)
+        until = time.monotonic() + 20
+        while ray.active and time.monotonic() < until:
+            runner.to_cancel.append(1)
+            await runner.cancel_triggers()
+            await asyncio.sleep(0.05)
+        assert not ray.active
