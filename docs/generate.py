@@ -62,20 +62,21 @@ The dataset has all columns of the input, then the output columns, each with `ou
 | `completions` | list of struct | all of them: `text`, `finish_reason`, `output_tokens`; if asked for |
 | `reused_from` | string | the run that paid for the response, null where this one did; with `reuse` |
 
-`completions` is there with `n` > 1, and with `sampling_column`, which may hold one.
+`completions` is there with `n` > 1, and with `sampling_column` or `prompt_function`, by which a row may ask
+for several.
 
 A row that failed is not in the dataset. It is a line in `dead_letter_uri`, JSON in files `part-*.jsonl`:
 
 | field | meaning |
 | --- | --- |
 | `ordinal` | position of the row in the input, from 0 |
-| `step` | `read`, `template`, `tokenize`, `engine` or `parse` |
+| `step` | `read`, `template`, `tokenize`, `engine`, `parse` (no JSON) or `length` (cut off; `on_truncated`) |
 | `reason` | one sentence |
 | `request` | what was asked, as JSON text; the raw text for a row that could not be read |
 | `row` | the input columns |
 
 `airflow_provider_raybatch.dataset.open_dataset` opens a dataset, and checks files and row counts against the
-manifest. It takes the task's XCom, the `extra` of the asset event, or the manifest's uri:
+manifest. It takes what the task returned, the `extra` of the asset event, or the manifest's uri:
 
 ```python
 dataset = open_dataset(ti.xcom_pull("label_companies"), aws_conn_id="aws_default")

@@ -32,7 +32,8 @@ class Counts(ContractModel):
     :param resumed: of the ok rows, how many an earlier submission had generated.
     :param reused: of the ok rows, how many came out of the response store.
     :param duplicates: of the ok rows, how many got the answer of an equal request of this dataset.
-    :param errors_by_step: failed rows by the step that failed: read, template, tokenize, engine, parse.
+    :param errors_by_step: failed rows by the step that failed: read, template, tokenize, engine,
+        parse, length.
     """
 
     input: int = Field(ge=0)
@@ -90,8 +91,9 @@ class StageSeconds(ContractModel):
 
 
 class Timing(ContractModel):
-    """Wall seconds of this submission.
+    """Wall seconds of this submission, and its rates over `generation_seconds`.
 
+    :param preflight_seconds: until the destination was claimed, the wait for nodes included.
     :param startup_seconds: from the job's start to the first request in an engine.
     :param generation_seconds: from the first request to the last finished row.
     :param commit_seconds: publishing the dataset.
@@ -106,7 +108,10 @@ class Timing(ContractModel):
 
 
 class Digests(ContractModel):
-    """What the responses depend on: SHA-256, 32 hex digits; empty where an engine has no such thing."""
+    """What the responses depend on: SHA-256, 32 hex digits; empty where an engine has no such thing.
+
+    :param spec: the spec's response digest.
+    """
 
     model: str = ""
     tokenizer: str = ""
@@ -119,10 +124,16 @@ class BatchManifest(ContractModel):
 
     :param uri: the immutable folder that holds `files` and nothing else.
     :param dead_letter_uri: folder of the failed rows, with reason and request; ``None`` if there are none.
+    :param ordered: whether `preserve_order` promised the input's order.
     :param files: in the order of the dataset.
     :param finish_reasons: completions by finish reason (``stop``, ``length``, ...).
     :param effective_sampling: the model's `generation_config` merged with the user's `sampling`.
+    :param plan: the job's sizes, each as `value` and `reason`; under `engine` those of the engine itself.
     :param versions: of the software that made it.
+    :param owner: the task that made it.
+    :param run_token: of the task's run; a retry keeps it, a clear renews it.
+    :param submission_id: Ray's id of the job that committed it.
+    :param created_at: ISO 8601, in UTC.
     """
 
     schema_version: Literal[1] = 1

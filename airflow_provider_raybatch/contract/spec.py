@@ -102,7 +102,7 @@ class EngineSpec(ContractModel):
         for ``echo``, the options of :class:`~airflow_provider_raybatch.job.engine.echo.EchoOptions`.
     :param replicas: engines side by side; by default as many as the cluster's GPUs hold, one on CPUs.
     :param accelerator_type: Ray's accelerator type a replica needs, such as ``H200``.
-    :param num_cpus: CPUs that each replica reserves; by default 1, less where the cluster is small.
+    :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
     :param rows_in_flight: rows a replica works on at once; by default four times the engine's `max_num_seqs`.
     :param batch_size: rows that are read, rendered, tokenised and written together; by default derived.
     :param processor: only ``ray_data_llm``: further fields of Ray's ``vLLMEngineProcessorConfig`` or of the
@@ -190,7 +190,8 @@ class Limits(ContractModel):
     :param cluster_wait: seconds to wait for nodes that are missing; by default 900 where an autoscaler may
         bring them, 300 where an earlier submission of the run had them, and else none.
     :param max_error_fraction: share of rows that may fail, 0 to 1; judged at the end and while the job runs.
-    :param max_errors: how many rows may fail; the stricter of the two counts.
+    :param max_errors: how many rows may fail; the stricter of the two counts, so it needs a
+        `max_error_fraction` above 0.
     :param max_row_attempts: how often a row is asked that fails each time, over all submissions of the task.
     :param max_tokens_total: input and output tokens that the task may pay for, over all its submissions.
     :param max_gpu_hours: GPU hours that one submission may hold, from the start of its replicas.
@@ -248,7 +249,7 @@ class BatchInferenceSpec(ContractModel):
     :param sampling: vLLM sampling parameters under vLLM's names; merged over the model's `generation_config`.
     :param sampling_column: a column (struct or JSON object) with sampling parameters that override `sampling`
         per row.
-    :param preserve_order: publish the rows in input order.
+    :param preserve_order: a promise that the rows are in input order; `ordered` in the manifest.
     :param response_format: what a response must be to count as good.
     :param reuse: a response store to take answers from and to add answers to; none by default.
     :param deduplicate: ask equal requests at temperature 0 once, and give every row that asks it the answer.

@@ -48,7 +48,7 @@ class Request:
 class RowFailure:
     """Why a row has no response.
 
-    :param step: ``read``, ``template``, ``tokenize``, ``engine`` or ``parse``.
+    :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse`` or ``length``.
     """
 
     step: str
