@@ -38,7 +38,10 @@ def open_dataset(
         manifest's uri.
     :param aws_conn_id: Airflow connection of type ``aws`` for ``s3://``; by default the environment's own
         identity.
-    :raises DatasetError: there is no manifest, or its files are missing or of another size.
+    :raises DatasetError: there is no manifest; or a file of the dataset is missing, of another size, or one
+        too many.
+    :raises SpecError: what lies there is no manifest of this version.
+    :raises RayConnectionError: the connection can't be used.
     """
     from airflow_provider_raybatch.job.storage.errors import StorageError
     from airflow_provider_raybatch.job.storage.folder import folder
@@ -59,6 +62,7 @@ class Dataset:
     """A committed, immutable dataset.
 
     :param manifest: what it holds.
+    :param credentials: for ``s3://``; by default the environment's own identity.
     """
 
     def __init__(self, manifest: BatchManifest, credentials: AwsCredentials | None = None) -> None:

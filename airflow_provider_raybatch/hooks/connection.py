@@ -43,7 +43,12 @@ class RayConnection:
 
     :param url: base URL of the Jobs API; ``None`` means that the task starts a private Ray of its own.
     :param configured: whether the connection exists in Airflow.
+    :param token: sent as ``Authorization: Bearer ...``.
+    :param verify: whether the server's certificate is checked, or the path of a PEM file to check it with.
+    :param connect_timeout: seconds; ``None`` stands for the client's 10.
+    :param request_timeout: seconds; ``None`` stands for the client's 60.
     :param namespace: tells apart several Airflows that share the cluster.
+    :param seal_key: Fernet key for credentials that travel with a job.
     :param dashboard_url: the dashboard as a person's browser reaches it; by default `url`.
     """
 

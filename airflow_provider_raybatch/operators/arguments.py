@@ -119,7 +119,7 @@ def check_names(arguments: Iterable[str], known: Sequence[str] = ARGUMENTS) -> N
 def seconds(value: timedelta | float | str | None, name: str) -> float | None:
     """A duration in seconds.
 
-    :raises SpecError: it is neither a ``timedelta`` nor a positive number.
+    :raises SpecError: it is neither a ``timedelta`` nor a number.
     """
     if value is None:
         return None

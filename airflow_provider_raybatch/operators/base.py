@@ -59,12 +59,13 @@ class RayOperator(LiteralTextOperator):
         Each attempt has its own. With `deferrable`, Airflow's `execution_timeout` is one, too.
     :param deadline: the moment at which the job of any attempt must have ended: a ``datetime`` or its text in
         ISO 8601, with a time zone; default none. Templated. The earlier of it and `timeout` counts. Once it
-        has passed, nothing is submitted any more, and the task fails without a retry.
+        has passed, nothing is submitted any more, and the task fails without a retry; what a finished job of
+        the run left is still returned.
     :param cancel_on_kill: stop the job when the task is killed, marked or cleared while it runs; default yes.
         In blocking mode that includes a worker that is shut down.
     :param cancel_on_timeout: stop the job when its deadline passes; default yes.
     :param on_stale_state: what to do about a job of the same run that was submitted with other arguments:
-        ``replace`` it (default), ``adopt`` it, or ``fail``.
+        ``replace`` it (default), ``adopt`` it, or ``fail`` without a retry.
     :raises SpecError: `poll_interval`, `timeout` or `on_stale_state` can't be used.
     """
 
@@ -126,7 +127,11 @@ class RayOperator(LiteralTextOperator):
         return message
 
     def execute(self, context: Context) -> Any:
-        """Submit or adopt the job and follow it, here or in the triggerer."""
+        """Submit or adopt the job and follow it, here or in the triggerer.
+
+        :raises RayBatchException: the job did not deliver; `failure_class` tells why, and the kind of the
+            exception whether a retry makes sense.
+        """
         self.dashboard_url = ""
         try:
             return self._execute(context)
@@ -137,6 +142,7 @@ class RayOperator(LiteralTextOperator):
         """Take over from the trigger.
 
         :param event: what the trigger fired.
+        :raises RayBatchException: see :meth:`execute`.
         """
         from airflow_provider_raybatch.cluster.following import Outcome
 

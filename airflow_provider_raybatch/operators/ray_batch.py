@@ -73,24 +73,26 @@ class RayBatchInferenceOperator(RayOperator):
     By what:
 
     :param engine: ``vllm`` (default), ``ray_data_llm`` or ``echo`` (a dry run without a model).
-    :param engine_args: vLLM's engine arguments.
-    :param replicas: engines side by side; by default as many as the cluster holds.
+    :param engine_args: vLLM's engine arguments; for ``echo``, its own.
+    :param replicas: engines side by side; by default as many as the cluster's GPUs hold, one on CPUs.
     :param accelerator_type: Ray's accelerator type that a replica needs.
-    :param num_cpus: CPUs that each replica reserves.
-    :param rows_in_flight: rows that a replica works on at once; by default derived.
+    :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
+    :param rows_in_flight: rows that a replica works on at once; by default four times `max_num_seqs`.
     :param batch_size: rows that are read, tokenised and written together; by default derived.
     :param processor: only ``ray_data_llm``: further fields of Ray's processor config.
-    :param max_restarts: how often a replica whose engine died is started again, default 3.
+    :param max_restarts: how often in a row a replica's engine may die with no row finished in between,
+        default 3; the search for a row that kills it does not count.
 
     What is written:
 
     :param destination: a folder, local or ``s3://``.
     :param destination_format: ``parquet`` (default) or ``jsonl``.
     :param rows_per_part: about how many rows a file has; by default files are of about 128 MiB.
-    :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder that holds another task's
-        dataset.
-    :param output_prefix: put before the names of the output columns.
-    :param preserve_order: write the rows in input order.
+    :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder that holds the dataset of
+        another task or run.
+    :param output_prefix: put before the names of the output columns; default none.
+    :param preserve_order: a promise that the rows are in input order, which the manifest repeats as
+        `ordered`; default no.
 
     What is not asked again:
 
@@ -105,15 +107,16 @@ class RayBatchInferenceOperator(RayOperator):
 
     Within which bounds:
 
-    :param max_error_fraction: share of rows that may fail, default 0.
-    :param max_errors: how many rows may fail; the stricter of the two counts. By default only the share does.
+    :param max_error_fraction: share of rows that may fail, 0 to 1, default 0.
+    :param max_errors: how many rows may fail; the stricter of the two counts, so it needs a
+        `max_error_fraction` above 0. By default only the share does.
     :param max_row_attempts: how often a row is asked that fails each time, over all attempts, default 3.
     :param max_tokens_total: input and output tokens that all attempts together may pay for; by default any
         number.
     :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
     :param flush_interval: seconds or ``timedelta`` that a finished row waits at most until it is written,
         default 60.
-    :param no_progress_timeout: seconds or ``timedelta`` without a finished row before the job is given up,
+    :param no_progress_timeout: seconds or ``timedelta`` in which nothing moves before the job is given up,
         default 1,800.
     :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
         autoscaler may bring them, 300 where an earlier attempt of the run had them, and else none.

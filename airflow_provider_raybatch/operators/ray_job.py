@@ -32,12 +32,13 @@ class RayJobOperator(RayOperator):
         who reaches the Jobs API, so keep secrets out of them. Templated.
     :param entrypoint_num_cpus: CPUs reserved for the driver; by default none, and the driver runs on the head
         node.
-    :param entrypoint_num_gpus: GPUs reserved for the driver.
-    :param entrypoint_memory: bytes reserved for the driver.
+    :param entrypoint_num_gpus: GPUs reserved for the driver; by default none.
+    :param entrypoint_memory: bytes reserved for the driver; by default none.
     :param entrypoint_resources: custom resources reserved for the driver, by name.
     :param entrypoint_label_selector: labels that the driver's node must have.
     :param metadata: text by name, kept with the job. Templated.
-    :param wait_for_completion: ``False``: only submit, and leave the rest to a ``RayJobSensor``.
+    :param wait_for_completion: default yes; ``False``: only submit, and leave the rest to a
+        ``RayJobSensor``. Then no `timeout` or `deadline` ends the job.
 
     The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.
     """

@@ -34,13 +34,15 @@ class RayJobSensor(BaseSensorOperator):
     Returns ``{"submission_id", "status", "dashboard_url"}``.
 
     :param submission_id: the job's id, or what the ``RayJobOperator`` returned that submitted it. Templated.
-    :param ray_conn_id: Airflow connection of type ``ray`` that names a cluster. Templated.
+    :param ray_conn_id: Airflow connection of type ``ray`` that names a cluster, default ``ray_default``.
+        Templated.
     :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
         default_deferrable``.
 
     The other parameters are those of Airflow's sensors; while deferred, `poke_interval` is the time between
     two looks, and the driver's log lines appear in the task's log. The job goes on when the sensor times out
-    or is killed.
+    or is killed. A cluster without an answer is borne until the sensor's `timeout`; while deferred, for 10
+    minutes at most, after which the attempt fails and may be retried.
     """
 
     template_fields: Sequence[str] = ("ray_conn_id", "submission_id")

@@ -37,6 +37,7 @@ class Followed:
     """A job and how it is to be followed.
 
     :param session_name: the Ray session that took the job; ``None`` stands for the present one.
+    :param poll_interval: seconds between two looks.
     :param deadline: epoch seconds at which an unfinished job is given up.
     :param stop_at_deadline: whether it is stopped then.
     :param from_start: ``False`` for a follower that was restarted.

@@ -35,10 +35,10 @@ class RayJobTrigger(BaseTrigger):
     :param ray_conn_id: the connection that reaches the cluster.
     :param submission_id: the job.
     :param session_name: the Ray session that took it; ``None`` stands for the present one.
-    :param poll_interval: seconds between two looks.
+    :param poll_interval: seconds between two looks, default 10.
     :param deadline: epoch seconds at which an unfinished job is given up; ``None`` for no deadline.
-    :param cancel_on_kill: stop the job when a user marks or clears the deferred task.
-    :param cancel_on_timeout: stop the job at its deadline.
+    :param cancel_on_kill: stop the job when a user marks or clears the deferred task; default yes.
+    :param cancel_on_timeout: stop the job at its deadline; default yes.
     :param deferred_at: epoch seconds; a trigger that starts much later was restarted, and doesn't write the
         whole log again.
     :param handle: plain data that the operator gets back with the event.
