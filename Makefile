@@ -20,7 +20,7 @@ help:
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, RESULTS=.chaos/results.jsonl)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
-	@echo "make clean  remove environments, tools, builds and caches"
+	@echo "make clean  remove environments, tools, the demo's files, builds and caches"
 
 demo: .venv/.stamp
 	.venv/bin/python dags_examples/run_demo.py
