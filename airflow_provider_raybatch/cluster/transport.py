@@ -125,14 +125,14 @@ class Transport:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return TlsError(
                 f"The certificate of {url} is not trusted ({cause.verify_message}); set the connection's "
-                "`verify` to the path of the CA bundle that signed it."
+                "`ca_bundle` to the path of the CA bundle that signed it."
             )
         if isinstance(cause, ssl.SSLError) and not isinstance(
             cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)
         ):
             return TlsError(
                 f"TLS with {url} failed ({cause.reason or cause}); write http:// if it speaks plain HTTP, or "
-                "set the connection's `verify` to the path of the right CA bundle."
+                "set the connection's `ca_bundle` to the path of the right CA bundle."
             )
         if isinstance(error, (httpx.UnsupportedProtocol, httpx.TooManyRedirects)):
             return NotARayDashboardError(
@@ -149,13 +149,12 @@ class Transport:
         url, code, told = self._address.shown, response.status_code, excerpt(response.text)
         if code == 401:
             return AuthenticationError(
-                f"The Ray cluster at {url} wants a token (401: {told}); put it into the connection's "
-                "password or token field."
+                f"The Ray cluster at {url} wants a token (401: {told}); make it the connection's password."
             )
         if code == 403:
             return AuthenticationError(
-                f"The Ray cluster at {url} refuses the token (403: {told}); put the cluster's own token into "
-                "the connection's password or token field."
+                f"The Ray cluster at {url} refuses the token (403: {told}); make the cluster's own one the "
+                "connection's password."
             )
         if code == 413:
             return PackageTooLargeError(

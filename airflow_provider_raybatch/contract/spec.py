@@ -189,9 +189,9 @@ class Limits(ContractModel):
         with a diagnosis.
     :param cluster_wait: seconds to wait for nodes that are missing; by default 900 where an autoscaler may
         bring them, 300 where an earlier submission of the run had them, and else none.
-    :param max_error_fraction: share of rows that may fail, 0 to 1; judged at the end and while the job runs.
-    :param max_errors: how many rows may fail; the stricter of the two counts, so it needs a
-        `max_error_fraction` above 0.
+    :param max_error_fraction: share of rows that may fail, 0 to 1, judged at the end and while the job runs;
+        by default none may, or any share where `max_errors` is given.
+    :param max_errors: how many rows may fail; where both are given, the stricter one counts.
     :param max_row_attempts: how often a row is asked that fails each time, over all submissions of the task.
     :param max_tokens_total: input and output tokens that the task may pay for, over all its submissions.
     :param max_gpu_hours: GPU hours that one submission may hold, from the start of its replicas.
@@ -202,7 +202,7 @@ class Limits(ContractModel):
     deadline: float | None = None
     no_progress_timeout: float = Field(default=1800.0, gt=0)
     cluster_wait: float | None = Field(default=None, ge=0)
-    max_error_fraction: float = Field(default=0.0, ge=0.0, le=1.0)
+    max_error_fraction: float | None = Field(default=None, ge=0.0, le=1.0)
     max_errors: int | None = Field(default=None, ge=0)
     max_row_attempts: int = Field(default=3, ge=1)
     max_tokens_total: int | None = Field(default=None, ge=1)

@@ -34,10 +34,6 @@ from airflow_provider_raybatch.job.work import Job
 
 Say = Callable[[events.Event], None]
 
-_NODES_RETURN = 300.0
-"""Seconds in which the nodes of a cluster that held this run before are expected back, say after its head
-restarted: without them, a retry would fail for good, as if the cluster could never hold the job."""
-
 
 @dataclass(frozen=True)
 class Ready:
@@ -47,7 +43,6 @@ class Ready:
     :param earlier: what earlier submissions did of the same input and question.
     :param store: the response store, if there is one.
     :param pays_again: whether answers that are there already are left aside, since a user wants new ones.
-    :param patience: seconds to wait for nodes that are missing, see `Limits.cluster_wait`.
     """
 
     job: Job
@@ -58,7 +53,6 @@ class Ready:
     checked: Checked
     store: ResponseStore | None
     pays_again: bool
-    patience: float | None
     versions: dict[str, str]
 
 
@@ -101,10 +95,7 @@ def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Re
     )
     earlier = look_back(destination, run_folder, source.rows)
     pays_again = spec.on_clear == "regenerate" and journal.is_cleared()
-    patience = spec.limits.cluster_wait
-    if patience is None and journal.began_before():
-        patience = _NODES_RETURN
-    return Ready(job, source, journal, earlier, tolerance, checked, store, pays_again, patience, versions)
+    return Ready(job, source, journal, earlier, tolerance, checked, store, pays_again, versions)
 
 
 def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:

@@ -49,7 +49,7 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
     left = int(np.count_nonzero(~(settled | savings.rows)))
     chosen = plan.make(spec, left, cluster_view.view())
     if left:
-        cluster_view.wait_for(chosen, ready.patience, say)
+        cluster_view.wait_for(chosen, spec.limits.cluster_wait, journal.began_before(), say)
     if (committed := journal.claim()) is not None:
         say(events.Committed(summary=committed.summary(), reused=True))
         return committed.summary()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
@@ -50,6 +51,11 @@ class WorkItem:
         """Positions in the chunk that are to be asked."""
         skipped = set(self.skip)
         return [position for position in range(self.chunk.rows) if position not in skipped]
+
+    def repetitions_of(self, positions: Sequence[int]) -> dict[int, int]:
+        """`repetitions` by place in `positions`."""
+        numbers = dict(self.repetitions)
+        return {place: numbers[position] for place, position in enumerate(positions) if position in numbers}
 
 
 @dataclass

@@ -107,9 +107,9 @@ class RayBatchInferenceOperator(RayOperator):
 
     Within which bounds:
 
-    :param max_error_fraction: share of rows that may fail, 0 to 1, default 0.
-    :param max_errors: how many rows may fail; the stricter of the two counts, so it needs a
-        `max_error_fraction` above 0. By default only the share does.
+    :param max_error_fraction: share of rows that may fail, 0 to 1; by default none may, or any share where
+        `max_errors` is given.
+    :param max_errors: how many rows may fail; where both are given, the stricter one counts.
     :param max_row_attempts: how often a row is asked that fails each time, over all attempts, default 3.
     :param max_tokens_total: input and output tokens that all attempts together may pay for; by default any
         number.

@@ -16,7 +16,6 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
 _OLDEST_RAY = (2, 56)
 _POLL = 2.0
-_DEFAULT_WAIT = 900.0
 
 
 def view() -> Cluster:
@@ -42,18 +41,21 @@ def check_versions() -> dict[str, str]:
     }
 
 
-def wait_for(plan: Plan, cluster_wait: float | None, say: Callable[[Phase], None]) -> Cluster:
+def wait_for(
+    plan: Plan, cluster_wait: float | None, held_before: bool, say: Callable[[Phase], None]
+) -> Cluster:
     """Return once the cluster can hold the plan.
 
-    :param cluster_wait: seconds to wait for missing nodes; ``None`` waits only where an autoscaler is known.
+    :param cluster_wait: see :func:`~airflow_provider_raybatch.job.planning.fit.longest_wait`.
+    :param held_before: see :func:`~airflow_provider_raybatch.job.planning.fit.longest_wait`.
     :raises PreflightError: it never can, or did not in time.
     """
     began, told = time.monotonic(), False
     while True:
         cluster = view()
-        # Only autoscaler v2 (KubeRay, Anyscale) publishes its limits; without them there is no sign of any.
-        may_grow = cluster.ceiling is not None or bool(cluster_wait)
-        verdict = fit.judge(plan, cluster, may_grow)
+        autoscales = cluster.ceiling is not None
+        seconds = fit.longest_wait(cluster_wait, autoscales, held_before)
+        verdict = fit.judge(plan, cluster, autoscales or seconds > 0)
         if verdict.verdict == "fits":
             return cluster
         if verdict.verdict == "never":
@@ -62,7 +64,6 @@ def wait_for(plan: Plan, cluster_wait: float | None, say: Callable[[Phase], None
             say(Phase(phase="waiting", message=verdict.sentence))
             _request(plan)
             told = True
-        seconds = _DEFAULT_WAIT if cluster_wait is None else cluster_wait
         if time.monotonic() - began > seconds:
             raise PreflightError(
                 f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask for "

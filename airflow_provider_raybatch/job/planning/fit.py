@@ -12,6 +12,8 @@ from typing import Literal
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
 _TYPE = "accelerator_type:"
+_NODES_STARTED = 900.0
+_NODES_RETURNED = 300.0
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,21 @@ class Fit:
     def sentence(self) -> str:
         """Situation and outlook."""
         return "; ".join(part for part in (self.situation, self.outlook) if part) + "."
+
+
+def longest_wait(cluster_wait: float | None, autoscales: bool, held_before: bool) -> float:
+    """Seconds to wait for missing nodes.
+
+    :param cluster_wait: the user's word, which goes before all else.
+    :param autoscales: whether there is an autoscaler that says so; only v2 (KubeRay, Anyscale) does.
+    :param held_before: whether an earlier submission of the run had its nodes. After a restart of the head
+        they are expected back, and without this a retry would fail for good, as if they could never come.
+    """
+    if cluster_wait is not None:
+        return cluster_wait
+    if autoscales:
+        return _NODES_STARTED
+    return _NODES_RETURNED if held_before else 0.0
 
 
 def judge(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:

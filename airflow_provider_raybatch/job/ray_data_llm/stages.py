@@ -44,7 +44,7 @@ def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
         item = WorkItem.from_json(str(document))
         rows = reader.read(item.chunk)
         positions = item.positions
-        asked = asker.ask([rows.rows[position] for position in positions])
+        asked = asker.ask([rows.rows[position] for position in positions], item.repetitions_of(positions))
         encoded = _encoded(job, kind, [one.request for one in asked])
         inputs = rows.columns().take(pa.array(positions, pa.int64())).to_pylist()
         out: list[dict[str, Any]] = []

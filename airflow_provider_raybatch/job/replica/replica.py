@@ -169,12 +169,9 @@ class Replica:
         rows = await self._thread(self._reader.read, item.chunk)
         watch.add("read", start)
         start = time.monotonic()
-        positions, numbers = item.positions, dict(item.repetitions)
-        repetitions = {
-            place: numbers[position] for place, position in enumerate(positions) if position in numbers
-        }
+        positions = item.positions
         chosen = [rows.rows[position] for position in positions]
-        asked = await self._thread(self._asker.ask, chosen, repetitions)
+        asked = await self._thread(self._asker.ask, chosen, item.repetitions_of(positions))
         watch.add("render", start)
         return _Chunk(item, rows, dict(zip(positions, asked, strict=True)))
 

@@ -28,7 +28,7 @@ class Tolerance:
     @property
     def allowed(self) -> int:
         """Failed rows that are still acceptable."""
-        share = int(self.limits.max_error_fraction * self.rows)
+        share = int(self._share * self.rows)
         return share if self.limits.max_errors is None else min(share, self.limits.max_errors)
 
     def exceeded(self, failed: int) -> bool:
@@ -58,7 +58,7 @@ class Tolerance:
                 )
             raise self._too_many(f"{failed:,} rows failed so far, more than {self._rule}; {kept}.")
         share = failed / done if done else 0.0
-        if done >= _TELLING_ROWS and share >= _FAILING_EVERYWHERE > self.limits.max_error_fraction:
+        if done >= _TELLING_ROWS and share >= _FAILING_EVERYWHERE > self._share:
             raise self._too_many(f"{failed:,} of the first {done:,} rows failed, nearly all; {kept}.")
 
     def after(self, ledger: Ledger, folder: Folder) -> None:
@@ -75,15 +75,21 @@ class Tolerance:
             )
 
     @property
+    def _share(self) -> float:
+        if self.limits.max_error_fraction is not None:
+            return self.limits.max_error_fraction
+        return 0.0 if self.limits.max_errors is None else 1.0
+
+    @property
     def _field(self) -> str:
-        share = int(self.limits.max_error_fraction * self.rows)
+        share = int(self._share * self.rows)
         return "max_error_fraction" if self.allowed == share else "max_errors"
 
     @property
     def _rule(self) -> str:
         if self._field == "max_errors":
             return f"the {self.allowed:,} that max_errors allows"
-        return f"{self.limits.max_error_fraction:g} of {self.rows:,} rows allows"
+        return f"{self._share:g} of {self.rows:,} rows allows"
 
     def _too_many(self, what: str) -> RaybatchError:
         return RaybatchError(f"{self._field}: {what}", FailureClass.TOO_MANY_ERRORS)

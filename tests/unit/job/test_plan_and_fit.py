@@ -197,3 +197,20 @@ class TestOverNodes:
 
     def test_one_gpu_spans_nothing(self):
         assert not plan(Cluster((H200,)), args={"distributed_executor_backend": "ray"}).spans_nodes
+
+
+@pytest.mark.parametrize(
+    ("cluster_wait", "autoscales", "held_before", "seconds"),
+    [
+        (None, False, False, 0),
+        (None, False, True, 300),
+        (None, True, False, 900),
+        (None, True, True, 900),
+        (20.0, True, True, 20),
+        (0.0, True, True, 0),
+    ],
+)
+def test_how_long_missing_nodes_are_waited_for(
+    cluster_wait: float | None, autoscales: bool, held_before: bool, seconds: float
+) -> None:
+    assert fit.longest_wait(cluster_wait, autoscales, held_before) == seconds

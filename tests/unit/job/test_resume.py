@@ -135,6 +135,8 @@ class TestTolerance:
     def test_the_stricter_of_share_and_number_counts(self) -> None:
         assert Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).allowed == 3
         assert Tolerance(Limits(max_error_fraction=0.01, max_errors=3), 100).allowed == 1
+        assert Tolerance(Limits(max_errors=3), 100).allowed == 3
+        assert Tolerance(Limits(), 100).allowed == 0
         with pytest.raises(RaybatchError, match=r"^max_errors: 4 rows failed so far, more than the 3 that"):
             Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).during([report(errors=4)])
 
