@@ -133,7 +133,7 @@ def publish(range_: Range, target: Target) -> Published:
 
 
 def _select(range_: Range, target: Target) -> pa.Table:
-    """The rows of the range, one per ordinal: good before failed, then the latest submission's."""
+    """The rows of the range, one per ordinal: good before failed, and among equals the same one each time."""
     tables = []
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
         with target.folder.open(part.path) as stream:
