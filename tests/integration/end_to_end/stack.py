@@ -29,6 +29,8 @@ from .waiting import tail, wait_for
 INTERVALS = {
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
+    # How soon tasks that a killed scheduler had queued are queued again, once its heartbeat is 30 s old.
+    "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
     # A worker that died with its supervisor is noticed after this.
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "25",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
