@@ -57,9 +57,11 @@ class Answers:
         flight = _Flight({places[number]: self._generate(encoded[number]) for number in fit})
         start = time.monotonic()
         try:
-            while early or not flight.is_over:
+            while early or not flight.is_settled:
                 await flight.wait(min(_TICK, self._spec.limits.flush_interval))
-                ends = flight.is_over or flight.error is not None or self._draining()
+                # What lands from here on, while a batch is decoded and written, is for the next round.
+                error = flight.error
+                ends = flight.is_over or error is not None or self._draining()
                 if ends or flight.waits_for() >= self._spec.limits.flush_interval:
                     watch.add("generate", start)
                     batch = {**early, **await self._decoded(flight.take(), requests, watch)}
@@ -67,8 +69,8 @@ class Answers:
                     if batch:
                         yield batch
                     start = time.monotonic()
-                if flight.error is not None:
-                    raise flight.error
+                if error is not None:
+                    raise error
                 if ends:
                     return
         finally:
@@ -120,6 +122,11 @@ class _Flight:
     def is_over(self) -> bool:
         """Whether nothing is in flight any more."""
         return self._left == 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything has landed, was taken, and went well."""
+        return self.is_over and not self._finished and self.error is None
 
     def waits_for(self) -> float:
         """Seconds since the oldest result that nobody took."""

@@ -29,7 +29,7 @@ class Scripted(EchoEngine):
     async def generate(self, encoded: Any) -> Any:
         if encoded.prompt.startswith("wait"):
             await self.events.setdefault(encoded.prompt, asyncio.Event()).wait()
-        if encoded.prompt == "die":
+        if encoded.prompt.endswith("die"):
             raise EngineDeadError("gone.")
         return await super().generate(encoded)
 
@@ -59,6 +59,12 @@ def texts(batch: dict[int, Result]) -> dict[int, str]:
     }
 
 
+async def a_while() -> None:
+    """Let whatever can go on do so."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def test_all_come_together_where_none_is_slow() -> None:
     bench = Bench()
     assert [texts(batch) async for batch in bench.batches("a", "b")] == [{0: "a", 1: "b"}]
@@ -73,6 +79,28 @@ async def test_a_slow_row_holds_back_the_others_for_flush_interval_only() -> Non
         bench.engine.events["wait"].set()
     assert came == [{0: "a", 2: "failed"}, {1: "wait"}]
     assert (bench.report.rows, bench.report.errors) == (3, 1)
+
+
+async def test_a_row_that_lands_while_others_are_written_is_given_out_too() -> None:
+    bench = Bench(limits={"flush_interval": 0.05})
+    came = []
+    async for batch in bench.batches("a", "wait"):
+        came.append(texts(batch))
+        bench.engine.events["wait"].set()
+        await a_while()  # as a part takes to be written
+    assert came == [{0: "a"}, {1: "wait"}]
+
+
+async def test_an_engine_that_dies_while_rows_are_written_gives_out_what_it_had_finished() -> None:
+    bench = Bench(limits={"flush_interval": 0.05})
+    came = bench.batches("a", "wait", "wait and die")
+    assert texts(await anext(came)) == {0: "a"}
+    for prompt in ("wait", "wait and die"):
+        bench.engine.events[prompt].set()
+        await a_while()
+    assert texts(await anext(came)) == {1: "wait"}
+    with pytest.raises(EngineDeadError):
+        await anext(came)
 
 
 async def test_whoever_drains_gets_what_is_finished_and_no_more() -> None:
