@@ -7,7 +7,10 @@ from typing import Any
 
 
 class GpuMeter:
-    """Running mean over the GPUs this process may see. Without NVML or a GPU it stays ``None``."""
+    """Running mean over the GPUs this process may see; ``None`` where NVML does not tell it.
+
+    It is a figure for people, so nothing that NVML refuses (a MIG slice has no utilisation) ends anything.
+    """
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -18,14 +21,10 @@ class GpuMeter:
             import pynvml
 
             pynvml.nvmlInit()
-        except (ImportError, OSError, RuntimeError):
-            return
-        except Exception as error:
-            if type(error).__name__.startswith("NVMLError"):
-                return
-            raise
-        self._nvml = pynvml
-        self._handles = [self._handle(name) for name in _visible(pynvml.nvmlDeviceGetCount())]
+            self._nvml = pynvml
+            self._handles = [self._handle(name) for name in _visible(pynvml.nvmlDeviceGetCount())]
+        except Exception:  # NVML's errors are made at run time and differ from one version to the next
+            self._handles = []
 
     def _handle(self, name: str) -> Any:
         if name.isdigit():
@@ -34,10 +33,15 @@ class GpuMeter:
 
     def sample(self) -> None:
         """Take one reading of each GPU."""
-        if self._handles:
+        if not self._handles:
+            return
+        try:
             readings = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in self._handles]
-            self._sum += sum(readings) / len(readings)
-            self._samples += 1
+        except Exception:  # as above; the reports, and with them an order to drain, hang on this thread
+            self._handles = []
+            return
+        self._sum += sum(readings) / len(readings)
+        self._samples += 1
 
     @property
     def mean(self) -> float | None:

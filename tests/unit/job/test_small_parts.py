@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import SecretStr
@@ -31,6 +32,54 @@ def test_a_machine_without_a_gpu_has_no_utilisation() -> None:
     meter.sample()
     if not Path("/dev/nvidia0").exists():
         assert meter.mean is None
+
+
+class NvmlRefusesError(Exception):
+    """Of no class that anybody could name: pynvml makes its errors at run time."""
+
+
+def fake_nvml(refused: str = "") -> SimpleNamespace:
+    """Two GPUs, as pynvml shows them; `refused` names the call that this machine's driver refuses."""
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=40 + 20 * handle),
+    }
+
+    def refuse(*args: object) -> None:
+        raise NvmlRefusesError("Not Supported")
+
+    refusals = dict.fromkeys(["nvmlDeviceGetHandleByUUID", refused], refuse)
+    return SimpleNamespace(**{**answers, **refusals})
+
+
+class TestUtilisation:
+    def test_it_is_the_mean_over_gpus_and_samples(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.measured(monkeypatch, fake_nvml()) == 50.0
+
+    @pytest.mark.parametrize(
+        "refused",
+        ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUtilizationRates"],
+    )
+    def test_a_driver_that_refuses_it_stops_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, refused: str
+    ) -> None:
+        assert self.measured(monkeypatch, fake_nvml(refused)) is None
+
+    def test_devices_that_nvml_does_not_know_stop_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.measured(monkeypatch, fake_nvml(), visible="-1") is None
+
+    @staticmethod
+    def measured(
+        monkeypatch: pytest.MonkeyPatch, nvml: SimpleNamespace, visible: str = "0,1"
+    ) -> float | None:
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        meter = GpuMeter()
+        meter.sample()
+        meter.sample()
+        return meter.mean
 
 
 LOGGED = """
