@@ -130,10 +130,12 @@ class Journal:
         return last is not None and last.run_token == self._submission.run_token
 
     def is_cleared(self) -> bool:
-        """Whether another run of this very task was here before: its task was cleared."""
-        last = self.last()
+        """Whether another run of this very task was here before: its task was cleared.
+
+        Told by all entries: the last one may be the claim of an earlier submission of the cleared run.
+        """
         mine = self._submission
-        return last is not None and last.owner == mine.task and last.run_token != mine.run_token
+        return any(entry.owner == mine.task and entry.run_token != mine.run_token for entry in self.history())
 
     def check(self) -> None:
         """:raises SupersededError: somebody else claimed the destination since."""

@@ -49,6 +49,21 @@ def test_a_claim_then_its_commit(folder: Folder) -> None:
     assert entries(folder) == [f"{JOURNAL}/00000001.json", f"{JOURNAL}/00000002.json"]
 
 
+def test_a_cleared_run_stays_one_after_it_has_claimed(folder: Folder) -> None:
+    publish(folder, [part(folder, [{"text": "a"}])], 1)
+    cleared = journal(folder, 1, token="cleared")
+    cleared.claim()
+    assert cleared.is_cleared()
+    assert journal(folder, 2, token="cleared").is_cleared()  # its retry, which must not take old answers
+
+
+def test_another_tasks_runs_clear_nobody(folder: Folder) -> None:
+    journal(folder, task=OTHER, token="other").claim()
+    mine = journal(folder, take_over=True)
+    mine.claim()
+    assert not mine.is_cleared()
+
+
 def test_a_second_submission_of_the_same_run_finds_what_the_first_committed(folder: Folder) -> None:
     manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
     assert journal(folder, 1).committed() == manifest
