@@ -59,7 +59,7 @@ class Ready:
 def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Ready | Summary:
     """Check all that can be checked.
 
-    :returns: the dataset, if an earlier submission of this run has committed it.
+    :returns: the dataset, if an earlier submission of this run has committed it, with the same arguments.
     :raises RaybatchError: one sentence about the first thing that is wrong.
     """
     versions = cluster_view.check_versions()
@@ -67,7 +67,8 @@ def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Re
         ray_data_llm.check(spec)
     known = credentials.fetch(submission.secrets_package)
     destination = folder(spec.destination.uri, known.aws)
-    journal = Journal(destination, submission, spec.destination.on_owned_by_other == "take_over")
+    take_over = spec.destination.on_owned_by_other == "take_over"
+    journal = Journal(destination, submission, take_over, spec.fingerprint)
     committed = journal.committed()
     if committed is not None:
         # The earlier submission may have failed between the journal and this copy.

@@ -27,10 +27,14 @@ _READERS = 16
 
 
 class Published(ContractModel):
-    """The dataset that readers see: its manifest (relative to the destination) and the run that made it."""
+    """The dataset that readers see: its manifest (relative to the destination), and the run that made it.
+
+    :param fingerprint: of the arguments that it was made with.
+    """
 
     manifest: str
     run_token: str
+    fingerprint: str = ""
 
 
 class Entry(ContractModel):
@@ -57,12 +61,19 @@ class SupersededError(RaybatchError):
 
 
 class Journal:
-    """The journal of one destination, for one submission."""
+    """The journal of one destination, for one submission.
 
-    def __init__(self, folder: Folder, submission: Submission, take_over: bool) -> None:
+    :param fingerprint: of the submission's spec: what the same run has published with other arguments is not
+        what it asks for.
+    """
+
+    def __init__(
+        self, folder: Folder, submission: Submission, take_over: bool, fingerprint: str = ""
+    ) -> None:
         self._folder = folder
         self._submission = submission
         self._take_over = take_over
+        self._fingerprint = fingerprint
         self._mine: Entry | None = None
 
     def last(self) -> Entry | None:
@@ -80,14 +91,17 @@ class Journal:
         return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))
 
     def committed(self) -> BatchManifest | None:
-        """The published dataset, if this very run made it: then there is nothing left to do."""
+        """The published dataset, if this very run made it as asked: then there is nothing left to do."""
         return self._own(self.last())
 
     def _own(self, last: Entry | None) -> BatchManifest | None:
-        if last is None or last.published is None or last.published.run_token != self._submission.run_token:
+        published = last.published if last is not None else None
+        if published is None or published.run_token != self._submission.run_token:
+            return None
+        if published.fingerprint != self._fingerprint:
             return None
         with laid_to("destination"):
-            return parse(BatchManifest, self._folder.read(last.published.manifest))
+            return parse(BatchManifest, self._folder.read(published.manifest))
 
     def check_owner(self) -> Entry | None:
         """The newest entry, if the destination is this task's to claim.
@@ -150,10 +164,11 @@ class Journal:
         """
         if self._mine is None:
             raise ValueError("commit: the destination was never claimed")
+        published = Published(
+            manifest=manifest, run_token=self._submission.run_token, fingerprint=self._fingerprint
+        )
         try:
-            self._mine = self._append(
-                "commit", self._mine, Published(manifest=manifest, run_token=self._submission.run_token)
-            )
+            self._mine = self._append("commit", self._mine, published)
         except TakenError:
             raise self._superseded(self.last()) from None
 

@@ -69,7 +69,7 @@ def publish(
     """Claim and commit."""
     whole = spec or submitted(**{"destination": {"uri": folder.uri}, **fields})
     assert whole.submission is not None
-    journal = Journal(folder, whole.submission, take_over=False)
+    journal = Journal(folder, whole.submission, take_over=False, fingerprint=whole.fingerprint)
     journal.claim()
     return commit(whole, folder, journal, parts, rows, told or Report(), schema or pa.schema([]))
 

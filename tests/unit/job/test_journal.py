@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.destination.journal import JOURNAL, Journal, SupersededError
-from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder
+from airflow_provider_raybatch.job.ready import make_ready
+from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...faulty_s3 import Fault, FaultyS3, first
 from ...s3_server import S3Server
@@ -22,7 +24,8 @@ OTHER = {**TASK, "run_id": "r2"}
 
 
 def journal(folder: Folder, number: int = 0, *, take_over: bool = False, **fields: Any) -> Journal:
-    return Journal(folder, submitted(number, **fields).submission, take_over)
+    whole = submitted(number, **{"destination": {"uri": folder.uri}, **fields})
+    return Journal(folder, whole.submission, take_over, whole.fingerprint)
 
 
 def entries(folder: Folder) -> list[str]:
@@ -68,6 +71,30 @@ def test_a_second_submission_of_the_same_run_finds_what_the_first_committed(fold
     manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
     assert journal(folder, 1).committed() == manifest
     assert journal(folder, 1, token="cleared").committed() is None
+
+
+class TestOtherArguments:
+    """A run whose arguments change between two attempts, and whose first attempt has committed."""
+
+    def test_their_dataset_is_not_the_runs_any_more(self, folder: Folder) -> None:
+        publish(folder, [part(folder, [{"text": "a"}])], 1)
+        changed = journal(folder, 1, prompt={"kind": "template", "template": "Whisper {row.text}"})
+        assert changed.committed() is None
+        assert changed.claim() is None
+        changed.commit("manifests/changed.json")
+
+    def test_limits_are_none(self, folder: Folder) -> None:
+        manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+        assert journal(folder, 1, limits={"max_errors": 7}).committed() == manifest
+
+    def test_a_job_begins_anew(self, tmp_path: Path) -> None:
+        place = LocalFolder(str(tmp_path / "out"))
+        fields = {"source": {"paths": [str(tmp_path / "gone.jsonl")]}, "destination": {"uri": place.uri}}
+        manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
+        same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
+        assert make_ready(same, same.submission, print) == manifest.summary()
+        with pytest.raises(PreflightError, match="source: nothing is at"):
+            make_ready(changed, changed.submission, print)
 
 
 def test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again(
