@@ -4,44 +4,75 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.ledger.parts import Part, decoded_bytes
 from airflow_provider_raybatch.job.source.table import as_text
 from airflow_provider_raybatch.job.storage.folder import Folder
 
+_THREADS = 16
 _LARGEST_EXACT = 2**53
 """Larger whole numbers have no exact double."""
 _NANOSECOND_YEARS = (1678, 2261)
 """Years that a 64-bit count of nanoseconds reaches for sure."""
 
 
-def input_types(
-    folder: Folder, parts: Sequence[Part], source: pa.Schema, outputs: Collection[str]
-) -> dict[str, pa.DataType]:
-    """The type of each input column, in the order of the source, columns it did not know last.
+@dataclass(frozen=True)
+class Footer:
+    """What the footer of a part says.
 
-    :param source: columns as preflight saw them.
-    :param outputs: names of the output columns; an input column of that name is only in rows that failed.
+    :param inputs: its input columns, if it has any.
+    :param extreme: those of them with values that a wider type would not keep.
+    :param decoded: bytes that its rows take in memory.
+    """
+
+    inputs: pa.StructType | None
+    extreme: frozenset[str]
+    decoded: int
+
+
+def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
+    """The footers of `parts`, in their order.
+
     :raises StorageError: a part can't be read.
     """
-    kinds: dict[str, pa.DataType] = {}
-    extreme: set[str] = set()
-    for part in sorted(parts, key=lambda part: part.first):
+
+    def look(part: Part) -> Footer:
         with folder.open(part.path) as stream:
             file = pq.ParquetFile(stream)
             schema, metadata = file.schema_arrow, file.metadata
-        for column in schema.field("input").type if "input" in schema.names else ():
+        inputs = schema.field("input").type if "input" in schema.names else None
+        return Footer(inputs, frozenset(_extreme_columns(metadata)), decoded_bytes(metadata))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(look, parts))
+
+
+def input_types(
+    found: Iterable[Footer], source: pa.Schema, outputs: Collection[str]
+) -> dict[str, pa.DataType]:
+    """The type of each input column, in the order of the source, columns it did not know last.
+
+    :param found: of all parts, in the order of the input.
+    :param source: columns as preflight saw them.
+    :param outputs: names of the output columns; an input column of that name is only in rows that failed.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    extreme: set[str] = set()
+    for footer in found:
+        for column in footer.inputs or ():
             kinds[column.name] = common_type(kinds.get(column.name, column.type), column.type)
-        extreme |= _extreme_columns(metadata)
+        extreme |= footer.extreme
     names = dict.fromkeys([*source.names, *kinds])
-    found = {name: kinds[name] if name in kinds else source.field(name).type for name in names}
+    chosen = {name: kinds[name] if name in kinds else source.field(name).type for name in names}
     return {
         name: pa.string() if _is_unfit(kind, name in extreme) else kind
-        for name, kind in found.items()
+        for name, kind in chosen.items()
         if name not in outputs
     }
 

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.manifest import (
     Tokens,
 )
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.destination.columns import input_types
+from airflow_provider_raybatch.job.destination.columns import footers, input_types
 from airflow_provider_raybatch.job.destination.journal import Journal
 from airflow_provider_raybatch.job.destination.publish import Published, Range, Target, publish, ranges
 from airflow_provider_raybatch.job.ledger.parts import Part
@@ -63,17 +63,21 @@ def commit(
     began = time.monotonic()
     journal.check()
     name = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+    parts = sorted(parts, key=lambda part: part.first)
+    seen = footers(folder, parts)
     target = Target(
         folder=folder,
         data=f"data/{name}",
         dead_letter=f"dead_letter/{name}",
         format=spec.destination.format,
-        inputs=input_types(folder, parts, source, spec.output_columns),
+        inputs=input_types(seen, source, spec.output_columns),
         prefix=spec.destination.output_prefix,
         keeps_completions=spec.keeps_completions,
         tells_reuse=spec.reuse is not None,
     )
-    done = list(publisher(ranges(parts, _rows_per_range(spec, parts), expected_rows), target))
+    decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
+    found = ranges(parts, _rows_per_range(spec, parts), expected_rows, decoded)
+    done = list(publisher(found, target))
     rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)
     if rows + errors != expected_rows:
         raise RaybatchError(

@@ -13,7 +13,7 @@ import json
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -29,6 +29,10 @@ from airflow_provider_raybatch.job.destination.columns import cast, common_type
 from airflow_provider_raybatch.job.ledger.parts import Part, output_type
 from airflow_provider_raybatch.job.source.table import as_text
 from airflow_provider_raybatch.job.storage.folder import Folder
+
+_MOST_DECODED = 512 * 1024 * 1024
+"""Bytes of a range in memory, a few times of which publishing takes. Well below the 2 GiB that a column of
+text may have in Arrow, which rows that repeat themselves reach in a file of a few MiB."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +94,37 @@ class Published:
     origins: dict[str, int] = field(default_factory=dict)
 
 
-def ranges(parts: Sequence[Part], rows_per_range: int, total: int) -> list[Range]:
-    """Cut the ordinals 0 to `total` into ranges of `rows_per_range`, with the parts that reach into each."""
+def ranges(
+    parts: Sequence[Part], rows_per_range: int, total: int, decoded: Mapping[str, int] | None = None
+) -> list[Range]:
+    """Cut the ordinals 0 to `total` into ranges of `rows_per_range`, with the parts that reach into each.
+
+    :param decoded: bytes that the rows of a part take in memory, by its path. A range of too many of them is
+        cut in halves.
+    """
     ordered = sorted(parts, key=lambda part: part.first)
     firsts = [part.first for part in ordered]
     reached = list(accumulate((part.last for part in ordered), max))
-    out = []
-    for number, first in enumerate(range(0, total, rows_per_range)):
-        stop = min(first + rows_per_range, total)
+    sizes = decoded or {}
+    out: list[Range] = []
+    waiting = [(first, min(first + rows_per_range, total)) for first in range(0, total, rows_per_range)]
+    waiting.reverse()
+    while waiting:
+        first, stop = waiting.pop()
         near = ordered[bisect_left(reached, first) : bisect_left(firsts, stop)]
         inside = tuple(part for part in near if part.last >= first)
-        if inside:
-            out.append(Range(number, first, stop, inside))
+        if stop - first > 1 and sum(_share(part, first, stop, sizes) for part in inside) > _MOST_DECODED:
+            middle = (first + stop) // 2
+            waiting += [(middle, stop), (first, middle)]
+        elif inside:
+            out.append(Range(len(out), first, stop, inside))
     return out
+
+
+def _share(part: Part, first: int, stop: int, decoded: Mapping[str, int]) -> float:
+    """Bytes of a part's rows that lie in a range, if all are of one size."""
+    inside = min(part.last + 1, stop) - max(part.first, first)
+    return decoded.get(part.path, 0) * inside / (part.last + 1 - part.first)
 
 
 def publish(range_: Range, target: Target) -> Published:

@@ -34,6 +34,7 @@ Origin = Literal["generated", "carried", "stored", "duplicate"]
 task, in the response store, or with an equal request of the same input."""
 
 COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
+_DECODED = b"raybatch.decoded"
 _NAME = re.compile(r"\.(\d+)-(\d+)\.(\d+)\.(\d+)\.parquet$")
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
 
@@ -149,7 +150,9 @@ def write_arrays(folder: Folder, stem: str, columns: pa.Table, arrays: dict[str,
             fields=[_nullable(field) for field in columns.schema],
         )
     buffer = io.BytesIO()
-    pq.write_table(pa.table(arrays), buffer, compression="zstd")
+    table = pa.table(arrays)
+    table = table.replace_schema_metadata({_DECODED: str(table.nbytes)})
+    pq.write_table(table, buffer, compression="zstd")
     content = buffer.getvalue()
     ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False)
     first, last = int(ordinals.min()), int(ordinals.max())
@@ -168,6 +171,17 @@ def listed(entries: Sequence[Entry]) -> list[Part]:
             first, last, rows, ok = (int(number) for number in name.groups())
             found.append(Part(entry.path, rows, ok, first, last, entry.size))
     return found
+
+
+def decoded_bytes(metadata: pq.FileMetaData) -> int:
+    """What the rows of a part take in memory, by its footer.
+
+    The size of its file tells little of it where rows repeat themselves.
+    """
+    noted = (metadata.metadata or {}).get(_DECODED)
+    if noted is not None:
+        return int(noted)
+    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
 def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:

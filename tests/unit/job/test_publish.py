@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.destination import publish as publish_module
 from airflow_provider_raybatch.job.destination.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.destination.publish import ranges
 from airflow_provider_raybatch.job.keys import Keyer
@@ -175,6 +176,18 @@ class TestNothing:
 
 
 class TestFiles:
+    def test_no_range_holds_more_in_memory_than_it_may_however_small_its_parts_are(
+        self, disk: LocalFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(publish_module, "_MOST_DECODED", 1_000_000)
+        long = [{"id": number, "text": "the same " * 10_000} for number in range(40)]
+        short = [{"id": 40 + number, "text": "short"} for number in range(40)]
+        found = [part(disk, rows, first=rows[0]["id"]) for rows in (long[:20], long[20:], short)]
+        assert sum(one.bytes for one in found) < 50_000
+        manifest = publish(disk, found, 80)
+        assert [row["id"] for row in rows_of(disk, manifest)] == list(range(80))
+        assert [file.rows for file in manifest.files] == [10, 10, 10, 10, 40]
+
     def test_rows_per_part_is_kept(self, disk: LocalFolder) -> None:
         found = [part(disk, numbered(8, first), first=first) for first in range(0, 40, 8)]
         manifest = publish(disk, found, 40, destination={"uri": disk.uri, "rows_per_part": 15})
