@@ -228,17 +228,17 @@ def _too_late(info: JobInfo) -> Outcome:
 def _ended(info: JobInfo, tail: tuple[str, ...] | None) -> Outcome:
     # Where the log is out of reach, Ray's message still holds its last ten lines.
     lines = tail if tail is not None else tuple(info.message.splitlines())
-    last = next(
-        (event for event in map(read_line, reversed(lines)) if isinstance(event, (Failed, Committed))), None
-    )
-    if isinstance(last, Committed):
-        # Whatever befell the driver after that: the dataset stands.
-        return Outcome("succeeded", None, last.text(), last.summary, info)
+    told = [event for event in map(read_line, reversed(lines)) if isinstance(event, (Failed, Committed))]
+    committed = next((event for event in told if isinstance(event, Committed)), None)
+    if committed is not None:
+        # Whatever befell the driver after that, and whatever it said of it: the dataset stands.
+        return Outcome("succeeded", None, committed.text(), committed.summary, info)
     if info.status is JobStatus.SUCCEEDED:
         return Outcome("succeeded", None, "The job finished successfully.", None, info)
     if info.status is JobStatus.STOPPED:
         return Outcome("stopped", FailureClass.CANCELLED, "Somebody stopped the job.", None, info)
-    found = Diagnosis(last.failure_class, last.message) if isinstance(last, Failed) else diagnose(info, lines)
+    last = next((event for event in told if isinstance(event, Failed)), None)
+    found = diagnose(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
     return Outcome("failed", found.failure_class, found.message, None, info)
 
 

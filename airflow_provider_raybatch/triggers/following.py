@@ -129,9 +129,11 @@ async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Ou
     except RaybatchError as error:
         log.error("%s", error)
         return replace(outcome, message=f"{outcome.message} It could not be stopped: {error}")
+    # It may have published between the last look and the order to stop: that is paid for and stands.
+    state = FollowState(session_name=job.session_name, from_start=False)
+    finished = (await look(client, job.submission_id, state)).outcome
+    if finished is not None and finished.state == "succeeded":
+        return finished
     if ended is not None and ended.status is JobStatus.SUCCEEDED:
-        # It finished between the last look and the order to stop; what it made is paid for and stands.
-        state = FollowState(session_name=job.session_name, from_start=False)
-        finished = (await look(client, job.submission_id, state)).outcome
-        return finished or outcome
+        return outcome
     return replace(outcome, message=f"{outcome.message} It was stopped.")

@@ -45,8 +45,11 @@ def test_success_without_a_dataset():
 
 
 @pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
-def test_a_committed_dataset_stands_whatever_follows(status):
-    outcome = judge(look(status, [FAILED, COMMITTED, "Segmentation fault"]), STATE).outcome
+@pytest.mark.parametrize(
+    "tail", [[FAILED, COMMITTED, "Segmentation fault"], [COMMITTED, FAILED]], ids=["crash", "failure"]
+)
+def test_a_committed_dataset_stands_whatever_follows(status, tail):
+    outcome = judge(look(status, tail), STATE).outcome
     assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)
 
 

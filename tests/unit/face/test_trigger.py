@@ -15,11 +15,12 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.following import Outcome
+from airflow_provider_raybatch.contract.events import Committed, line
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.triggers import ray_job
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
-from .fake_ray import FakeRay, Script
+from .fake_ray import FakeRay, Script, summary
 
 JOB = "raybatch-0123-0"
 
@@ -134,6 +135,14 @@ async def test_a_job_that_finishes_while_it_is_stopped_counts(
     monkeypatch.setattr(ray, "answer", finish)
     outcome = await fired(trigger(ray, deadline=time.time() + 0.2))
     assert outcome.state == "succeeded"
+
+
+async def test_a_job_that_is_stopped_after_it_published_has_succeeded(ray: FakeRay) -> None:
+    published = summary()
+    submit(ray, Script([line(Committed(summary=published))], seconds=60))
+    outcome = await fired(trigger(ray, deadline=time.time() + 0.2))
+    assert (outcome.state, outcome.summary) == ("succeeded", published)
+    assert not ray.active
 
 
 async def test_a_wrong_token_is_an_outcome(ray: FakeRay) -> None:
