@@ -218,7 +218,8 @@ def _reports(job: Job, board: Any, done: Sequence[Done]) -> list[ReplicaReport]:
     latest = {report["replica"]: ReplicaReport(**report) for report in reports}
     for one in done:
         known = latest.get(one.report.replica)
-        if known is None or known.rows < one.report.rows:
+        further = (one.report.rows, one.report.written)
+        if known is None or (known.rows, known.written) < further:
             latest[one.report.replica] = one.report
     return list(latest.values())
 

@@ -78,6 +78,7 @@ def report(job: Job, done: Sequence[Done]) -> list[ReplicaReport]:
             node="",
             state="ready",
             rows=sum(one.report.rows for one in done),
+            written=sum(one.report.written for one in done),
             errors=sum(one.report.errors for one in done),
             input_tokens=sum(one.report.input_tokens for one in done),
             output_tokens=sum(one.report.output_tokens for one in done),

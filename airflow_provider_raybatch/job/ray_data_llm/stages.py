@@ -150,6 +150,7 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
         node="",
         state="ready",
         rows=len(outcomes),
+        written=len(outcomes),
         errors=len(outcomes) - len(good),
         input_tokens=sum(response.input_tokens for response in good),
         output_tokens=sum(sum(c.output_tokens for c in response.completions) for response in good),

@@ -51,7 +51,7 @@ class Answers:
         encoded = await self._thread(self._engine.encode, [requests[place] for place in places])
         watch.add("tokenize", start)
         unfit, fit = failures_apart(encoded)
-        self._count_failures(len(unfit))
+        self._report.rows += len(unfit)
         early: dict[int, Result] = {places[number]: failure for number, failure in unfit.items()}
         self._report.first_request = self._report.first_request or time.time()
         flight = _Flight({places[number]: self._generate(encoded[number]) for number in fit})
@@ -95,12 +95,7 @@ class Answers:
             results[place] = checked(response, self._spec, requests[place].sampling)
             self._report.input_tokens += response.input_tokens
             self._report.output_tokens += sum(completion.output_tokens for completion in response.completions)
-        self._report.errors += sum(isinstance(result, RowFailure) for result in results.values())
         return results
-
-    def _count_failures(self, number: int) -> None:
-        self._report.rows += number
-        self._report.errors += number
 
 
 class _Flight:

@@ -137,8 +137,7 @@ class Replica:
         while pending and not self._draining.is_set():
             culprit = poison(suspicion, pending)
             if culprit is not None:
-                self._report.rows, self._report.errors = self._report.rows + 1, self._report.errors + 1
-                self._report.killers += 1
+                self._report.rows += 1
                 written.append(await self._write(chunk, {culprit: _KILLER}, watch))
                 await self._board.found.remote(self._actor)
                 passed, suspicion = [culprit], Suspicion(repeated=True, deaths=2)
@@ -187,7 +186,6 @@ class Replica:
             else:
                 unfit[position] = request
         self._report.rows += len(unfit)
-        self._report.errors += len(unfit)
         async for results in self._answers.to(requests, watch):
             written.append(await self._write(chunk, {**unfit, **results}, watch))
             unfit = {}
@@ -200,6 +198,10 @@ class Replica:
         start = time.monotonic()
         part = await self._thread(self._write_part, chunk, results)
         watch.add("write", start)
+        # Not before: should this process end, the next one repeats what is not written, and counts it then.
+        self._report.killers += sum(result is _KILLER for result in results.values())
+        self._report.errors += part.rows - part.ok
+        self._report.written += part.rows
         return part
 
     def _write_part(self, chunk: _Chunk, results: Mapping[int, Result]) -> parts.Part:

@@ -23,6 +23,10 @@ class ReplicaReport:
     :param state: ``starting``, ``ready`` or, when told to end, ``drained``.
     :param first_request: epoch seconds of its first request, 0 before it.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
+    :param rows: that the engine has answered, or that never get there; another process may repeat them.
+    :param written: of them, rows that are in a part: nobody repeats those.
+    :param errors: of the written rows, those that failed. A process that ends suddenly may keep the last of
+        them from us, so there are at least so many.
     :param killers: of the errors, rows that kill the engine.
     :param failure: class and sentence of what ended it.
     """
@@ -31,6 +35,7 @@ class ReplicaReport:
     node: str
     state: str = "starting"
     rows: int = 0
+    written: int = 0
     errors: int = 0
     killers: int = 0
     input_tokens: int = 0

@@ -46,7 +46,7 @@ class Tolerance:
 
     def during(self, reports: Sequence[ReplicaReport]) -> None:
         """:raises RaybatchError: too many rows failed already, or nearly all do: others would, too."""
-        failed, done = sum(report.errors for report in reports), sum(report.rows for report in reports)
+        failed, done = sum(report.errors for report in reports), sum(report.written for report in reports)
         kept = "the finished rows are kept for the next attempt"
         if self.exceeded(failed):
             killers = sum(report.killers for report in reports)

@@ -17,6 +17,7 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.replica import replica as replica_module
@@ -132,7 +133,7 @@ def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
     assert [row["input"]["text"] for row in rows][:2] == ["good one", None]
     (part,) = done.parts
     assert (part.rows, part.ok, part.first, part.last) == (6, 2, 0, 5)
-    assert (done.report.rows, done.report.errors) == (6, 4)
+    assert (done.report.rows, done.report.written, done.report.errors) == (6, 6, 4)
     assert (done.report.input_tokens, done.report.output_tokens) == (4, 4)
     assert set(done.seconds) == {"read", "render", "tokenize", "generate", "detokenize", "write"}
 
@@ -177,6 +178,33 @@ def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
     replica._reporter.send()
     assert (place.report["rows"], place.report["output_tokens"]) == (1, 2)
     assert place.report["first_request"] > 0
+
+
+def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a process that ends before are counted by the next one."""
+
+    class Endless(EchoEngine):
+        async def generate(self, encoded: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+    async def ends_while_it_asks(replica: Replica, item: WorkItem) -> None:
+        working = asyncio.ensure_future(anext(replica({"item": [item.as_json()]})))
+        await asked.wait()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+    place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "far too many words to fit"}))
+    fields = {"engine": {"kind": "echo", "args": {"max_model_len": 5}}}
+    asked = asyncio.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(replica_module, "open_engine", Endless)
+        first, (item,) = place.replica(**fields)
+        asyncio.run(ends_while_it_asks(first, item))
+    second, _ = place.replica(**fields)
+    do(second, [item])
+    counted = [(one._report.written, one._report.errors) for one in (first, second)]
+    assert counted == [(0, 0), (3, 2)]
 
 
 def test_what_ends_a_replica_is_on_the_board(place: Place) -> None:

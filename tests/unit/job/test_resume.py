@@ -142,10 +142,10 @@ class TestTolerance:
 
     def test_a_job_that_fails_everywhere_ends_early(self) -> None:
         tolerance = Tolerance(Limits(max_error_fraction=0.5), 1_000_000)
-        tolerance.during([report(rows=999, errors=999)])
-        tolerance.during([report(rows=2000, errors=1800)])
+        tolerance.during([report(written=999, errors=999)])
+        tolerance.during([report(written=2000, errors=1800)])
         with pytest.raises(RaybatchError, match="970 of the first 1,000 rows failed, nearly all"):
-            tolerance.during([report(rows=600, errors=600), report(rows=400, errors=370)])
+            tolerance.during([report(written=600, errors=600), report(written=400, errors=370)])
 
     def test_rows_that_kill_the_engine_are_named_as_such(self) -> None:
         with pytest.raises(RaybatchError, match="1 of 1 failed rows killed the engine each time") as caught:
@@ -163,7 +163,7 @@ class TestTolerance:
                 "(for example, template: column 'x' is null); mend them or raise max_error_fraction.",
             ),
             (
-                lambda: tolerance.during([report(rows=5, errors=3)]),
+                lambda: tolerance.during([report(written=5, errors=3)]),
                 "max_error_fraction: 3 rows failed so far, more than 0.1 of 20 rows allows; the finished "
                 "rows are kept for the next attempt.",
             ),
@@ -183,7 +183,7 @@ class TestTolerance:
         disk = LocalFolder(str(tmp_path))
         tolerance = Tolerance(Limits(max_error_fraction=0.5), 4)
         tolerance.before([failure()] * 2, 2)
-        tolerance.during([report(rows=2, errors=2)])
+        tolerance.during([report(written=2, errors=2)])
         # The second submission mended one of three.
         ledger = [
             part(disk, [{}] * 4, [failure()] * 3 + [response()]),
