@@ -40,7 +40,8 @@ class Record:
 class Suspicion:
     """What a replica is told of a chunk that it begins.
 
-    :param repeated: whether a process that is gone had begun it, so that rows of it may be written already.
+    :param repeated: whether a process that is gone had begun it, or even ended it, so that rows of it may be
+        written already.
     :param asked: positions that were in the engine when that process died.
     :param alone: whether nothing else was.
     :param tested: whether they had been suspects already.
@@ -63,6 +64,7 @@ class Suspects:
         self._found: dict[str, int] = {}
         self._known_dead: set[str] = set()
         self._proven: dict[int, Suspicion] = {}
+        self._ended: set[int] = set()
 
     def start(self, replica: str) -> int:
         """A replica's process starts.
@@ -84,7 +86,8 @@ class Suspects:
             self._bury(known.process)
         self._records[item] = Record(process)
         if known is None:
-            return Suspicion(deaths=deaths)
+            # One that has ended comes again where its process died before Ray had its answer.
+            return Suspicion(item in self._ended, deaths=deaths)
         suspicion = Suspicion(True, known.asked, known.alone, known.tested, deaths)
         if known.alone and known.tested and len(known.asked) == 1:
             # Kept until it is written down, should this process end before.
@@ -108,6 +111,7 @@ class Suspects:
 
     def end(self, item: int) -> None:
         """A chunk is written."""
+        self._ended.add(item)
         self._records.pop(item, None)
         self._proven.pop(item, None)
 

@@ -147,6 +147,16 @@ def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
     assert done.report.rows == 6
 
 
+def test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "b"}))
+    first, (item,) = place.replica()
+    (done,) = do(first, [item])
+    second, _ = place.replica()
+    (again,) = do(second, [item])
+    assert again.parts == done.parts
+    assert again.report.rows == 0
+
+
 def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, *["{"] * 19))
     replica, items = place.replica()
