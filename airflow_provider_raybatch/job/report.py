@@ -13,7 +13,11 @@ from airflow_provider_raybatch.job.watch.board import ReplicaReport
 
 @dataclass(frozen=True)
 class Report:
-    """What the manifest takes from the run as it is."""
+    """What the manifest takes from the run as it is.
+
+    :param part_folder: where this submission kept its parts, relative to the destination: other parts are an
+        earlier one's.
+    """
 
     timing: Timing = field(default_factory=Timing)
     stages: StageSeconds = field(default_factory=StageSeconds)
@@ -22,7 +26,7 @@ class Report:
     plan: dict[str, object] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
     versions: dict[str, str] = field(default_factory=dict)
-    resumed: int = 0
+    part_folder: str = ""
 
 
 def report(ran: Ran, plan: Plan, began: float, preflight_seconds: float) -> Report:

@@ -86,7 +86,7 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
         remember(ready.store, job.folder, ledger, say)
     told = report(ran, chosen, began, preflight_seconds)
     versions = {**ready.versions, **told.versions}
-    told = replace(told, digests=ready.checked.digests, versions=versions, resumed=earlier.rows)
+    told = replace(told, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)
     manifest = commit(
         spec, job.folder, journal, ledger, source.rows, told, source.schema, publish_over_the_cluster
     )

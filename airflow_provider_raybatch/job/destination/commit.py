@@ -74,6 +74,7 @@ def commit(
         prefix=spec.destination.output_prefix,
         keeps_completions=spec.keeps_completions,
         tells_reuse=spec.reuse is not None,
+        own_parts=report.part_folder,
     )
     decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
     found = ranges(parts, _rows_per_range(spec, parts), expected_rows, decoded)
@@ -105,7 +106,7 @@ def commit(
             input=expected_rows,
             ok=rows,
             error=errors,
-            resumed=min(report.resumed + origins["carried"], rows),
+            resumed=origins["carried"],
             reused=origins["stored"],
             duplicates=origins["duplicate"],
             errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),

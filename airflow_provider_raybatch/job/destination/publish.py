@@ -54,6 +54,7 @@ class Target:
     :param inputs: type of each input column.
     :param prefix: of the output columns' names.
     :param tells_reuse: whether a column says which run paid for a row that was reused.
+    :param own_parts: folder of the parts of the submission that publishes, relative to the destination.
     """
 
     folder: Folder
@@ -64,6 +65,7 @@ class Target:
     prefix: str
     keeps_completions: bool
     tells_reuse: bool = False
+    own_parts: str = ""
 
     @property
     def outputs(self) -> pa.StructType:
@@ -160,6 +162,8 @@ def _select(range_: Range, target: Target) -> pa.Table:
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
         with target.folder.open(part.path) as stream:
             rows = pq.read_table(stream)
+        if not part.path.startswith(target.own_parts):
+            rows = _carried(rows)
         ordinals = rows["ordinal"].to_numpy()
         rows = rows.filter(pa.array((ordinals >= range_.first) & (ordinals < range_.stop)))
         tables.append(rows.append_column("age", pa.array(np.full(rows.num_rows, age, dtype=np.int32))))
@@ -172,6 +176,12 @@ def _select(range_: Range, target: Target) -> pa.Table:
     first_of_each: npt.NDArray[np.bool_] = np.ones(len(ordinals), dtype=np.bool_)
     first_of_each[1:] = ordinals[1:] != ordinals[:-1]
     return table.filter(pa.array(first_of_each))
+
+
+def _carried(rows: pa.Table) -> pa.Table:
+    """What an earlier submission generated is carried over by the one that publishes."""
+    origin = pc.if_else(pc.equal(rows["origin"], "generated"), "carried", rows["origin"])
+    return rows.set_column(rows.schema.get_field_index("origin"), "origin", origin)
 
 
 def _aligned(tables: list[pa.Table], target: Target) -> list[pa.Table]:

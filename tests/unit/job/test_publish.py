@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,8 +38,8 @@ def numbered(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 def test_a_dataset_is_its_parts_in_input_order_and_the_manifest_says_so(folder: Folder) -> None:
-    found = [part(folder, numbered(5, first), first=first) for first in (5, 0, 10)]
-    told = Report(effective_sampling={"temperature": 0}, resumed=5)
+    found = [part(folder, numbered(5, first), first=first, submission=first // 10) for first in (5, 0, 10)]
+    told = Report(effective_sampling={"temperature": 0}, part_folder="_raybatch/parts/task/run/raybatch-x-0")
     manifest = publish(folder, found, 15, told=told)
     assert [row["id"] for row in rows_of(folder, manifest)] == list(range(15))
     assert rows_of(folder, manifest)[3] == {
@@ -63,6 +65,25 @@ def test_a_dataset_is_its_parts_in_input_order_and_the_manifest_says_so(folder: 
     assert manifest.dead_letter_uri is None
     assert manifest.owner == submitted().submission.task
     assert json.loads(folder.read("manifest.json"))["uri"] == manifest.uri
+
+
+def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
+    came = [
+        (0, "generated", 4), (0, "stored", 2), (0, "carried", 3), (0, "duplicate", 1),
+        (1, "generated", 5), (1, "stored", 1), (1, "carried", 2), (1, "duplicate", 2),
+    ]  # fmt: skip
+    found: list[parts.Part] = []
+    for submission, origin, rows in came:
+        first = sum(one.rows for one in found)
+        found.append(part(disk, numbered(rows, first), first=first, submission=submission))
+        table = pq.read_table(io.BytesIO(disk.read(found[-1].path)))
+        place = table.schema.get_field_index("origin")
+        buffer = io.BytesIO()
+        pq.write_table(table.set_column(place, "origin", pa.array([origin] * rows)), buffer)
+        disk.write(found[-1].path, buffer.getvalue())
+    told = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
+    counts = publish(disk, found, 20, told=told).counts
+    assert (counts.ok, counts.resumed, counts.reused, counts.duplicates) == (20, 4 + 3 + 2, 3, 3)
 
 
 class TestDoubles:
