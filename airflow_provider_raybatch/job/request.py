@@ -49,10 +49,13 @@ class RowFailure:
     """Why a row has no response.
 
     :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse`` or ``length``.
+    :param input_tokens: of a response that was generated, but is none to keep; so are `output_tokens`.
     """
 
     step: str
     reason: str
+    input_tokens: int = 0
+    output_tokens: int = 0
 
     @classmethod
     def of(cls, step: str, error: BaseException) -> RowFailure:

@@ -26,7 +26,7 @@ def checked(
     if cut_off and spec.response_format.truncated == "error":
         tokens = max(completion.output_tokens for completion in response.completions)
         reason = f"the response was cut off after {tokens} tokens; raise sampling.max_tokens or the context"
-        return RowFailure("length", reason)
+        return _failed("length", reason, response)
     if not _asked(spec, row_sampling):
         return response
     for completion in response.completions:
@@ -34,8 +34,13 @@ def checked(
             json.loads(completion.text)
         except ValueError as error:
             cut = ", cut off by max_tokens" if completion.finish_reason == "length" else ""
-            return RowFailure("parse", f"the response is no JSON{cut} ({error}): {completion.text[:200]!r}")
+            reason = f"the response is no JSON{cut} ({error}): {completion.text[:200]!r}"
+            return _failed("parse", reason, response)
     return response
+
+
+def _failed(step: str, reason: str, response: Response) -> RowFailure:
+    return RowFailure(step, reason, response.input_tokens, response.output_tokens)
 
 
 def _asked(spec: BatchInferenceSpec, row_sampling: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submissi
 from airflow_provider_raybatch.job import pipeline
 from airflow_provider_raybatch.job.destination import leftovers
 from airflow_provider_raybatch.job.destination.commit import commit
+from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.ledger import add_up
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.ready import Ready, make_ready
@@ -69,7 +70,7 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
         left = int(np.count_nonzero(~settled))
         say(events.Phase(phase="starting", message=chosen.sentence(left)))
         tracker = Tracker(source.rows, source.rows - left, time.time())
-        paid = spent(spec.limits, job.folder, earlier.parts)
+        paid = spent(spec.limits, job.folder, parts.task_folder(submission))
         budget = Budget(spec.limits, paid, chosen.replicas * chosen.gpus, time.time())
 
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:

@@ -32,6 +32,11 @@ class Response:
     input_tokens: int
     cached_tokens: int = 0
 
+    @property
+    def output_tokens(self) -> int:
+        """Of all completions."""
+        return sum(completion.output_tokens for completion in self.completions)
+
 
 @dataclass(frozen=True)
 class EngineInfo:

@@ -35,6 +35,7 @@ task, in the response store, or with an equal request of the same input."""
 
 COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
 _DECODED = b"raybatch.decoded"
+_TOKENS = b"raybatch.tokens"
 _NAME = re.compile(r"\.(\d+)-(\d+)\.(\d+)\.(\d+)\.parquet$")
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
 
@@ -136,13 +137,17 @@ def write(
         "failure": pa.array([_failure(outcome) for outcome in outcomes], FAILURE),
         "output": pa.array([_output(outcome.result) for outcome in outcomes], output_type(keeps_completions)),
     }
-    return write_arrays(folder, stem, columns, arrays)
+    tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in outcomes)
+    return write_arrays(folder, stem, columns, arrays, tokens)
 
 
-def write_arrays(folder: Folder, stem: str, columns: pa.Table, arrays: dict[str, pa.Array]) -> Part:
+def write_arrays(
+    folder: Folder, stem: str, columns: pa.Table, arrays: dict[str, pa.Array], tokens: int = 0
+) -> Part:
     """As :func:`write`, of rows whose outcome is Arrow already.
 
     :param arrays: every column of a part but `input`.
+    :param tokens: input and output tokens that were paid for, failed rows included.
     """
     if columns.num_columns:
         arrays["input"] = pa.StructArray.from_arrays(
@@ -151,7 +156,7 @@ def write_arrays(folder: Folder, stem: str, columns: pa.Table, arrays: dict[str,
         )
     buffer = io.BytesIO()
     table = pa.table(arrays)
-    table = table.replace_schema_metadata({_DECODED: str(table.nbytes)})
+    table = table.replace_schema_metadata({_DECODED: str(table.nbytes), _TOKENS: str(tokens)})
     pq.write_table(table, buffer, compression="zstd")
     content = buffer.getvalue()
     ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False)
@@ -184,6 +189,16 @@ def decoded_bytes(metadata: pq.FileMetaData) -> int:
     return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
+def paid_tokens(folder: Folder, part: Part) -> int:
+    """Input and output tokens that the submission of a part paid for, by its footer.
+
+    :raises StorageError: it can't be read.
+    """
+    with folder.open(part.path) as stream:
+        noted = pq.read_metadata(stream).metadata or {}
+    return int(noted.get(_TOKENS, 0))
+
+
 def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
     """The ordinals of a part, and which of them are good.
 
@@ -205,7 +220,7 @@ def _output(result: Response | RowFailure) -> dict[str, object] | None:
         "finish_reason": first.finish_reason,
         "input_tokens": result.input_tokens,
         "cached_tokens": result.cached_tokens,
-        "output_tokens": sum(completion.output_tokens for completion in result.completions),
+        "output_tokens": result.output_tokens,
         "completions": [
             {"text": c.text, "finish_reason": c.finish_reason, "output_tokens": c.output_tokens}
             for c in result.completions

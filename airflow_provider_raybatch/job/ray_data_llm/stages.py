@@ -9,6 +9,7 @@ blocks.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import pickle
@@ -117,7 +118,7 @@ def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
     if isinstance(result, Response):
         result = checked(result, job.spec, {})
     if isinstance(result, RowFailure):
-        settled = {"failure": json.dumps([result.step, result.reason]), "response": ""}
+        settled = {"failure": json.dumps(dataclasses.astuple(result)), "response": ""}
     else:
         settled = {"failure": "", "response": json.dumps(_plain(result))}
     return {CARRIED: row[CARRIED], **settled}
@@ -144,16 +145,15 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
         outcomes,
         job.spec.keeps_completions,
     )
-    good = [outcome.result for outcome in outcomes if isinstance(outcome.result, Response)]
     report = ReplicaReport(
         replica=f"part-{first}",
         node="",
         state="ready",
         rows=len(outcomes),
         written=len(outcomes),
-        errors=len(outcomes) - len(good),
-        input_tokens=sum(response.input_tokens for response in good),
-        output_tokens=sum(sum(c.output_tokens for c in response.completions) for response in good),
+        errors=part.rows - part.ok,
+        input_tokens=sum(outcome.result.input_tokens for outcome in outcomes),
+        output_tokens=sum(outcome.result.output_tokens for outcome in outcomes),
         first_request=min(asked_at),
     )
     return {"done": [Done([part], {}, report).as_json()]}

@@ -94,7 +94,7 @@ class Answers:
             place = places[number]
             results[place] = checked(response, self._spec, requests[place].sampling)
             self._report.input_tokens += response.input_tokens
-            self._report.output_tokens += sum(completion.output_tokens for completion in response.completions)
+            self._report.output_tokens += response.output_tokens
         return results
 
 

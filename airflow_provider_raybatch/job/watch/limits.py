@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.storage.folder import Folder
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
 
@@ -59,21 +56,14 @@ class Budget:
             )
 
 
-def spent(limits: Limits, folder: Folder, parts: Sequence[Part]) -> int:
+def spent(limits: Limits, folder: Folder, task_folder: str) -> int:
     """Tokens that the task paid for in earlier submissions; 0 without asking where no limit needs it.
 
+    :param task_folder: of all parts of the task, whatever input and question they are of.
     :raises StorageError: a part can't be read.
     """
     if limits.max_tokens_total is None:
         return 0
     with ThreadPoolExecutor(_THREADS) as pool:
-        return sum(pool.map(lambda part: _tokens(folder, part), parts))
-
-
-def _tokens(folder: Folder, part: Part) -> int:
-    with folder.open(part.path) as stream:
-        # Not pq.read_table, which takes the fields out of their struct.
-        table = pq.ParquetFile(stream).read(["origin", "output.input_tokens", "output.output_tokens"])
-    output = table["output"].filter(pc.equal(table["origin"], "generated"))
-    sums = (pc.sum(pc.struct_field(output, name)).as_py() for name in ("input_tokens", "output_tokens"))
-    return sum(int(one or 0) for one in sums)
+        found = parts.listed(folder.list(task_folder))
+        return sum(pool.map(lambda part: parts.paid_tokens(folder, part), found))

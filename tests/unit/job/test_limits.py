@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.request import RowFailure
 from airflow_provider_raybatch.job.storage.folder import LocalFolder
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
 from airflow_provider_raybatch.job.watch.limits import Budget, spent
@@ -57,10 +58,12 @@ def test_a_deadline_is_worth_a_retry() -> None:
 
 def test_what_earlier_submissions_paid_is_read_from_their_parts(tmp_path: Path) -> None:
     disk = LocalFolder(str(tmp_path))
-    found = [
-        part(disk, [{}] * 3, [response("two words"), failure(), response("one")]),
-        part(disk, [{}], first=3),
-    ]
+    cut_off = RowFailure("length", "cut off", input_tokens=3, output_tokens=20)
+    part(disk, [{}] * 4, [response("two words"), failure(), response("one"), cut_off])
+    part(disk, [{}], first=4)
+    part(disk, [{}], [response("a")], run="_raybatch/parts/task/another-input")
+    part(disk, [{}], [response("a")], run="_raybatch/parts/sibling/run")
     # Three prompt tokens each, and the words of the answers.
-    assert spent(Limits(max_tokens_total=1), disk, found) == 3 + 2 + 3 + 1 + 3 + 1
-    assert spent(Limits(), disk, found) == 0
+    paid = 3 + 2 + 3 + 1 + 3 + 20 + 3 + 1 + 3 + 1
+    assert spent(Limits(max_tokens_total=1), disk, "_raybatch/parts/task") == paid
+    assert spent(Limits(), disk, "_raybatch/parts/task") == 0

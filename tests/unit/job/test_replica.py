@@ -19,6 +19,7 @@ import ray
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.keys import Keyer
+from airflow_provider_raybatch.job.ledger.parts import paid_tokens
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.replica import Replica
@@ -175,6 +176,8 @@ def test_what_should_be_json_is_checked(place: Place) -> None:
     assert rows[1]["failure"]["step"] == "parse"
     assert "the response is no JSON (" in rows[1]["failure"]["reason"]
     assert "cut off by max_tokens" in rows[2]["failure"]["reason"]
+    (part,) = done.parts
+    assert paid_tokens(place.out, part) == done.report.input_tokens + done.report.output_tokens == 8 + 6
 
 
 def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:

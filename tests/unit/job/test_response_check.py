@@ -51,6 +51,7 @@ def test_every_completion_counts_and_a_cut_is_named() -> None:
     assert isinstance(failure, RowFailure)
     assert failure.step == "parse"
     assert "cut off by max_tokens" in failure.reason
+    assert (failure.input_tokens, failure.output_tokens) == (1, 2)
 
 
 def test_good_json_stays_as_it_is() -> None:
