@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -29,19 +30,29 @@ def check_ids(source: Source, column: str, credentials: AwsCredentials | None) -
     :raises StorageError: the source can't be read.
     """
     chunks = source.chunks(_ROWS_PER_CHUNK)
+    runs = [list(run) for _, run in groupby(chunks, key=_decoded_together)]
 
-    def read(chunk: Chunk) -> list[str | None]:
-        rows = Reader(source.listing, [column], credentials).read(chunk).rows
-        # A line that is no row has no id, and becomes a dead letter.
-        return [as_text(row.get(column)) if isinstance(row, dict) else "" for row in rows]
+    def hashes(run: Sequence[Chunk]) -> npt.NDArray[np.int64]:
+        # One for a whole row group, which it decodes once.
+        reader = Reader(source.listing, [column], credentials, whole=False)
+        return np.concatenate([_hashed(_ids(reader, chunk, column), chunk, column) for chunk in run])
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = zip(chunks, pool.map(read, chunks), strict=True)
-        hashes = [_hashed(ids, chunk, column) for chunk, ids in found]
-    together = np.sort(np.concatenate([*hashes, np.empty(0, np.int64)]))
+        found = list(pool.map(hashes, runs))
+    together = np.sort(np.concatenate([*found, np.empty(0, np.int64)]))
     suspects = set(together[1:][together[1:] == together[:-1]].tolist())
     if suspects:
-        _refuse_twins(suspects, chunks, read, column)
+        _refuse_twins(suspects, chunks, Reader(source.listing, [column], credentials, whole=False), column)
+
+
+def _decoded_together(chunk: Chunk) -> tuple[int, int]:
+    """The same for all chunks of a row group; a chunk of text is read alone."""
+    return chunk.file, chunk.group if chunk.group >= 0 else -1 - chunk.ordinal
+
+
+def _ids(reader: Reader, chunk: Chunk, column: str) -> list[str | None]:
+    # A line that is no row has no id, and becomes a dead letter.
+    return [as_text(row.get(column)) if isinstance(row, dict) else "" for row in reader.read(chunk).rows]
 
 
 def _hashed(ids: Sequence[str | None], chunk: Chunk, column: str) -> npt.NDArray[np.int64]:
@@ -53,12 +64,10 @@ def _hashed(ids: Sequence[str | None], chunk: Chunk, column: str) -> npt.NDArray
     return np.array([hash(one) for one in ids if one], np.int64)
 
 
-def _refuse_twins(
-    suspects: set[int], chunks: Sequence[Chunk], read: Callable[[Chunk], list[str | None]], column: str
-) -> None:
+def _refuse_twins(suspects: set[int], chunks: Sequence[Chunk], reader: Reader, column: str) -> None:
     seen: dict[str, int] = {}
     for chunk in chunks:
-        for position, one in enumerate(read(chunk)):
+        for position, one in enumerate(_ids(reader, chunk, column)):
             if not one or hash(one) not in suspects:
                 continue
             if one in seen:

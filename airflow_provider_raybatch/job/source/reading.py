@@ -60,14 +60,21 @@ class Reader:
 
     :param columns: columns that the prompt needs as Python values, ``None`` for all (a user's function may
         read any).
+    :param whole: whether `Rows.columns` must have all columns of a Parquet file; else the others are not even
+        decoded.
     """
 
     def __init__(
-        self, listing: Listing, columns: Sequence[str] | None, credentials: AwsCredentials | None
+        self,
+        listing: Listing,
+        columns: Sequence[str] | None,
+        credentials: AwsCredentials | None,
+        whole: bool = True,
     ) -> None:
         self._listing = listing
         self._columns = columns
         self._credentials = credentials
+        self._decoded = None if whole or columns is None else list(columns)
         self._lock = threading.Lock()
         self._group: tuple[tuple[int, int], pa.Table] | None = None
         self._headers: dict[int, tuple[str, ...]] = {}
@@ -109,11 +116,12 @@ class Reader:
                 with open_file(file, self._credentials) as stream:
                     parquet = pq.ParquetFile(stream)
                     size = parquet.metadata.row_group(chunk.group).total_byte_size
-                    table = parquet.read_row_group(chunk.group)
+                    table = parquet.read_row_group(chunk.group, columns=self._decoded)
                     table = table.cast(plain_schema(table.schema))
             except (pa.ArrowException, OSError, IndexError) as error:
                 raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
-            self._group = (key, table) if size <= _LARGEST_CACHED_GROUP else None
+            keeps = self._decoded is not None or size <= _LARGEST_CACHED_GROUP
+            self._group = (key, table) if keeps else None
             return table
 
     def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
