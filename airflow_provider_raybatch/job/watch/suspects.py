@@ -141,10 +141,11 @@ def next_group(pending: Sequence[int], suspicion: Suspicion) -> list[int]:
 def narrowed(suspicion: Suspicion, passed: Sequence[int]) -> Suspicion:
     """What is suspected after a group has passed: the engine lives, and the rest of the suspects remain.
 
-    Where half of what died alone has passed, the other half did it, and need not die as a whole again.
+    Where half of what died alone has passed, the other half did it, and need not die as a whole again; unless
+    somebody had killed the engine. So what is left is not tested yet.
     """
     left = tuple(position for position in suspicion.asked if position not in set(passed))
-    return replace(suspicion, asked=left, deaths=0)
+    return replace(suspicion, asked=left, tested=False, deaths=0)
 
 
 def poison(suspicion: Suspicion, pending: Sequence[int]) -> int | None:
