@@ -9,7 +9,8 @@ each halving of it. A death that was nobody's fault (a lost node, an operator's 
 the suspects pass.
 
 Where everything dies, nothing is to be found: after two deaths in a row without a finished row, single rows
-are tried, and after `max_restarts` of them in vain the job fails.
+are tried, and after `max_restarts` of them in vain the job fails: after two deaths, and two for each of the
+`max_restarts`, at most.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Suspicion:
     :param asked: positions that were in the engine when that process died.
     :param alone: whether nothing else was.
     :param tested: whether they had been suspects already.
-    :param deaths: deaths of this replica since it last finished a row, or found one that kills it.
+    :param deaths: deaths of this replica since it last finished a row.
     """
 
     repeated: bool = False
@@ -74,7 +75,9 @@ class Suspects:
             finished row.
         """
         self._deaths[replica] = self._deaths.get(replica, -1) + 1
-        return max(self._deaths[replica] - 1, self._found.get(replica, 0))
+        found = self._found.get(replica, 0)
+        # A death counts until somebody is found who is to blame for it: other rows may be tried before.
+        return max(self._deaths[replica] - found - 1, found)
 
     def begin(self, item: int, replica: str, process: str) -> Suspicion:
         """A replica begins a chunk: for the first time, or since the process that had it is gone."""
@@ -106,7 +109,6 @@ class Suspects:
 
     def found(self, replica: str) -> None:
         """A row that kills the engine was found."""
-        self._deaths[replica] = 0
         self._found[replica] = self._found.get(replica, 0) + 1
 
     def end(self, item: int) -> None:

@@ -159,7 +159,28 @@ def test_an_engine_that_dies_of_everything_is_given_up(world: World) -> None:
     with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:
         world.run(engine={"kind": "echo", "max_restarts": 2})
     assert caught.value.failure_class is FailureClass.ENGINE_DEAD
-    assert world.deaths <= 8
+    assert world.deaths <= 6
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1, 2, 5])
+def test_giving_up_takes_two_deaths_and_two_for_each_restart_at_most(max_restarts: int) -> None:
+    """A process may die of another chunk's row before the chunk at fault has said which of its own it was."""
+    chance, most = random.Random(0), 0
+    for _ in range(300):
+        suspects, deaths, pending = Suspects(), 0, {item: list(range(8)) for item in range(2)}
+        while suspects.start("r") <= max_restarts:
+            item = chance.choice(list(pending))
+            suspicion = suspects.begin(item, "r", f"p{deaths}")
+            if (culprit := poison(suspicion, pending[item])) is not None:
+                suspects.found("r")
+                pending[item].remove(culprit)
+                suspicion = Suspicion(repeated=True, deaths=2)
+            tested = bool(suspicion.asked) or suspicion.deaths > 0
+            asked = next_group(pending[item], suspicion) if tested else pending[item]
+            suspects.ask(item, asked, tested)
+            deaths += 1
+        most = max(most, deaths)
+    assert most <= 2 * max_restarts + 2
 
 
 def test_who_waited_for_his_turn_when_another_died_alone_is_cleared() -> None:
