@@ -59,29 +59,25 @@ def test_airflows_own_accidents_stop_nothing(world):
     airflow = world.airflow
     with going(world, ["stop_blocking", "stop_deferrable"]) as runs:
         before = [(run.job()["submission_id"], run.replicas()) for run in runs]
+        killed = triggerer_of(runs[1].task)
         for component, with_family in (("dag-processor", True), ("scheduler", False), ("triggerer", True)):
             airflow.kill(component, with_family=with_family)
             airflow.start(component)
             airflow.wait_until_healthy()
-        taken_over_while_frozen(airflow, runs[1].task)
+        taken_over_while_frozen(airflow, runs[1].task, killed)
         assert_going_on(world, runs, before)
 
 
-def taken_over_while_frozen(airflow, task):
+def taken_over_while_frozen(airflow, task, killed):
     """The triggerer freezes, another one takes its trigger, and it thaws again, not knowing that."""
-    first = wait_for("a triggerer for the task", lambda: triggerer_of(task), 60, airflow.evidence)
+    first = another_triggerer(airflow, task, killed)
     frozen = psutil.Process(airflow.pid("triggerer"))
     family = [frozen, *frozen.children(recursive=True)]
     airflow.start("triggerer", beside="triggerer-2")
     try:
         for process in family:
             process.suspend()
-        wait_for(
-            "another triggerer for the task",
-            lambda: triggerer_of(task) not in {None, first},
-            120,
-            airflow.evidence,
-        )
+        another_triggerer(airflow, task, first)
         for process in family:
             process.resume()
         # It finds its trigger gone, as if a user had marked the task, and asks before it stops anything.
@@ -96,6 +92,16 @@ def taken_over_while_frozen(airflow, task):
             with suppress(psutil.NoSuchProcess):
                 process.resume()
     airflow.stop("triggerer-2")
+
+
+def another_triggerer(airflow, task, last):
+    """Not that of a process which is gone; by default Airflow takes half a minute to notice that it is."""
+
+    def look():
+        now = triggerer_of(task)
+        return now if now != last else None
+
+    return wait_for("another triggerer for the task", look, 120, airflow.evidence)
 
 
 def triggerer_of(task):

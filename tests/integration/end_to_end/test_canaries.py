@@ -48,7 +48,7 @@ from .waiting import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SLOWLY = {"seconds_per_token": 6}
-PACKAGE_SECONDS = 200
+PACKAGE_SECONDS = 90
 """How long this cluster keeps a package that nothing refers to; Ray's default is 600."""
 
 
