@@ -135,6 +135,16 @@ class TestFromNightToNight:
         assert night.adopt() == []
         assert night.savings.repetitions == {1: 1}
 
+    def test_what_expired_does_not_come_back_as_young(self, tmp_path: Path) -> None:
+        now = [1_750_000_000.0]
+        place, week = LocalFolder(str(tmp_path / "store")), 7 * 24 * 3600
+        store = ResponseStore(place, lambda notice: None, week, lambda: now[0])
+        Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
+        now[0] += 2 * week
+        assert store.compact().deleted == 1
+        Attempt(tmp_path / "one", ["a"], store, token="cleared").store_in(store)
+        assert Attempt(tmp_path / "two", ["a"], store).asked == [0]
+
     def test_an_age_beyond_all_clocks_is_for_ever(self, tmp_path: Path) -> None:
         store = ResponseStore(LocalFolder(str(tmp_path / "store")), lambda notice: None, max_age=1e19)
         Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
