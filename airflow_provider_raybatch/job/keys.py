@@ -73,7 +73,10 @@ class Keyer:
     def is_greedy(self, request: Request) -> bool:
         """Whether asking again gives the same answer: vLLM's greedy decoding, at temperature 0."""
         temperature = {**self._sampling, **request.sampling}.get("temperature", 1.0)
-        return temperature is not None and float(temperature) == 0.0
+        try:
+            return temperature is not None and float(temperature) == 0.0
+        except (TypeError, ValueError):  # the engine refuses this row, which must not end the job before
+            return False
 
     @property
     def may_be_greedy(self) -> bool:

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.job.ready import Ready, make_ready
 from airflow_provider_raybatch.job.report import report
 from airflow_provider_raybatch.job.resume import work
 from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
-from airflow_provider_raybatch.job.savings.savings import find_savings
+from airflow_provider_raybatch.job.savings.savings import find_savings, parts_of_task
 from airflow_provider_raybatch.job.spreading import keys_over_the_cluster, publish_over_the_cluster
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
 from airflow_provider_raybatch.job.watch.limits import Budget, spent
@@ -84,7 +84,7 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
     ledger += savings.fan_out(job, source, ledger)
     ready.tolerance.after(add_up(job.folder, ledger, source.rows), job.folder)
     if ready.store is not None:
-        remember(ready.store, job.folder, ledger, say)
+        remember(ready.store, job.folder, parts_of_task(job), say)
     told = report(ran, chosen, began, preflight_seconds)
     versions = {**ready.versions, **told.versions}
     told = replace(told, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)

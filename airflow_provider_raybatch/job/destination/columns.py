@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -27,7 +27,8 @@ class Footer:
     """What the footer of a part says.
 
     :param inputs: its input columns, if it has any.
-    :param extreme: those of them with values that a wider type would not keep.
+    :param extreme: those of them, or of the values inside of them, that a wider type would not keep; as
+        Parquet's paths.
     :param decoded: bytes that its rows take in memory.
     """
 
@@ -71,7 +72,7 @@ def input_types(
     names = dict.fromkeys([*source.names, *kinds])
     chosen = {name: kinds[name] if name in kinds else source.field(name).type for name in names}
     return {
-        name: pa.string() if _is_unfit(kind, name in extreme) else kind
+        name: pa.string() if _is_unfit(name, kind, extreme) else kind
         for name, kind in chosen.items()
         if name not in outputs
     }
@@ -89,7 +90,30 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         )
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return pa.string()
-    return merged.field("x").type
+    kind = merged.field("x").type
+    known = not (pa.types.is_null(one) or pa.types.is_null(other))
+    narrow = pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_float16(kind)
+    if known and narrow and _fragile(one) != _fragile(other):
+        return pa.string()
+    if pa.types.is_decimal(kind) and pa.types.is_integer(one) + pa.types.is_integer(other):
+        return _decimal_of_integers(kind.scale, kind.precision)
+    return kind
+
+
+def _fragile(kind: pa.DataType) -> set[pa.DataType]:
+    """Types inside of nested ones that Arrow merges with others into one that may not hold their values."""
+    leaves = {leaf for _, leaf in _leaves("", kind)}
+    return {
+        leaf
+        for leaf in leaves
+        if leaf == pa.uint64() or pa.types.is_decimal(leaf) or pa.types.is_duration(leaf)
+    }
+
+
+def _decimal_of_integers(scale: int, precision: int) -> pa.DataType:
+    """With room for every whole number of 64 bits before the point, which Arrow does not leave."""
+    needed = max(precision, scale + 20)
+    return pa.decimal128(needed, scale) if needed <= 38 else pa.string()
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -103,10 +127,29 @@ def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.array([as_text(value) for value in values] if pa.types.is_string(kind) else values, kind)
 
 
-def _is_unfit(kind: pa.DataType, extreme: bool) -> bool:
+def _is_unfit(name: str, kind: pa.DataType, extreme: Collection[str]) -> bool:
     """Whether text is better: no value tells the type, or not every value survives it."""
-    loses = pa.types.is_floating(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns")
-    return pa.types.is_null(kind) or (extreme and loses)
+    if pa.types.is_null(kind):
+        return True
+    return any(path in extreme and _loses(leaf) for path, leaf in _leaves(name, kind))
+
+
+def _loses(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """The values inside of nested ones, by the path that Parquet gives them."""
+    if pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _leaves(f"{path}.{kind.field(number).name}", kind.field(number).type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+    elif hasattr(kind, "value_type"):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    else:
+        yield path, kind
 
 
 def _extreme_columns(metadata: pq.FileMetaData) -> set[str]:

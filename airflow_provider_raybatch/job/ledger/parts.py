@@ -92,7 +92,12 @@ class Part:
     @property
     def submission_id(self) -> str:
         """Of the job that wrote it."""
-        return self.path.split("/")[-2].partition("~")[0]
+        return self.driver.partition("~")[0]
+
+    @property
+    def driver(self) -> str:
+        """Name of the folder that its driver has for itself, see :func:`driver_folder`."""
+        return self.path.split("/")[-2]
 
 
 def task_folder(submission: Submission) -> str:
@@ -231,7 +236,9 @@ def _output(result: Response | RowFailure) -> dict[str, object] | None:
 def _failure(outcome: Outcome) -> dict[str, str] | None:
     if isinstance(outcome.result, Response):
         return None
-    return {"step": outcome.result.step, "reason": outcome.result.reason, "request": outcome.request}
+    found = {"step": outcome.result.step, "reason": outcome.result.reason, "request": outcome.request}
+    # Half of a surrogate pair, which a user's function may put there, is no text that Arrow takes.
+    return {name: text.encode("utf-8", "replace").decode() for name, text in found.items()}
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

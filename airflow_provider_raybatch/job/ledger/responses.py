@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.ledger.parts import Part
 from airflow_provider_raybatch.job.storage.folder import Folder
 
 _THREADS = 16
-_COLUMNS = ["ok", "failure", "output", "paid_by"]
+_COLUMNS = ["ok", "failure", "output", "paid_by", "origin"]
 _NONE: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 

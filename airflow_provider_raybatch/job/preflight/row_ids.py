@@ -52,7 +52,10 @@ def _decoded_together(chunk: Chunk) -> tuple[int, int]:
 
 def _ids(reader: Reader, chunk: Chunk, column: str) -> list[str | None]:
     # A line that is no row has no id, and becomes a dead letter.
-    return [as_text(row.get(column)) if isinstance(row, dict) else "" for row in reader.read(chunk).rows]
+    # CSV has no null: there, an empty text is what a missing id looks like.
+    return [
+        as_text(row.get(column)) or None if isinstance(row, dict) else "" for row in reader.read(chunk).rows
+    ]
 
 
 def _hashed(ids: Sequence[str | None], chunk: Chunk, column: str) -> npt.NDArray[np.int64]:

@@ -31,7 +31,6 @@ from airflow_provider_raybatch.job.response_store import data, segment
 from airflow_provider_raybatch.job.response_store.files import (
     DATA,
     INDEX,
-    WHOLE,
     UnusableError,
     in_order,
     reading,
@@ -135,14 +134,9 @@ def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int
         for path, stored in in_order(_stored(folder, entry) for entry in loose)
         if stored is not None and stored < now - grace
     }
-    left = {_owner(entry.path) for entry in files if entry.path not in old}
-    emptied = {_owner(path) for path in old} - left
-    folder.delete([*sorted(old), *(f"{owner}/{WHOLE}" for owner in sorted(emptied))])
+    # The marks stay: a cleared task still has these rows, and would store them anew, as young ones.
+    folder.delete(sorted(old))
     return len(old)
-
-
-def _owner(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def _opening(folder: Folder, entry: Entry) -> Callable[[], tuple[Entry, Segment] | None]:

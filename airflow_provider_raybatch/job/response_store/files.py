@@ -125,7 +125,7 @@ def paid_by(path: str) -> str:
     found = _DATA_FILE.fullmatch(path)
     if found is None:
         raise ValueError(f"{path!r} is no name of a data file")
-    return found.group(1)
+    return found.group(1).partition("~")[0]  # several drivers may have had one submission id
 
 
 def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:

@@ -146,7 +146,7 @@ class ResponseStore:
 
     def _entries(self, written: list[tuple[str, Keys]], at: int) -> Entries:
         counts = [len(keys) for _, keys in written]
-        until = FOREVER if self.max_age is None else at + int(self.max_age)
+        until = FOREVER if self.max_age is None else int(min(FOREVER, at + self.max_age))
         return Entries(
             keys=np.concatenate([np.empty(0, dtype="S16"), *(keys for _, keys in written)]),
             file=np.repeat(np.arange(len(written)), counts),

@@ -80,7 +80,7 @@ def adopt(
                 "ok": _whole(table["ok"]),
                 "key": key_array.to_arrow(adopted.keys[chosen]),
                 "id": pa.array(ids, pa.string()),
-                "origin": pa.array([origin] * len(positions), pa.string()),
+                "origin": _origins(table, origin),
                 "paid_by": _whole(table["paid_by"]),
                 "failure": _whole(table["failure"]),
                 "output": as_output(_whole(table["output"]), job.spec.keeps_completions),
@@ -116,6 +116,14 @@ def _span(ordinals: npt.NDArray[np.int64], chunk: Chunk) -> tuple[int, int]:
     return int(np.searchsorted(ordinals, chunk.ordinal)), int(np.searchsorted(ordinals, stop))
 
 
+def _origins(found: pa.Table, origin: Origin) -> pa.Array:
+    """As told, but what an earlier part took from the response store came from there still."""
+    told = pa.repeat(pa.scalar(origin, pa.string()), found.num_rows)
+    if origin != "carried" or "origin" not in found.schema.names:
+        return told
+    return pc.if_else(pc.equal(_whole(found["origin"]), "stored"), "stored", told)
+
+
 def _row_id(row: object, column: str | None) -> str | None:
     return as_text(row.get(column)) if isinstance(row, dict) and column is not None else None
 
@@ -125,10 +133,14 @@ def as_output(found: pa.Array, keeps_completions: bool) -> pa.Array:
     kind = parts.output_type(keeps_completions)
     arrays = []
     for field in kind:
-        if found.type.get_field_index(field.name) >= 0:
-            arrays.append(pc.struct_field(found, field.name).cast(field.type))
-        else:
+        if found.type.get_field_index(field.name) < 0:
             arrays.append(_completions_of_one(found))
+            continue
+        array = pc.struct_field(found, field.name).cast(field.type)
+        if field.name == "completions" and array.null_count:
+            # Read beside an output with completions, one without them has none.
+            array = pc.coalesce(array, _completions_of_one(found))
+        arrays.append(array)
     return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
 
 

@@ -85,14 +85,18 @@ _NOTHING = pa.table({
 
 
 def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: Say) -> None:
-    """Store what the submissions of a ledger paid for. Those that are stored already cost one look each.
+    """Store what the drivers of a ledger paid for. Those that are stored already cost one look each.
 
+    By drivers, not by submissions, since submission ids begin anew after a head restart.
+
+    :param ledger: all parts of the task: what one attempt paid for and the next one carried over, since the
+        input had changed, is in no part of this input as generated.
     A store that fails now takes nothing from the dataset, so it is a warning.
     """
-    by_submission = sorted(ledger, key=lambda part: part.submission_id)
+    by_driver = sorted(ledger, key=lambda part: part.driver)
     try:
-        for submission_id, found in groupby(by_submission, key=lambda part: part.submission_id):
-            store.add(submission_id, _generated(place, list(found)))
+        for driver, found in groupby(by_driver, key=lambda part: part.driver):
+            store.add(driver, _generated(place, list(found)))
     except StorageError as error:
         text = f"{error} What this job generated is not in the response store."
         say(Notice(level="warning", message=text))

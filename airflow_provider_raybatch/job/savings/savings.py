@@ -105,9 +105,9 @@ def find_savings(
     nothing = Savings(np.zeros(len(settled), np.bool_), np.zeros(len(settled), np.bool_))
     if settled.all():
         return nothing
-    parts_of_task = _parts_of_task(job)
+    earlier = parts_of_task(job)
     run_folder = job.part_folder.rpartition("/")[0]
-    elsewhere = any(not part.path.startswith(f"{run_folder}/") for part in parts_of_task)
+    elsewhere = any(not part.path.startswith(f"{run_folder}/") for part in earlier)
     if store is None and not elsewhere and not _may_repeat(job):
         return nothing
     message = f"looking for answers that are there already, by the request keys of {source.rows:,} rows"
@@ -116,8 +116,8 @@ def find_savings(
     left = keys.where(~settled[keys.ordinals])
     found: list[tuple[Adopted, Responses, Origin]] = []
     places: list[tuple[Responses, Origin]] = []
-    if parts_of_task:
-        places.append((LedgerResponses(job.folder, parts_of_task), "carried"))
+    if earlier:
+        places.append((LedgerResponses(job.folder, earlier), "carried"))
     if store is not None:
         places.append((store, "stored"))
     for responses, origin in places:
@@ -131,20 +131,27 @@ def find_savings(
     rows |= shared
     for adopted, _, _ in found:
         rows[adopted.ordinals] = True
-    repeated = left.where(left.repetitions > 0)
+    # Also of rows that were found: an answer that can't be read after all is asked for under its own key.
+    repeated = keys.where((keys.repetitions > 0) & ~settled[keys.ordinals])
     numbers = dict(zip(repeated.ordinals.tolist(), repeated.repetitions.tolist(), strict=True))
     return Savings(rows, shared, tuple(found), followers, numbers)
 
 
-def _parts_of_task(job: Job) -> list[Part]:
+def parts_of_task(job: Job) -> list[Part]:
     """All parts of this task, of whatever input and question: equal requests have equal keys.
 
-    A job that regenerates takes none of them.
+    A job that regenerates takes only those of its own run, which its question tells.
+
+    :raises StorageError: they can't be listed.
     """
     submission = job.spec.submission
-    if submission is None or job.spec.on_clear == "regenerate":
+    if submission is None:
         return []
-    return parts.listed(job.folder.list(parts.task_folder(submission)))
+    found = parts.listed(job.folder.list(parts.task_folder(submission)))
+    if job.spec.on_clear != "regenerate":
+        return found
+    question = job.part_folder.rpartition("/")[0].rpartition("-")[0]
+    return [part for part in found if part.path.startswith(f"{question}-")]
 
 
 def _may_repeat(job: Job) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
@@ -28,7 +29,7 @@ class Tolerance:
     @property
     def allowed(self) -> int:
         """Failed rows that are still acceptable."""
-        share = int(self._share * self.rows)
+        share = self._share_of_rows
         return share if self.limits.max_errors is None else min(share, self.limits.max_errors)
 
     def exceeded(self, failed: int) -> bool:
@@ -81,9 +82,13 @@ class Tolerance:
         return 0.0 if self.limits.max_errors is None else 1.0
 
     @property
+    def _share_of_rows(self) -> int:
+        # Of doubles, 0.29 * 100 is less than 29.
+        return int(Fraction(str(self._share)) * self.rows)
+
+    @property
     def _field(self) -> str:
-        share = int(self._share * self.rows)
-        return "max_error_fraction" if self.allowed == share else "max_errors"
+        return "max_error_fraction" if self.allowed == self._share_of_rows else "max_errors"
 
     @property
     def _rule(self) -> str:

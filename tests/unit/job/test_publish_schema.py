@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +61,15 @@ class TestSchema:
             ([{"a": 1}], [{"b": 2}], "list<element: struct<a: int64, b: int64>>", None),
             (2**60 + 1, 0.5, "string", [str(2**60 + 1), "0.5"]),
             (10**30, 1, "string", [str(10**30), "1"]),
+            ([2**60 + 1], [0.5], "string", [f"[{2**60 + 1}]", "[0.5]"]),
+            ({"a": 2**60 + 1}, {"a": 0.5}, "string", [f'{{"a": {2**60 + 1}}}', '{"a": 0.5}']),
+            ([[{"a": 2**60 + 1}]], [[{"a": 0.5}]], "string", None),
+            (
+                {"id": 2**60 + 1, "score": 0.5},
+                {"id": 1, "score": 0.25},
+                "struct<id: int64, score: double>",
+                [{"id": 2**60 + 1, "score": 0.5}, {"id": 1, "score": 0.25}],
+            ),
         ],
     )
     def test_columns_that_differ_from_part_to_part(
@@ -86,6 +96,16 @@ class TestSchema:
             (pa.array([0], pa.timestamp("us")), pa.array([0], pa.date32()), "string"),
             (pa.array([1.5], pa.float32()), pa.array([2**40 + 1], pa.int64()), "double"),
             (pa.array([[1]], pa.list_(pa.int64())), pa.array([[1]], pa.large_list(pa.int64())), "large_list"),
+            (pa.array([2**62]), pa.array([Decimal("1.25")], pa.decimal128(5, 2)), "decimal128(22, 2)"),
+            (pa.array([[2**63]], pa.list_(pa.uint64())), pa.array([[1]]), "string"),
+            (pa.array([[2**62]]), pa.array([[Decimal("1.25")]]), "string"),
+            (pa.array([1], pa.float16()), pa.array([Decimal("1.25")]), "string"),
+            (pa.array([10**12], pa.duration("s")), pa.array([1], pa.duration("ns")), "string"),
+            (
+                pa.array([[253402214400_000_000]], pa.list_(pa.timestamp("us"))),
+                pa.array([[0]], pa.list_(pa.timestamp("ns"))),
+                "string",
+            ),
         ],
     )
     def test_arrow_types_that_differ_from_file_to_file(

@@ -169,6 +169,7 @@ class TestDropping:
         assert {e.path for e in shop.folder.list("v1/data")} == {
             "v1/data/long/00000.parquet",
             "v1/data/long/_whole",
+            "v1/data/short/_whole",
         }
         report = shop.store().report()
         assert (report.rows, report.expired, report.data_files) == (2, 0, 1)
@@ -179,7 +180,7 @@ class TestDropping:
         local.now += 3 * DAY
         done = local.store().compact()
         assert (done.merged, done.made, done.deleted) == (1, 0, 1)
-        assert local.folder.list("v1") == []
+        assert [entry.path for entry in local.folder.list("v1")] == ["v1/data/s/_whole"]
         assert local.answers([1]) == {}
 
     def test_data_that_is_waiting_for_its_index_is_kept(self, folder: Folder) -> None:

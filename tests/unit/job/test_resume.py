@@ -127,6 +127,8 @@ class TestTolerance:
             (1.0, 5, 5, False),
             (0.0, 0, 0, False),
             (0.5, 3, 2, True),
+            (0.29, 100, 29, False),
+            (0.29, 100, 30, True),
         ],
     )
     def test_how_many_are_too_many(self, fraction: float, rows: int, failed: int, exceeded: bool) -> None:

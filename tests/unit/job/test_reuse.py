@@ -15,7 +15,7 @@ from airflow_provider_raybatch.job.ledger.found import Responses
 from airflow_provider_raybatch.job.ledger.parts import Outcome, Part, write
 from airflow_provider_raybatch.job.ledger.responses import LedgerResponses
 from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.savings.adopting import matched
+from airflow_provider_raybatch.job.savings.adopting import as_output, matched
 from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
 from airflow_provider_raybatch.job.source.table import table_of
 from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
@@ -27,11 +27,11 @@ def key(name: str) -> bytes:
     return name.encode().ljust(16, b"\0")
 
 
-def ledger(folder: Folder, submission: str, answers: dict[str, Any]) -> Part:
+def ledger(folder: Folder, submission: str, answers: dict[str, Any], completions: bool = False) -> Part:
     outcomes = [
         Outcome(number, answer, key=key(name)) for number, (name, answer) in enumerate(answers.items())
     ]
-    return write(folder, f"parts/{submission}/0", table_of([{"n": 1}] * len(outcomes)), outcomes, False)
+    return write(folder, f"parts/{submission}/0", table_of([{"n": 1}] * len(outcomes)), outcomes, completions)
 
 
 @pytest.fixture
@@ -110,3 +110,20 @@ def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None
         3: ("new", "s2"),
     }
     assert found(LedgerResponses(disk, parts, failures=True), "a", "b") == {1: ("broke", "s1")}
+
+
+def test_an_output_without_completions_beside_one_with_them_gets_its_own(disk: LocalFolder) -> None:
+    parts = [
+        ledger(disk, "s1", {"a": response("A")}),
+        ledger(disk, "s2", {"b": response("B")}, completions=True),
+    ]
+    responses = LedgerResponses(disk, parts)
+    adopted = matched(np.arange(2), keys.as_array([key("a"), key("b")]), responses)
+    table = responses.read(adopted.hits).sort_by("hit")
+    outputs = as_output(table["output"].combine_chunks(), keeps_completions=True).to_pylist()
+    assert [[one["text"] for one in output["completions"]] for output in outputs] == [["A"], ["B"]]
+
+
+def test_half_of_a_surrogate_pair_ends_in_a_dead_letter(disk: LocalFolder) -> None:
+    part = ledger(disk, "s1", {"a": failure("template", "no \ud800")})
+    assert found(LedgerResponses(disk, [part], failures=True), "a") == {0: ("no ?", "s1")}

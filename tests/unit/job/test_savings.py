@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one attempt and one night to the next, without engines: what is asked again, and how rows came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.keys import Keyer
+from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.ledger.ledger import look_back
+from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.ready import question
+from airflow_provider_raybatch.job.replica.asking import Asker
+from airflow_provider_raybatch.job.request import renderer
+from airflow_provider_raybatch.job.response_store import ResponseStore
+from airflow_provider_raybatch.job.savings.keying import in_sequence
+from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
+from airflow_provider_raybatch.job.savings.savings import find_savings, parts_of_task
+from airflow_provider_raybatch.job.source.reading import Reader
+from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.work import Job
+
+from ..specs import submitted
+from .publishing import response
+
+GREEDY = {"temperature": 0}
+
+
+class Attempt:
+    """A submission over an input of `texts`: it looks what is done, and answers what it is told to."""
+
+    def __init__(
+        self, root: Path, texts: Sequence[Any], store: ResponseStore | None = None, **fields: Any
+    ) -> None:
+        root.mkdir(exist_ok=True)
+        rows = [text if isinstance(text, dict) else {"text": text} for text in texts]
+        (root / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        folder = LocalFolder(str(root / "out"))
+        places = {"source": {"paths": [str(root / "in.jsonl")]}, "destination": {"uri": folder.uri}}
+        spec = submitted(**{**places, **fields})
+        keyer = Keyer(spec, {}, Digests())
+        self.source = look_at_source(spec, None)
+        run = parts.run_folder(
+            spec.submission, question(spec, spec.submission, keyer), self.source.listing.digest
+        )
+        driver = parts.driver_folder(run, spec.submission.submission_id)
+        self.job = Job(spec, self.source.listing, folder, driver, keyer)
+        earlier = look_back(folder, run, self.source.rows)
+        stored = None if store is None else StoredResponses(store)
+        self.savings = find_savings(
+            self.job, self.source, earlier.good, stored, in_sequence, lambda phase: None
+        )
+        self.asked = np.flatnonzero(~(earlier.good | self.savings.rows)).tolist()
+
+    def answer(self, ordinals: Sequence[int]) -> Attempt:
+        asker = Asker(self.job.spec, renderer(self.job.spec), self.job.keyer)
+        rows = Reader(self.job.listing, None, None).read(self.source.chunks(8)[0])
+        asked = asker.ask(rows.rows, dict(self.savings.repetitions))
+        outcomes = [asked[ordinal].outcome(ordinal, response(f"r{ordinal}")) for ordinal in ordinals]
+        columns = rows.columns().take(pa.array(ordinals))
+        parts.write(self.job.folder, f"{self.job.part_folder}/0", columns, outcomes, False)
+        return self
+
+    def adopt(self) -> list[Part]:
+        return self.savings.adopt(self.job, self.source)
+
+    def store_in(self, store: ResponseStore) -> None:
+        remember(store, self.job.folder, parts_of_task(self.job), store.say)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ResponseStore:
+    return ResponseStore(LocalFolder(str(tmp_path / "store")), lambda notice: None)
+
+
+class TestRegenerate:
+    def test_a_retry_over_a_changed_input_keeps_what_its_own_run_paid_for(self, tmp_path: Path) -> None:
+        Attempt(tmp_path, ["a", "b"], on_clear="regenerate").answer([0, 1])
+        assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", number=1).asked == [2]
+        assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", token="other").asked == [0, 1, 2]
+
+    def test_an_equal_row_takes_the_answer_that_an_earlier_attempt_paid_for(self, tmp_path: Path) -> None:
+        fields = {"on_clear": "regenerate", "sampling": GREEDY}
+        assert Attempt(tmp_path, ["a", "a"], **fields).answer([0]).asked == [0]
+        assert Attempt(tmp_path, ["a", "a"], number=1, **fields).asked == []
+
+
+class TestFromNightToNight:
+    def test_what_was_carried_over_a_changed_input_is_stored(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([0, 1])
+        again = Attempt(tmp_path / "one", ["a", "b", "c"], number=1, sampling=GREEDY)
+        again.adopt()
+        again.answer(again.asked).store_in(store)
+        assert Attempt(tmp_path / "two", ["a", "b", "c"], store, sampling=GREEDY).asked == []
+
+    def test_a_driver_with_the_id_of_an_earlier_one_stores_its_rows_too(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([0]).store_in(store)
+        Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([1]).store_in(store)
+        night = Attempt(tmp_path / "two", ["a", "b"], store, sampling=GREEDY)
+        assert night.asked == []
+        table = pq.read_table(night.job.folder.open(night.adopt()[0].path))
+        assert table["paid_by"].to_pylist() == ["raybatch-x-0"] * 2
+
+    def test_a_stored_answer_stays_one_when_it_is_carried(self, tmp_path: Path, store: ResponseStore) -> None:
+        Attempt(tmp_path / "one", ["a"], sampling=GREEDY).answer([0]).store_in(store)
+        Attempt(tmp_path / "two", ["a"], store, number=1, sampling=GREEDY).adopt()
+        later = Attempt(tmp_path / "two", ["a", "b"], store, number=2, sampling=GREEDY)
+        table = pq.read_table(later.job.folder.open(later.adopt()[0].path))
+        assert table.select(["origin", "paid_by"]).to_pylist() == [
+            {"origin": "stored", "paid_by": "raybatch-x-0"}
+        ]
+
+    def test_a_stored_answer_that_is_gone_is_asked_for_under_its_own_key(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        Attempt(tmp_path / "one", ["a", "a"], store).answer([0, 1]).store_in(store)
+        night = Attempt(tmp_path / "two", ["a", "a"], store)
+        assert night.asked == []
+        for path in Path(store.folder.uri).glob("v1/data/**/*.parquet"):
+            path.unlink()
+        assert night.adopt() == []
+        assert night.savings.repetitions == {1: 1}
+
+    def test_what_expired_does_not_come_back_as_young(self, tmp_path: Path) -> None:
+        now = [1_750_000_000.0]
+        place, week = LocalFolder(str(tmp_path / "store")), 7 * 24 * 3600
+        store = ResponseStore(place, lambda notice: None, week, lambda: now[0])
+        Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
+        now[0] += 2 * week
+        assert store.compact().deleted == 1
+        Attempt(tmp_path / "one", ["a"], store, token="cleared").store_in(store)
+        assert Attempt(tmp_path / "two", ["a"], store).asked == [0]
+
+    def test_an_age_beyond_all_clocks_is_for_ever(self, tmp_path: Path) -> None:
+        store = ResponseStore(LocalFolder(str(tmp_path / "store")), lambda notice: None, max_age=1e19)
+        Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
+        assert Attempt(tmp_path / "two", ["a"], store).asked == []
+
+
+def test_a_temperature_that_is_no_number_does_not_end_the_job(tmp_path: Path) -> None:
+    rows = [{"text": "a", "sampling": {"temperature": "hot"}}, {"text": "b", "sampling": {}}]
+    assert Attempt(tmp_path, rows, sampling_column="sampling", sampling=GREEDY).asked == [0, 1]
