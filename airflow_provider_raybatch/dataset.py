@@ -165,7 +165,12 @@ class Dataset:
 
 
 def _manifest_uri(result: str | os.PathLike[str] | Mapping[str, Any]) -> str:
-    found = result.get("manifest_uri") if isinstance(result, Mapping) else os.fspath(result)
+    # A task that was skipped, or returned something else, leaves no result at all.
+    found: object = result
+    if isinstance(result, Mapping):
+        found = result.get("manifest_uri")
+    elif isinstance(result, os.PathLike):
+        found = os.fspath(result)
     if not isinstance(found, str) or not found:
         raise DatasetError(
             f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned."

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
 from airflow_provider_raybatch.contract.failures import SpecError
+
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a token of RFC 9110, section 5.6.2
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,15 @@ class ClusterAddress:
             )
         for name, value in {"token": self.token or "", **self.headers, **self.cookies}.items():
             # Refused here, since the HTTP library would show the value.
-            if not value.isascii() or not value.isprintable():
+            if not value.isascii() or not value.isprintable() or value != value.strip():
                 raise SpecError(
-                    f"{name}: its value has a line feed or the like that no header can hold; enter it again."
+                    f"{name}: its value has a space at an end, a line feed or the like that no header can "
+                    "hold; enter it again."
+                )
+        for name in (*self.headers, *self.cookies):
+            if not _NAME.fullmatch(name):
+                raise SpecError(
+                    f"{name}: this is no name of a header or cookie; use letters, digits and dashes alone."
                 )
         if parts.query or parts.fragment:
             raise SpecError(

@@ -149,7 +149,8 @@ class RayJobsClient:
                         f"asked to stop; look at it on {self.address.shown}."
                     )
                 await self.stop(submission_id)
-            except ClusterUnreachableError:
+            except (ClusterUnreachableError, NotARayDashboardError):
+                # The latter is also what a proxy says whose backend is away.
                 if time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(_STOP_AGAIN_SECONDS)

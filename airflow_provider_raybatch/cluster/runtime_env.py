@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,13 @@ async def upload_runtime_env(client: RayJobsClient, runtime_env: Mapping[str, An
         )
     if prepared.get("py_modules") is not None:
         prepared["py_modules"] = [await _module(client, entry) for entry in _modules(prepared)]
+    try:
+        json.dumps(prepared, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"runtime_env: it can't be written as JSON ({error}); use texts, numbers, lists and dictionaries "
+            "alone."
+        ) from None
     return prepared
 
 
@@ -91,6 +99,9 @@ def _module_package(path: Path) -> Package:
 
 
 def _existing(field: str, value: object) -> Path:
+    if not str(value).strip():
+        # To a path it is the worker's own folder, with whatever lies there.
+        raise SpecError(f"runtime_env.{field}: it is empty; name a folder or leave it out.")
     path = Path(str(value)).expanduser().resolve()
     if not path.exists():
         raise SpecError(

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 from airflow_provider_raybatch.cluster.errors import (
     ClusterError,
@@ -37,6 +37,7 @@ _MOST_SUBMISSIONS = 1000
 _MOST_ROUNDS = 5
 _POST_ATTEMPTS = 4
 _POST_WAIT = 1.0
+_POST_GRACE = 8.0  # less than a cancelled run_blocking is waited for
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ async def _submit(client: RayJobsClient, request: JobRequest) -> JobInfo:
         if attempt:
             await asyncio.sleep(_POST_WAIT * attempt)
         try:
-            await client.submit(request)
+            await _seen_to_its_end(client.submit(request))
             failure = None
         except JobExistsError:
             failure = None
@@ -273,3 +274,15 @@ async def _submit(client: RayJobsClient, request: JobRequest) -> JobInfo:
             )
     assert failure is not None
     raise failure
+
+
+async def _seen_to_its_end(post: Coroutine[Any, Any, None]) -> None:
+    """Await a POST, also when cancelled: Ray makes the job anyway, and who stops it must find it there."""
+    task = asyncio.ensure_future(post)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_POST_GRACE)
+        if task.done() and not task.cancelled():
+            task.exception()  # looked at, or asyncio complains that nobody did
+        raise

@@ -24,8 +24,11 @@ from airflow_provider_raybatch.cluster.errors import (
     RequestRejectedError,
     TlsError,
 )
+from airflow_provider_raybatch.contract.failures import SpecError
 
 _LONGEST_EXCERPT = 300
+_WHOLE_ANSWER = 10
+"""How many request timeouts an answer may take from its first byte to its last."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,21 @@ class Transport:
     def __init__(self, address: ClusterAddress, retries: RetryPolicy) -> None:
         self._address = address
         self._retries = retries
-        self._client = httpx.AsyncClient(
-            headers=address.request_headers(),
-            cookies=dict(address.cookies),
-            verify=address.tls(),
-            timeout=httpx.Timeout(address.request_timeout, connect=address.connect_timeout),
-            # A proxy from the environment can't reach this machine's loopback interface.
-            trust_env=not address.is_loopback,
-        )
+        verify = address.tls()
+        try:
+            self._client = httpx.AsyncClient(
+                headers=address.request_headers(),
+                cookies=dict(address.cookies),
+                verify=verify,
+                timeout=httpx.Timeout(address.request_timeout, connect=address.connect_timeout),
+                # A proxy from the environment can't reach this machine's loopback interface.
+                trust_env=not address.is_loopback,
+            )
+        except (ImportError, ValueError) as error:
+            raise SpecError(
+                f"url: the proxy that this machine's environment names can't be used ({error}); correct "
+                "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, or name the cluster in NO_PROXY."
+            ) from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,12 +119,25 @@ class Transport:
         content: bytes | None,
         tolerated: AbstractSet[int],
     ) -> httpx.Response:
+        # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
+        bound = None if content is not None else _WHOLE_ANSWER * self._address.request_timeout
         try:
-            response = await self._client.request(
-                method, self._address.base + path, params=params, json=json, content=content
-            )
+            async with asyncio.timeout(bound):
+                response = await self._client.request(
+                    method, self._address.base + path, params=params, json=json, content=content
+                )
         except httpx.HTTPError as error:
             raise self._transport_error(error) from error
+        except httpx.InvalidURL as error:
+            raise NotARayDashboardError(
+                f"{self._address.shown!r} is no address that a request can be sent to ({error}); correct the "
+                "url."
+            ) from None
+        except TimeoutError:
+            raise ClusterUnreachableError(
+                f"The Ray cluster at {self._address.shown} gave no whole answer within {bound:.0f} s; check "
+                "what lies between here and its dashboard."
+            ) from None
         if response.is_success or response.status_code in tolerated:
             return response
         raise self.status_error(method, path, response)

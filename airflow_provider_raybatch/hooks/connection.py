@@ -151,7 +151,8 @@ def _url(connection: ConnectionLike, host: str, reader: _Extras) -> str:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    if "@" in parts.netloc:
+    # What can't be taken apart is shown below, so no part of it may be a login.
+    if "@" in (parts.netloc or host):
         raise RayConnectionError(
             f"Connection {connection.conn_id!r}, field host: it carries a login, which would end up in logs; "
             "put a token into the password and everything else into headers."

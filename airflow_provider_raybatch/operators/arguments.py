@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from airflow.sdk import ObjectStoragePath
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from airflow_provider_raybatch.contract.base import sentence, shown
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -58,6 +60,7 @@ _ARGUMENT_OF_FIELD = {
     "reuse.uri": "reuse",
     "reuse.max_age": "reuse_max_age",
 }
+_FREE_FORM = ("sampling", "engine_args", "processor", "chat_template_kwargs")
 _GROUPS = ("source", "destination", "engine", "model", "prompt", "limits")
 _FIELD = re.compile(r"^([A-Za-z_][\w.]*): ")
 _PATHS = (str, os.PathLike, ObjectStoragePath)
@@ -73,6 +76,8 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     check_names(arguments)
     given = {name: _absent_if_empty(name, value) for name, value in arguments.items()}
     given = {name: value for name, value in given.items() if value is not None}
+    for name in _FREE_FORM:
+        _check_plain(given.get(name), name)
     paths, format_of_source = _source(
         _needed(given, "source", "name a file, a folder, a glob or a list of them")
     )
@@ -119,13 +124,13 @@ def check_names(arguments: Iterable[str], known: Sequence[str] = ARGUMENTS) -> N
 def seconds(value: timedelta | float | str | None, name: str) -> float | None:
     """A duration in seconds.
 
-    :raises SpecError: it is neither a ``timedelta`` nor a number.
+    :raises SpecError: it is neither a ``timedelta`` nor a finite number.
     """
     if value is None:
         return None
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     raise SpecError(f"{name}: {shown(value)} is no duration; give seconds or a timedelta.")
 
@@ -164,6 +169,30 @@ def _model(given: Mapping[str, Any]) -> Any:
 def _absent_if_empty(name: str, value: Any) -> Any:
     # "{{ params.limit or '' }}" renders to an empty text where the template means nothing.
     return None if name in {"limit", "format", "system_prompt", "reuse"} and value == "" else value
+
+
+def _check_plain(value: Any, name: str) -> None:
+    if _has_set(value):
+        # The job's fingerprint goes by the order, which is another one in each process.
+        raise SpecError(
+            f"{name}: a set has no order, so each attempt may read it as another job; give a list."
+        )
+    try:
+        # Through text, as it travels: iterators are no plain data, though pydantic takes them.
+        to_json(copy.deepcopy(value))
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"{name}: it can't be written as JSON ({error}); use texts, numbers, lists and dictionaries "
+            "alone."
+        ) from None
+
+
+def _has_set(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_set, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_set, value))
+    return isinstance(value, (set, frozenset))
 
 
 def _section(given: Mapping[str, Any], *names: str) -> dict[str, Any]:

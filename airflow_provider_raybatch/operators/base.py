@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 OnStaleState = Literal["replace", "adopt", "fail"]
 
 _DEFERRAL_GRACE = 300.0
+_LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
 _KILL_TIMEOUT = 60.0
 
 
@@ -191,7 +192,11 @@ class RayOperator(LiteralTextOperator):
         address = run.connection.address()
         submitted = self._submit(address, run, plan)
         handle = self._handle(run, submitted)
-        RayDashboardLink().show(self, context["ti"], handle["dashboard_url"])
+        try:
+            RayDashboardLink().show(self, context["ti"], handle["dashboard_url"])
+        except Exception as error:
+            # From here on there is a job, which no button is worth.
+            self.log.warning("There will be no link to the Ray dashboard: %s", error)
         if not self.wait_for_completion:
             return self._succeeded(context, handle, self.submitted(handle, submitted.info))
         if self.deferrable and not submitted.info.status.is_terminal:
@@ -312,6 +317,7 @@ class RayOperator(LiteralTextOperator):
 
         now, deadline = time.time(), plan.followers_deadline(run.deadline.earlier)
         left = None if deadline is None else max(0.0, deadline - now) + _DEFERRAL_GRACE
+        left = None if left is None else min(left, _LONGEST_DEFERRAL)
         self.defer(
             trigger=RayJobTrigger(
                 ray_conn_id=self.ray_conn_id,

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperatorLink, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
     RayBatchFailException,
     airflow_exception,
 )
@@ -69,9 +71,15 @@ class RayJobSensor(BaseSensorOperator):
         RayDashboardLink().show(self, context["ti"], self._dashboard_url())
         if not self.deferrable:
             return super().execute(context)
-        verdict = self._look()
-        if verdict is not None and verdict.outcome is not None:
-            return self._judge(verdict.outcome)
+        try:
+            verdict = self._look()
+            if verdict is not None and verdict.outcome is not None:
+                return self._judge(verdict.outcome)
+        except RayBatchException as error:
+            # As Airflow's sensors do where they poke.
+            if self.never_fail or (self.soft_fail and isinstance(error, RayBatchFailException)):
+                raise AirflowSkipException(str(error)) from error
+            raise
         from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
         return self.defer(
@@ -113,7 +121,15 @@ class RayJobSensor(BaseSensorOperator):
         async def ask(address: ClusterAddress) -> Verdict:
             async with RayJobsClient(address) as client:
                 session_name = (await client.version()).session_name
-                return await look(client, job, FollowState(session_name=session_name))
+                verdict = await look(client, job, FollowState(session_name=session_name))
+                # Looks at an ended job whose log is out of reach are counted, and a poke forgets.
+                while (
+                    verdict.outcome is None
+                    and verdict.state.blind_looks
+                    and verdict.state.unreachable_since is None
+                ):
+                    verdict = await look(client, job, verdict.state)
+                return verdict
 
         try:
             return run_blocking(ask(RayHook(self.ray_conn_id).get_address()))

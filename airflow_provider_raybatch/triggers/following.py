@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -13,8 +15,10 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.address import ClusterAddress
     from airflow_provider_raybatch.cluster.following import FollowedLine, Outcome
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.models import JobInfo
     from airflow_provider_raybatch.cluster.submission import SubmissionKey
 
+_ASK_AGAIN_SECONDS = 1.0
 STOP_TIMEOUT = 120.0
 """Seconds that a job has to end after it was asked to."""
 
@@ -97,15 +101,29 @@ async def stop_jobs_of(
     from airflow_provider_raybatch.cluster.submission import RUN_TOKEN, TASK_KEY
 
     wanted = {TASK_KEY: key.task.digest, RUN_TOKEN: key.run_token}
+    deadline = time.monotonic() + timeout
     async with RayJobsClient(address) as client:
         active = [
             job.submission_id
-            for job in await client.jobs()
+            for job in await _jobs(client, deadline)
             if job.is_active and job.submission_id and wanted.items() <= job.metadata.items()
         ]
         for submission_id in active:
             await client.stop_until_terminal(submission_id, timeout)
         return active
+
+
+async def _jobs(client: RayJobsClient, deadline: float) -> list[JobInfo]:
+    """All jobs, asked for until `deadline` while the cluster, or a proxy before it, has no answer."""
+    from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
+
+    while True:
+        try:
+            return await client.jobs()
+        except (ClusterUnreachableError, NotARayDashboardError):
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
 async def stop_job(

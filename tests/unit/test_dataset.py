@@ -157,6 +157,11 @@ class TestWhatIsNotAsItWas:
         with pytest.raises(DatasetError, match=r"manifest: '.*none.json' can't be read"):
             open_dataset(str(tmp_path / "none.json"))
 
+    @pytest.mark.parametrize("result", [None, 7])
+    def test_no_result_at_all(self, result: Any) -> None:
+        with pytest.raises(DatasetError, match=f"result: {result} has no 'manifest_uri'; give what"):
+            open_dataset(result)
+
     def test_no_result(self) -> None:
         with pytest.raises(DatasetError, match=r"result: \{'rows': 1\} has no 'manifest_uri'; give what"):
             open_dataset({"rows": 1})

@@ -38,13 +38,21 @@ def test_token_becomes_a_bearer_unless_a_header_says_otherwise():
     assert "Authorization" not in own
 
 
-@pytest.mark.parametrize("value", ["s3cret\n", "s3cret\x00", "s3crét"])
+@pytest.mark.parametrize("value", ["s3cret\n", "s3cret\x00", "s3crét", "s3cret ", " s3cret"])
 @pytest.mark.parametrize("field", ["token", "headers", "cookies"])
 def test_values_that_no_header_can_hold_are_refused_and_not_shown(field, value):
     given = value if field == "token" else {"X-Key": value}
     with pytest.raises(SpecError, match="no header can hold") as raised:
         ClusterAddress("http://h", **{field: given})
     assert "s3c" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["X Key", "X-Key:", "", "X-Schlüssel"])
+@pytest.mark.parametrize("field", ["headers", "cookies"])
+def test_names_that_no_header_can_hold_are_refused(field, name):
+    with pytest.raises(SpecError, match="is no name of a header or cookie") as raised:
+        ClusterAddress("http://h", **{field: {name: "s3cret"}})
+    assert "s3cret" not in str(raised.value)
 
 
 def test_requests_do_not_look_like_a_browser():

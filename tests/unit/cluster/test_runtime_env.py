@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import io
 import zipfile
+from datetime import date
 
 import pytest
 
@@ -61,7 +62,12 @@ async def test_a_package_is_uploaded_once(dashboard, client, tmp_path):
         ({"py_modules": "folder"}, "must be a list"),
         ({"py_modules": [1]}, "must be a list"),
         ({"py_modules": ["/etc/hostname"]}, "neither a folder nor a .py file"),
+        ({"working_dir": ""}, "runtime_env.working_dir: it is empty"),
+        ({"py_modules": [""]}, "runtime_env.py_modules: it is empty"),
         (["pip"], "runtime_env: it must be a dictionary"),
+        ({"env_vars": {"DAY": date(2026, 1, 1)}}, "runtime_env: it can't be written as JSON"),
+        ({"excludes": {"*.csv"}}, "runtime_env: it can't be written as JSON"),
+        ({"config": {"setup_timeout_seconds": float("inf")}}, "runtime_env: it can't be written as JSON"),
     ],
 )
 async def test_wrong_entries_get_their_sentence(client, runtime_env, told):

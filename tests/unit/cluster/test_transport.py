@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +21,7 @@ from airflow_provider_raybatch.cluster.errors import (
 from airflow_provider_raybatch.cluster.jobs import PACKAGE_LIMIT, RayJobsClient
 from airflow_provider_raybatch.cluster.models import JobRequest
 from airflow_provider_raybatch.cluster.transport import RetryPolicy, excerpt
+from airflow_provider_raybatch.contract.failures import SpecError
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01)
 
@@ -91,6 +96,20 @@ async def test_a_web_page_is_no_dashboard(dashboard, client, answer):
         await client.version()
 
 
+@pytest.mark.parametrize("url", ["http://r\u00e4y_head:8265", "http://head:8265/\x07"])
+async def test_an_address_that_no_request_can_be_sent_to(url):
+    async with RayJobsClient(ClusterAddress(url), retries=QUICK) as client:
+        with pytest.raises(NotARayDashboardError, match="correct the url"):
+            await client.version()
+
+
+@pytest.mark.parametrize("proxy", ["socks4://gate:1080", "gate://gate:1080"])
+async def test_a_proxy_of_an_unknown_kind(monkeypatch, proxy):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(SpecError, match="proxy that this machine's environment names can't be used"):
+        RayJobsClient(ClusterAddress("http://head:8265"))
+
+
 async def test_nobody_listens():
     address = ClusterAddress(f"http://127.0.0.1:{free_port()}")
     async with RayJobsClient(address, retries=QUICK) as client:
@@ -106,6 +125,24 @@ async def test_a_silent_server_times_out():
         async with RayJobsClient(address, retries=RetryPolicy(attempts=1)) as client:
             with pytest.raises(ClusterUnreachableError, match="ReadTimeout"):
                 await client.version()
+
+
+async def test_an_answer_that_never_ends_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle():
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+                while True:
+                    connection.sendall(b"a")
+                    time.sleep(0.02)
+
+        threading.Thread(target=trickle, daemon=True).start()
+        address = ClusterAddress(f"http://127.0.0.1:{server.getsockname()[1]}", request_timeout=0.1)
+        async with RayJobsClient(address, retries=RetryPolicy(attempts=1)) as client:
+            with pytest.raises(ClusterUnreachableError, match=r"no whole answer within 1 s"):
+                await asyncio.wait_for(client.version(), 20)
 
 
 async def test_tls_to_a_server_without_it(dashboard):

@@ -250,6 +250,13 @@ ONE_OF = (
         ({"deduplicate": "some"}, "deduplicate: input should be a valid boolean"),
         ({"on_clear": "drop"}, "on_clear: input should be 'keep' or 'regenerate', but it is 'drop'."),
         ({"preserve_order": "sorted"}, "preserve_order: input should be a valid boolean"),
+        ({"sampling": {"stop": {"a", "b"}}}, "sampling: a set has no order, so each attempt may read it"),
+        ({"engine_args": {"x": [{"y": frozenset("a")}]}}, "engine_args: a set has no order"),
+        ({"engine_args": {"hook": print}}, "engine_args: it can't be written as JSON (Unable to serialize"),
+        ({"chat_template_kwargs": {"x": object()}}, "chat_template_kwargs: it can't be written as JSON"),
+        ({"sampling": {"x": (i for i in ())}}, "sampling: it can't be written as JSON"),
+        ({"sampling": {"x": b"\xff"}}, "sampling: it can't be written as JSON"),
+        ({"cluster_wait": float("inf")}, "cluster_wait: inf is no duration; give seconds or a timedelta."),
         ({"samplng": {}}, "samplng: there is no such argument; did you mean 'sampling'?"),
     ],
 )
@@ -270,3 +277,6 @@ def test_durations() -> None:
     assert seconds(None, "x") is None
     with pytest.raises(SpecError, match="x: True is no duration"):
         seconds(True, "x")
+    for endless in (float("inf"), float("nan")):
+        with pytest.raises(SpecError, match=r"x: (inf|nan) is no duration"):
+            seconds(endless, "x")

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
@@ -99,3 +99,35 @@ def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
 
 def test_the_kill_of_a_task_that_submitted_nothing_does_nothing() -> None:
     batch().on_kill()
+
+
+def test_an_execution_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> None:
+    arrived, go_on = threading.Event(), threading.Event()
+
+    def slow(ray: FakeRay, body: dict[str, Any]) -> Script:
+        arrived.set()
+        go_on.wait(10)
+        return lasting(60)(ray, body)
+
+    ray.script = slow
+    operator = batch()
+    old = signal.signal(signal.SIGTERM, _run_out_of_time)
+    try:
+        killer = threading.Thread(target=lambda: arrived.wait(10) and os.kill(os.getpid(), signal.SIGTERM))
+        killer.start()
+        threading.Timer(1.0, go_on.set).start()
+        with pytest.raises(AirflowTaskTimeout):
+            operator.execute(run.context())
+        operator.on_kill()  # as the task runner does
+        killer.join()
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    end = time.monotonic() + 5
+    while not ray.jobs and time.monotonic() < end:
+        time.sleep(0.02)
+    assert len(ray.jobs) == 1
+    assert not ray.active
+
+
+def _run_out_of_time(number: int, frame: object) -> None:
+    raise AirflowTaskTimeout

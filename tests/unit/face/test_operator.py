@@ -108,6 +108,14 @@ class TestResult:
         result = operator.execute(run.context())
         assert RayDashboardLink().get_link(operator, ti_key=None) == result["dashboard_url"]  # type: ignore[arg-type]
 
+    def test_without_a_link_the_job_is_followed_all_the_same(self, ray: FakeRay, run: Run) -> None:
+        def away(key: str, value: Any) -> None:
+            raise ConnectionError("the API server is away")
+
+        context = run.context()
+        context["ti"].xcom_push = away
+        assert batch().execute(context)["rows"] == 2
+
     def test_there_is_no_link_without_a_job(self, ray: FakeRay, run: Run) -> None:
         operator = batch(limit=0)
         with pytest.raises(RayBatchFailException):
@@ -466,6 +474,39 @@ class TestDeadline:
         assert caught.value.failure_class is failure_class
         assert not isinstance(caught.value, AirflowFailException)
         assert not ray.active
+
+    @pytest.mark.parametrize("code", [503, 404])
+    def test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it(
+        self, ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        from airflow_provider_raybatch.cluster import transport
+
+        monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+        ray.script = lasting(60)
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True).execute(run.context())
+        answer, back_at = ray.answer, time.monotonic() + 1.0
+
+        def away(*arguments: Any) -> Any:
+            return (code, "no backend") if time.monotonic() < back_at else answer(*arguments)
+
+        monkeypatch.setattr(ray, "answer", away)
+        with pytest.raises(RayBatchException):
+            batch().resume_execution("__fail__", {"error": "Trigger timeout"}, run.context())
+        assert not ray.active
+
+    @pytest.mark.parametrize(
+        "arguments", [{"timeout": timedelta.max}, {"deadline": "9999-12-31T23:59:59+00:00"}]
+    )
+    def test_that_never_comes_is_one_that_airflow_can_add_up(
+        self, ray: FakeRay, run: Run, arguments: dict[str, Any]
+    ) -> None:
+        ray.script = lasting(60)
+        with pytest.raises(TaskDeferred) as deferred:
+            batch(deferrable=True, **arguments).execute(run.context())
+        net = deferred.value.timeout
+        assert net is not None
+        assert datetime.now(UTC) + net
 
     def test_of_the_run_leaves_no_retry_when_the_trigger_is_gone(self, ray: FakeRay, run: Run) -> None:
         ray.script = lasting(60)

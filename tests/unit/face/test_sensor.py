@@ -7,7 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
@@ -43,6 +48,30 @@ def test_fails_for_good_when_the_job_did(ray: FakeRay, run: Run, deferrable: boo
     submit(ray, Script(status="FAILED", message="boom"))
     with pytest.raises(RayBatchFailException, match=r"somebody-elses failed: .*boom"):
         sensor(deferrable=deferrable).execute(run.context())
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_finished_job_whose_log_is_out_of_reach(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    from airflow_provider_raybatch.cluster import transport
+
+    monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+    submit(ray, Script())
+    answer = ray.answer
+
+    def without_logs(method: str, path: str, *rest: Any) -> Any:
+        return (500, "the node is gone") if "/logs" in path else answer(method, path, *rest)
+
+    monkeypatch.setattr(ray, "answer", without_logs)
+    assert sensor(deferrable=deferrable, timeout=2).execute(run.context())["status"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_skips_softly_when_the_job_has_failed_already(ray: FakeRay, run: Run, deferrable: bool) -> None:
+    submit(ray, Script(status="FAILED", message="boom"))
+    with pytest.raises(AirflowSkipException):
+        sensor(deferrable=deferrable, soft_fail=True).execute(run.context())
 
 
 @pytest.mark.parametrize("deferrable", [True, False])
