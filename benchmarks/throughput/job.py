@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job as ``RayBatchInferenceOperator`` submits it, on the cluster of ``RAY_ADDRESS``, nothing tuned."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Task:
+    """A task of a DAG run, whose attempts are jobs.
+
+    :param source: a folder of rows as `workloads.py` makes them.
+    :param model: folder of the model.
+    :param out: where destination and specs are.
+    :param fields: of the spec, beside the usual ones.
+    """
+
+    source: Path
+    model: Path
+    out: Path
+    fields: dict[str, Any]
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    attempts: int = 0
+
+    @property
+    def destination(self) -> Path:
+        """Its own, in `out`."""
+        return self.out / self.token
+
+    def start(self, stdout: int | None = None) -> subprocess.Popen[str]:
+        """The driver of one more attempt."""
+        spec = {
+            "source": {"paths": [str(self.source)]},
+            "prompt": {"kind": "messages_column", "column": "messages"},
+            "model": {"name": str(self.model)},
+            "sampling_column": "sampling",
+            "destination": {"uri": str(self.destination)},
+            "submission": {
+                "task": {"dag_id": "benchmark", "run_id": self.token, "task_id": self.source.name},
+                "run_token": self.token,
+                "submission_id": f"raybatch-{self.token[:24]}-{self.attempts}",
+            },
+            **self.fields,
+        }
+        self.attempts += 1
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / f"{self.token}.json"
+        path.write_text(json.dumps(spec))
+        command = [sys.executable, "-m", "airflow_provider_raybatch.job", str(path)]
+        return subprocess.Popen(command, stdout=stdout, text=True)
+
+    def run(self) -> dict[str, Any]:
+        """One more attempt, to its end: the manifest."""
+        if self.start().wait() != 0:
+            raise SystemExit(f"{self.destination}: the job failed; see its last event above")
+        return self.manifest()
+
+    def manifest(self) -> dict[str, Any]:
+        """What the last attempt has committed."""
+        document: dict[str, Any] = json.loads((self.destination / "manifest.json").read_text())
+        return document
+
+
+def planned(source: Path) -> dict[str, int]:
+    """Rows and tokens that a workload has."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(source, columns=["prompt_tokens", "max_tokens"])
+    total = {"input": pc.sum(table["prompt_tokens"]).as_py(), "output": pc.sum(table["max_tokens"]).as_py()}
+    return {"rows": table.num_rows, **total}

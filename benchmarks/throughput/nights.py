@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is paid for twice: nights with a response store, and nights with a SIGKILL in the middle.
+
+Nights, each with `reuse`: the first; the second with 1 % of the rows changed; a third where nothing changed.
+Kills, when half of the rows are in part files: vLLM's engine process, whose replica is started again by the
+running job; the job's driver, whose place a second attempt takes as a retry of the task would.
+
+`generated` are the rows that engines answered, over all their processes: in the last attempt as the manifest
+tells, and in one whose driver was killed those of its last progress line, a few seconds before. Prints one
+JSON line each.
+
+usage: nights.py DATA_FOLDER OUT_FOLDER WORKLOAD_OF_NIGHTS WORKLOAD_OF_KILLS [ENGINE_JSON]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from job import Task, planned
+
+from airflow_provider_raybatch.contract.events import Progress, read_line
+
+CHANGED_EVERY = 100
+
+
+def main() -> None:
+    data, out, of_nights, of_kills = (Path(argument) for argument in sys.argv[1:5])
+    engine = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
+    model = data / "model"
+    store = {"reuse": {"uri": str(out / "store")}}
+    if of_nights.name != "-":
+        source = data / of_nights
+        changed = with_changes(source, out / "changed")
+        for name, rows in (("first", source), ("1 % changed", changed), ("nothing changed", changed)):
+            tell(name, Task(rows, model, out / "nights", {"engine": engine, **store}), whole)
+    if of_kills.name != "-":
+        for name, victim in (("engine", engine_of), ("driver", driver_of)):
+            task = Task(data / of_kills, model, out / "kills", {"engine": engine})
+            tell(f"{name} killed", task, partial(killed, victim=victim))
+
+
+def with_changes(source: Path, folder: Path) -> Path:
+    """A copy in which the user's message of every hundredth row has one more word."""
+    folder.mkdir(parents=True)
+    for path in sorted(source.iterdir()):
+        rows = pq.read_table(path).to_pylist()
+        for row in rows:
+            if row["id"] % CHANGED_EVERY == 0:
+                row["messages"][-1]["content"] += " again"
+        pq.write_table(pa.Table.from_pylist(rows), folder / path.name, compression="zstd")
+    return folder
+
+
+def tell(name: str, task: Task, run: Callable[[Task], int]) -> None:
+    """Run the task, check its dataset, and print what it cost.
+
+    :param run: runs all attempts, and returns the rows that are generated and in no manifest.
+    """
+    start = time.monotonic()
+    before = run(task)
+    manifest = task.manifest()
+    seconds = time.monotonic() - start
+    wanted = planned(task.source)
+    ids = pq.read_table(manifest["uri"], columns=["id"])["id"].to_pylist()
+    assert sorted(ids) == list(range(wanted["rows"])), "rows are lost or doubled"
+    assert manifest["counts"]["error"] == 0, "rows failed"
+    result = {
+        "night": name,
+        "rows": wanted["rows"],
+        "output_tokens": wanted["output"],
+        **{key: manifest["counts"][key] for key in ("resumed", "reused", "duplicates")},
+        "generated": before + sum(replica["rows"] for replica in manifest["replicas"]),
+        "attempts": task.attempts,
+        "seconds": round(seconds, 1),
+        "timing": manifest["timing"],
+        "replicas": [
+            {key: replica[key] for key in ("rows", "output_tokens", "startup_seconds", "gpu_utilization")}
+            for replica in manifest["replicas"]
+        ],
+    }
+    print("RESULT", json.dumps(result), flush=True)
+
+
+def whole(task: Task) -> int:
+    task.run()
+    return 0
+
+
+def killed(task: Task, victim: Callable[[subprocess.Popen[str]], int]) -> int:
+    driver = task.start(stdout=subprocess.PIPE)
+    half = planned(task.source)["rows"] // 2
+    lines = Lines(driver)
+    while (written := rows_in_parts(task.destination)) < half:
+        if driver.poll() is not None:
+            raise SystemExit("the job ended before half of its rows were written")
+        time.sleep(0.2)
+    pid = victim(driver)
+    os.kill(pid, signal.SIGKILL)
+    print(f"killed when {written} rows were in parts", flush=True)
+    if driver.wait() == 0:
+        return 0
+    if pid != driver.pid:
+        raise SystemExit("the job did not outlive its engine")
+    lines.join()
+    task.run()
+    return lines.done
+
+
+class Lines(threading.Thread):
+    """What a driver prints, and the rows that it said were done."""
+
+    def __init__(self, driver: subprocess.Popen[str]) -> None:
+        super().__init__()
+        self.done = 0
+        self._driver = driver
+        self.start()
+
+    def run(self) -> None:
+        """Until the driver's end."""
+        assert self._driver.stdout is not None
+        for text in self._driver.stdout:
+            print(text, end="", flush=True)
+            event = read_line(text)
+            if isinstance(event, Progress):
+                self.done = event.done
+
+
+def rows_in_parts(destination: Path) -> int:
+    parts = destination.glob("_raybatch/parts/**/*.parquet")
+    return sum(pq.read_metadata(part).num_rows for part in parts)
+
+
+def driver_of(driver: subprocess.Popen[str]) -> int:
+    return driver.pid
+
+
+def engine_of(_: subprocess.Popen[str]) -> int:
+    """The engine process of vLLM, which names itself."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if "EngineCore" in " ".join([process.info["name"] or "", *(process.info["cmdline"] or [])]):
+            return int(process.pid)
+    raise SystemExit("no process is named EngineCore")
+
+
+if __name__ == "__main__":
+    main()
