@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
@@ -10,8 +12,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 from pydantic import SecretStr
 
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
-from airflow_provider_raybatch.exceptions import RayConnectionError
+from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -50,14 +53,16 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
             "install airflow-provider-raybatch[amazon]."
         ) from error
     hook = AwsBaseHook(aws_conn_id=aws_conn_id, client_type="s3")
-    session = hook.get_session()
-    found = session.get_credentials()
-    if found is None:
+    with _one_sentence(aws_conn_id):
+        session = hook.get_session()
+        found = session.get_credentials()
+        # A role is assumed here.
+        frozen = found.get_frozen_credentials() if found is not None else None
+    if frozen is None:
         raise RayConnectionError(
             f"Connection {aws_conn_id!r}, fields login and password: no AWS credentials were found; "
             "set them, name a role_arn, or leave aws_conn_id out to use the cluster's own identity."
         )
-    frozen = found.get_frozen_credentials()
     for secret in (frozen.secret_key, frozen.token):
         if secret:
             mask_secret(secret)
@@ -68,6 +73,24 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
         region_name=hook.region_name or session.region_name,
         endpoint_url=hook.conn_config.get_service_endpoint_url("s3"),
     )
+
+
+@contextlib.contextmanager
+def _one_sentence(aws_conn_id: str) -> Iterator[None]:
+    from botocore import exceptions
+
+    try:
+        yield
+    except (exceptions.HTTPClientError, exceptions.ConnectionError) as error:
+        raise RayBatchUnavailableException(
+            f"Connection {aws_conn_id!r}: AWS gave no answer to who it is ({error}); a retry asks again.",
+            FailureClass.STORAGE,
+        ) from error
+    except (exceptions.BotoCoreError, exceptions.ClientError) as error:
+        raise RayConnectionError(
+            f"Connection {aws_conn_id!r}: AWS gives it no credentials ({error}); correct its keys, role_arn "
+            "or profile_name, or leave aws_conn_id out to use the cluster's own identity."
+        ) from error
 
 
 def _hf_token(hf_conn_id: str) -> SecretStr:

@@ -186,7 +186,7 @@ class RayOperator(LiteralTextOperator):
 
     def _execute(self, context: Context) -> Any:
         run = self._task_run(context)
-        plan = self.plan(run)
+        plan = self._planned(context, run)
         if run.connection.embedded:
             return self._execute_embedded(context, run, plan)
         address = run.connection.address()
@@ -202,6 +202,16 @@ class RayOperator(LiteralTextOperator):
         if self.deferrable and not submitted.info.status.is_terminal:
             self._defer(run, plan, submitted, handle)
         return self._end(context, self._follow(address, run, plan, submitted), handle)
+
+    def _planned(self, context: Context, run: TaskRun) -> JobPlan:
+        try:
+            return self.plan(run)
+        except (RaybatchError, RayBatchException) as error:
+            final = not error.failure_class.retryable
+            if final and context["ti"].try_number > 1 and not run.connection.embedded:
+                # An earlier attempt may have left a job to this one, and none follows that would take it.
+                self._stop_left_behind(context)
+            raise
 
     def _execute_embedded(self, context: Context, run: TaskRun, plan: JobPlan) -> Any:
         from airflow_provider_raybatch.cluster.embedded import EmbeddedCluster

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -61,3 +63,9 @@ class JobPlan:
     def followers_deadline(self, deadline: float | None) -> float | None:
         """When a follower gives the job up: a driver that ends itself tells more about it, and goes first."""
         return None if deadline is None else deadline + (_DRIVER_GRACE if self.ends_itself else 0.0)
+
+
+def fingerprint(content: object) -> str:
+    """Of plain data. Paths count by name: changed files in a local `working_dir` make no other job of it."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec, in_the_operators_words
 from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.handover import result_of, tell_assets
-from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -259,7 +259,7 @@ class RayBatchInferenceOperator(RayOperator):
             )
 
         return JobPlan(
-            fingerprint=spec.fingerprint,
+            fingerprint=fingerprint([spec.fingerprint, self.runtime_env]),
             build=build,
             finished=_has_committed,
             ends_itself=True,

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.operators.base import RayOperator
-from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
+from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -101,7 +99,7 @@ class RayJobOperator(RayOperator):
             return JobRequest(self.entrypoint, submission_id, runtime_env, texts, **driver)
 
         return JobPlan(
-            fingerprint=_fingerprint([self.entrypoint, self.runtime_env, texts, driver]), build=build
+            fingerprint=fingerprint([self.entrypoint, self.runtime_env, texts, driver]), build=build
         )
 
     def hand_over(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,9 +117,3 @@ def _result(handle: Mapping[str, Any], status: str) -> dict[str, Any]:
         "status": status,
         "dashboard_url": handle["dashboard_url"],
     }
-
-
-def _fingerprint(content: object) -> str:
-    """Paths count by name: changed files in a local `working_dir` don't make it another job."""
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

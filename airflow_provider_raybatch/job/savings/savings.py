@@ -155,5 +155,8 @@ def parts_of_task(job: Job) -> list[Part]:
 
 
 def _may_repeat(job: Job) -> bool:
-    """Whether equal requests could share an answer; where rows have sampling of their own, nobody knows."""
-    return job.spec.deduplicate and (job.keyer.may_be_greedy or job.spec.keeps_completions)
+    """Whether it matters that requests are equal: greedy ones share an answer, others keep theirs apart.
+
+    Apart also on a later day, when the input has changed: their numbers are part of what is written.
+    """
+    return job.spec.deduplicate or not job.keyer.may_be_greedy

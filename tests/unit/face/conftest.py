@@ -60,12 +60,13 @@ class Run:
         self.store = Store()
         self.outlet_events = OutletEvents()
         self.xcoms: dict[str, Any] = {}
-        self.max_tries = 2
+        self.try_number, self.max_tries = 1, 2
         self.ids = {"dag_id": dag_id, "task_id": task_id, "run_id": run_id, "map_index": map_index}
 
     def context(self) -> Any:
         ti = SimpleNamespace(
             **self.ids,
+            try_number=self.try_number,
             max_tries=self.max_tries,
             start_date=datetime.now(UTC),
             xcom_push=lambda key, value: self.xcoms.update({key: value}),

@@ -543,3 +543,22 @@ class TestAnyEntrypoint:
         operator = RayJobOperator(task_id="t", entrypoint="x", wait_for_completion=False, deferrable=True)
         result = operator.execute(run.context())
         assert (result["status"], ray.active) == ("RUNNING", [result["submission_id"]])
+
+
+def test_a_retry_that_can_submit_nothing_leaves_no_job_to_nobody(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    run.try_number = 2
+    with pytest.raises(RayBatchFailException, match="limit"):
+        batch(limit=0).execute(run.context())
+    assert not ray.active
+
+
+def test_another_runtime_env_makes_another_job(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    for value in "112":
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True, runtime_env={"env_vars": {"A": value}}).execute(run.context())
+    assert len(ray.jobs) == 2
+    assert len(ray.active) == 1

@@ -7,8 +7,10 @@ import importlib.util
 import io
 import json
 import sys
+import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,7 +20,11 @@ from cryptography.fernet import Fernet
 from airflow_provider_raybatch.cluster import embedded
 from airflow_provider_raybatch.cluster.address import ClusterAddress
 from airflow_provider_raybatch.contract.secrets import unseal
-from airflow_provider_raybatch.exceptions import RayBatchFailException
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayBatchFailException,
+    RayBatchUnavailableException,
+)
 from airflow_provider_raybatch.hooks.credentials import job_secrets
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 
@@ -27,6 +33,7 @@ from .fake_ray import FakeRay, lasting
 from .test_operator import batch
 
 HF = "hf_abcdefghijkl"
+ROLE = "arn:aws:iam::123456789012:role/x"
 AWS = {"login": "AKIAEXAMPLE12", "password": "aws-secret-value"}
 
 needs_amazon = pytest.mark.skipif(
@@ -196,3 +203,54 @@ class TestPrivateRay:
         ):
             operator.execute(run.context())
         assert private_ray.environments == []
+
+
+@needs_amazon
+@pytest.mark.parametrize(
+    ("extra", "kind", "sentence"),
+    [
+        ({"profile_name": "nobody"}, RayBatchFailException, "gives it no credentials.*nobody.*correct its"),
+        ({"role_arn": ROLE}, RayBatchFailException, "gives it no credentials.*Not you.*correct its"),
+        (
+            {"role_arn": ROLE, "service_config": {"sts": {"endpoint_url": "http://127.0.0.1:9"}}},
+            RayBatchUnavailableException,
+            "gave no answer.*a retry asks again",
+        ),
+    ],
+)
+def test_a_role_or_profile_that_gives_none_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    refusing_sts: str,
+    extra: dict[str, Any],
+    kind: type[RayBatchException],
+    sentence: str,
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    service = {"sts": {"endpoint_url": refusing_sts}}
+    given = {"region_name": "eu-central-1", "service_config": service, **extra}
+    monkeypatch.setenv("AIRFLOW_CONN_AWS", json.dumps({"conn_type": "aws", **AWS, "extra": given}))
+    with pytest.raises(kind, match=f"Connection 'aws'.*{sentence}") as caught:
+        job_secrets("aws", None)
+    assert AWS["password"] not in str(caught.value)
+
+
+@pytest.fixture
+def refusing_sts() -> Iterator[str]:
+    """URL of a service that says no to everybody, as AWS does."""
+
+    class Refuse(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            code = "<Code>AccessDenied</Code><Message>Not you</Message>"
+            content = f"<ErrorResponse><Error>{code}</Error></ErrorResponse>".encode()
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Not on the console."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
