@@ -64,10 +64,14 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
     adopted = savings.adopt(job, source)
     ledger = [*earlier.parts, *adopted]
     settled |= savings.shared | add_up(job.folder, adopted, source.rows).good
+    lost = int(np.count_nonzero(~settled)) - left
+    if lost:
+        # Named by the store's index, and gone or unreadable when it came to reading them.
+        left += lost
+        chosen = plan.make(spec, left, cluster_view.view())
     items = work(source, chosen.rows_per_chunk, settled, savings.repetitions)
     ran = pipeline.Ran()
     if items:
-        left = int(np.count_nonzero(~settled))
         say(events.Phase(phase="starting", message=chosen.sentence(left)))
         tracker = Tracker(source.rows, source.rows - left, time.time())
         paid = spent(spec.limits, job.folder, parts.task_folder(submission))

@@ -102,6 +102,17 @@ def test_equal_greedy_requests_are_asked_once(night: Night) -> None:
     assert (manifest.counts.ok, manifest.counts.duplicates) == (ROWS, ROWS - 40)
 
 
+def test_answers_that_the_store_has_lost_are_asked_for_at_full_size(night: Night) -> None:
+    night.input([f"text {number}" for number in range(ROWS)])
+    reuse = {"uri": str(night.folder / "store")}
+    first = night.run(run_id="r0", reuse=reuse)
+    for path in (night.folder / "store").glob("v1/data/**/*.parquet"):
+        path.unlink()
+    again = night.run(run_id="r2", reuse=reuse)
+    assert generated(again) == again.counts.ok == ROWS
+    assert again.plan["rows_per_chunk"] == first.plan["rows_per_chunk"]
+
+
 def test_equal_requests_are_each_asked_where_answers_may_differ(night: Night) -> None:
     night.input(["same words"] * 10)
     assert generated(night.run(sampling={"temperature": 1.0})) == 10

@@ -159,4 +159,5 @@ def _may_repeat(job: Job) -> bool:
 
     Apart also on a later day, when the input has changed: their numbers are part of what is written.
     """
-    return job.spec.deduplicate or not job.keyer.may_be_greedy
+    of_rows = job.spec.sampling_column is not None
+    return job.spec.deduplicate or of_rows or not job.keyer.may_be_greedy

@@ -151,6 +151,15 @@ class TestFromNightToNight:
         assert Attempt(tmp_path / "two", ["a"], store).asked == []
 
 
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_equal_sampled_rows_are_paid_once_each_whatever_becomes_of_the_file(
+    tmp_path: Path, deduplicate: bool
+) -> None:
+    fields = {"sampling": {"temperature": 1}, "deduplicate": deduplicate}
+    Attempt(tmp_path, ["a", "a", "a"], **fields).answer([0, 1, 2])
+    assert Attempt(tmp_path, ["b", "a", "a", "a", "a"], token="cleared", **fields).asked == [0, 4]
+
+
 def test_a_temperature_that_is_no_number_does_not_end_the_job(tmp_path: Path) -> None:
     rows = [{"text": "a", "sampling": {"temperature": "hot"}}, {"text": "b", "sampling": {}}]
     assert Attempt(tmp_path, rows, sampling_column="sampling", sampling=GREEDY).asked == [0, 1]
