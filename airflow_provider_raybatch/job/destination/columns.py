@@ -84,6 +84,10 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return one
     if pa.uint64() in (one, other) and (pa.types.is_signed_integer(one) or pa.types.is_signed_integer(other)):
         return pa.decimal128(20, 0)
+    if pa.types.is_decimal(one) != pa.types.is_decimal(other) and (
+        pa.types.is_floating(one) or pa.types.is_floating(other)
+    ):
+        return pa.string()  # a double rounds most decimals
     try:
         merged = pa.unify_schemas(
             [pa.schema([("x", one)]), pa.schema([("x", other)])], promote_options="permissive"

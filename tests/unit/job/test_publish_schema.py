@@ -96,6 +96,7 @@ class TestSchema:
             (pa.array([0], pa.timestamp("us")), pa.array([0], pa.date32()), "string"),
             (pa.array([1.5], pa.float32()), pa.array([2**40 + 1], pa.int64()), "double"),
             (pa.array([[1]], pa.list_(pa.int64())), pa.array([[1]], pa.large_list(pa.int64())), "large_list"),
+            (pa.array([0.5]), pa.array([Decimal("12345678901234567.25")], pa.decimal128(20, 2)), "string"),
             (pa.array([2**62]), pa.array([Decimal("1.25")], pa.decimal128(5, 2)), "decimal128(22, 2)"),
             (pa.array([[2**63]], pa.list_(pa.uint64())), pa.array([[1]]), "string"),
             (pa.array([[2**62]]), pa.array([[Decimal("1.25")]]), "string"),
