@@ -77,6 +77,9 @@ class Engine(Protocol):
         :raises EngineDeadError: for good.
         """
 
+    def tokens(self, raw: Any) -> tuple[int, int]:
+        """Prompt tokens and generated tokens of what `generate` gave."""
+
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """Turn token ids into text."""
 

@@ -136,6 +136,11 @@ class EchoEngine:
             self._log.add(prompt)
         return Response(completions, input_tokens=asked.words)
 
+    def tokens(self, raw: Any) -> tuple[int, int]:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        response: Response = raw
+        return response.input_tokens, response.output_tokens
+
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         return list(raw)

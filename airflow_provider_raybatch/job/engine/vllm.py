@@ -142,6 +142,11 @@ class VllmEngine:
             return RowFailure("engine", "vLLM ended the request without a result")
         return _Raw(final, bool(encoded.params.detokenize), bool(encoded.params.skip_special_tokens))
 
+    def tokens(self, raw: Any) -> tuple[int, int]:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        output = raw.output
+        return len(output.prompt_token_ids or ()), sum(len(one.token_ids) for one in output.outputs)
+
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         texts: dict[tuple[int, int], str] = {}

@@ -79,6 +79,11 @@ class Answers:
     async def _generate(self, encoded: Any) -> Any:
         raw = await self._engine.generate(encoded)
         self._report.rows += 1
+        if not isinstance(raw, RowFailure):
+            # Now, not when it is written, which may be a minute later.
+            asked, answered = self._engine.tokens(raw)
+            self._report.input_tokens += asked
+            self._report.output_tokens += answered
         return raw
 
     async def _decoded(
@@ -93,8 +98,6 @@ class Answers:
         for number, response in zip(good, responses, strict=True):
             place = places[number]
             results[place] = checked(response, self._spec, requests[place].sampling)
-            self._report.input_tokens += response.input_tokens
-            self._report.output_tokens += response.output_tokens
         return results
 
 

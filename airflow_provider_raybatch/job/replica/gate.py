@@ -1,30 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many at a time, or one alone: so that the death of an engine can be laid to the rows it had."""
+"""Who is in the engine together: so that its death can be laid to the rows that it had."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 
 
 class Gate:
-    """Lets any number of ordinary users in together, and a user who asks for it in alone.
+    """Lets in whoever belongs together, and nobody else meanwhile.
 
-    Who wants to be alone goes first: the others wait from then on.
+    Ordinary users, of whom there is no end, let the others go first, so that those need not wait for ever.
     """
 
     def __init__(self) -> None:
         self._changed = asyncio.Condition()
+        self._group: Hashable = None
         self._inside = 0
-        self._waiting_alone = 0
-        self._alone = False
+        self._waiting = 0
 
     @contextlib.asynccontextmanager
-    async def together(self) -> AsyncIterator[None]:
-        """Be inside with others."""
+    async def group(self, name: Hashable) -> AsyncIterator[None]:
+        """Be inside with those of the same name alone; ``None`` is the name of ordinary users."""
         async with self._changed:
-            await self._changed.wait_for(lambda: not self._alone and not self._waiting_alone)
+            self._waiting += name is not None
+            try:
+                await self._changed.wait_for(lambda: self._may_enter(name))
+            finally:
+                self._waiting -= name is not None
+                self._changed.notify_all()
+            self._group = name
             self._inside += 1
         try:
             yield
@@ -33,20 +39,7 @@ class Gate:
                 self._inside -= 1
                 self._changed.notify_all()
 
-    @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Be inside without anybody else."""
-        async with self._changed:
-            self._waiting_alone += 1
-            try:
-                await self._changed.wait_for(lambda: not self._alone and not self._inside)
-            finally:
-                self._waiting_alone -= 1
-                self._changed.notify_all()
-            self._alone = True
-        try:
-            yield
-        finally:
-            async with self._changed:
-                self._alone = False
-                self._changed.notify_all()
+    def _may_enter(self, name: Hashable) -> bool:
+        if name is None and self._waiting:
+            return False
+        return not self._inside or self._group == name

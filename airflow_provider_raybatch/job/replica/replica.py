@@ -139,23 +139,22 @@ class Replica:
             if culprit is not None:
                 self._report.rows += 1
                 written.append(await self._write(chunk, {culprit: _KILLER}, watch))
-                await self._board.found.remote(self._actor)
-                passed, suspicion = [culprit], Suspicion(repeated=True, deaths=2)
+                suspicion = Suspicion(repeated=True, deaths=2)
+                pending.remove(culprit)
             else:
-                tested = bool(suspicion.asked) or suspicion.deaths > 0
-                passed = next_group(pending, suspicion) if tested else pending
-                async with self._gate.alone() if tested else self._gate.together():
-                    await self._board.ask.remote(item.number, passed, tested)
+                group = next_group(pending, suspicion)
+                async with self._gate.group(group.name):
+                    await self._board.ask.remote(item.number, group.rows, group.tested)
                     self._asking += 1
                     try:
-                        written += await self._answer(chunk, passed, watch)
+                        written += await self._answer(chunk, group.rows, watch)
                     except EngineDeadError:
                         # Before anybody else is let in, who would seem to have died with it.
                         await self._die()
                     finally:
                         self._asking -= 1
-                suspicion = narrowed(suspicion, passed)
-            pending = [position for position in pending if position not in set(passed)]
+                suspicion = narrowed(suspicion, group.rows)
+                pending = [position for position in pending if position not in set(group.rows)]
         self._board.end.remote(item.number)
         return self._done(written, watch)
 

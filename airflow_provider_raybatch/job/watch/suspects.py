@@ -2,11 +2,12 @@
 """Which row kills the engine: found by halving what was in flight.
 
 An engine that dies takes all rows in flight with it, and does not say which of them it was. Ray starts the
-replica again and repeats its chunks; from here they learn that they are suspects, and go one at a time, and
-the one that dies again is cut in halves until a single row is left. So a row that kills the engine takes at
-most ceil(log2(rows in flight)) + 1 restarts: one for the first death, one to tell which chunk, and one for
-each halving of it. A death that was nobody's fault (a lost node, an operator's SIGKILL) costs no further one;
-the suspects pass.
+replica again and repeats its chunks; from here they learn that they are suspects, and which half of all
+suspects they belong to. The halves go one after the other, each with nobody else in the engine, and the one
+that dies is cut in halves again, until a single row is left. So a row that kills the engine takes at most
+ceil(log2(rows in flight)) + 1 restarts: one for the first death, and one for each halving. A death that was
+nobody's fault (a lost node, an operator's SIGKILL) costs no further one, and no more time than the two halves
+take: the suspects pass.
 
 Where everything dies, nothing is to be found: after two deaths in a row without a finished row, single rows
 are tried, and after `max_restarts` of them in vain the job fails: after two deaths, and two for each of the
@@ -15,7 +16,7 @@ are tried, and after `max_restarts` of them in vain the job fails: after two dea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 _DEATHS_BEFORE_SINGLE_ROWS = 2
@@ -27,14 +28,21 @@ class Record:
 
     :param process: of the replica that has it.
     :param asked: positions of the rows that are in the engine now.
+    :param first: of them, once that process is gone, those in the first half of all that it had.
     :param alone: whether no others are.
     :param tested: whether they are there because they are suspects.
     """
 
     process: str
     asked: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
     alone: bool = False
     tested: bool = False
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether its process died of a row that had nobody beside it, for the second time."""
+        return self.alone and self.tested and len(self.asked) == 1
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,8 @@ class Suspicion:
     :param repeated: whether a process that is gone had begun it, or even ended it, so that rows of it may be
         written already.
     :param asked: positions that were in the engine when that process died.
+    :param first: of them, those in the first half of all that were.
+    :param process: the process that died with them.
     :param alone: whether nothing else was.
     :param tested: whether they had been suspects already.
     :param deaths: deaths of this replica since it last finished a row.
@@ -51,9 +61,28 @@ class Suspicion:
 
     repeated: bool = False
     asked: tuple[int, ...] = ()
+    first: tuple[int, ...] = ()
+    process: str = ""
     alone: bool = False
     tested: bool = False
     deaths: int = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of a chunk that are tried next.
+
+    :param rows: their positions.
+    :param name: who else may be in the engine: those of the same name; ``None`` where nobody is suspected.
+    """
+
+    rows: tuple[int, ...]
+    name: Hashable = None
+
+    @property
+    def tested(self) -> bool:
+        """Whether they are suspects."""
+        return self.name is not None
 
 
 class Suspects:
@@ -63,6 +92,7 @@ class Suspects:
         self._records: dict[int, Record] = {}
         self._deaths: dict[str, int] = {}
         self._found: dict[str, int] = {}
+        self._processes: dict[str, set[str]] = {}
         self._known_dead: set[str] = set()
         self._proven: dict[int, Suspicion] = {}
         self._ended: set[int] = set()
@@ -75,8 +105,10 @@ class Suspects:
             finished row.
         """
         self._deaths[replica] = self._deaths.get(replica, -1) + 1
+        for process in self._processes.get(replica, ()):
+            self._bury(process)
         found = self._found.get(replica, 0)
-        # A death counts until somebody is found who is to blame for it: other rows may be tried before.
+        # A death counts until it is known who is to blame for it.
         return max(self._deaths[replica] - found - 1, found)
 
     def begin(self, item: int, replica: str, process: str) -> Suspicion:
@@ -85,14 +117,17 @@ class Suspects:
         least = _DEATHS_BEFORE_SINGLE_ROWS if self._found.get(replica) else 0
         deaths = max(least, self._deaths.get(replica, 0))
         known = self._records.get(item)
-        if known is not None and known.process not in self._known_dead:
+        if known is not None:
             self._bury(known.process)
+        self._processes.setdefault(replica, set()).add(process)
         self._records[item] = Record(process)
         if known is None:
             # One that has ended comes again where its process died before Ray had its answer.
             return Suspicion(item in self._ended, deaths=deaths)
-        suspicion = Suspicion(True, known.asked, known.alone, known.tested, deaths)
-        if known.alone and known.tested and len(known.asked) == 1:
+        suspicion = Suspicion(
+            True, known.asked, known.first, known.process, known.alone, known.tested, deaths
+        )
+        if known.is_proven:
             # Kept until it is written down, should this process end before.
             self._proven[item] = suspicion
         return self._proven.get(item, suspicion)
@@ -107,10 +142,6 @@ class Suspects:
         """Rows were finished: the engine works."""
         self._deaths[replica] = self._found[replica] = 0
 
-    def found(self, replica: str) -> None:
-        """A row that kills the engine was found."""
-        self._found[replica] = self._found.get(replica, 0) + 1
-
     def end(self, item: int) -> None:
         """A chunk is written."""
         self._ended.add(item)
@@ -118,26 +149,37 @@ class Suspects:
         self._proven.pop(item, None)
 
     def _bury(self, process: str) -> None:
+        if process in self._known_dead:
+            return
         self._known_dead.add(process)
-        asking = [record for record in self._records.values() if record.process == process and record.asked]
-        for record in asking:
+        asking = sorted(
+            (item, record)
+            for item, record in self._records.items()
+            if record.process == process and record.asked
+        )
+        left = (sum(len(record.asked) for _, record in asking) + 1) // 2
+        for _, record in asking:
             record.alone = len(asking) == 1
+            record.first = record.asked[: max(0, left)]
+            left -= len(record.asked)
+            if record.is_proven:
+                replica = next(name for name, own in self._processes.items() if process in own)
+                self._found[replica] = self._found.get(replica, 0) + 1
 
 
-def next_group(pending: Sequence[int], suspicion: Suspicion) -> list[int]:
-    """The rows to try next, alone, out of those of a chunk that are not finished.
+def next_group(pending: Sequence[int], suspicion: Suspicion) -> Group:
+    """The rows to try next, out of those of a chunk that are not finished.
 
     :param pending: positions, at least one, in order.
     """
     suspected = [position for position in pending if position in set(suspicion.asked)]
     others = [position for position in pending if position not in set(suspicion.asked)]
     if suspicion.deaths >= _DEATHS_BEFORE_SINGLE_ROWS:
-        return [(others or suspected)[-1]]
+        return Group(((others or suspected)[-1],), object())
     if not suspected:
-        return list(pending)
-    if suspicion.alone and len(suspected) > 1:
-        return suspected[: (len(suspected) + 1) // 2]
-    return suspected
+        return Group(tuple(pending))
+    first = tuple(position for position in suspected if position in set(suspicion.first))
+    return Group(first or tuple(suspected), (suspicion.process, bool(first)))
 
 
 def narrowed(suspicion: Suspicion, passed: Sequence[int]) -> Suspicion:

@@ -81,6 +81,17 @@ async def test_a_slow_row_holds_back_the_others_for_flush_interval_only() -> Non
     assert bench.report.rows == 3
 
 
+async def test_tokens_count_when_they_are_there_and_not_when_they_are_written() -> None:
+    bench = Bench()
+    coming = asyncio.ensure_future(anext(bench.batches("two words", "wait")))
+    while bench.report.rows == 0:
+        await asyncio.sleep(0)
+    assert (bench.report.input_tokens, bench.report.output_tokens) == (2, 2)
+    bench.engine.events["wait"].set()
+    await coming
+    assert (bench.report.input_tokens, bench.report.output_tokens) == (3, 3)
+
+
 async def test_a_row_that_lands_while_others_are_written_is_given_out_too() -> None:
     bench = Bench(limits={"flush_interval": 0.05})
     came = []

@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,14 +35,27 @@ class Fragile(EchoEngine):
     """Dies of rows that say so, and at the instants (requests so far) at which somebody kills it."""
 
     kills_at: ClassVar[set[int]] = set()
+    seconds: ClassVar[float] = 0.0
     asked = 0
+    inside = most_after_death = 0
+    """Requests at the same time: now, and at most since the engine died."""
 
     async def generate(self, encoded: Any) -> Any:
-        number = type(self).asked = type(self).asked + 1
+        here = type(self)
+        number = here.asked = here.asked + 1
+        here.inside += 1
+        if number > max(here.kills_at, default=number):
+            here.most_after_death = max(here.most_after_death, here.inside)
+        try:
+            return await self._answered(number, encoded)
+        finally:
+            here.inside -= 1
+
+    async def _answered(self, number: int, encoded: Any) -> Any:
         await asyncio.sleep(0)
         if "kill" in encoded.prompt or number in self.kills_at:
             raise EngineDeadError("vLLM's engine process died.")
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.seconds)
         return await super().generate(encoded)
 
 
@@ -103,7 +117,8 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    Fragile.kills_at, Fragile.asked = set(), 0
+    Fragile.kills_at, Fragile.asked, Fragile.seconds = set(), 0, 0.0
+    Fragile.inside = Fragile.most_after_death = 0
     return World(Place(tmp_path, monkeypatch, CHUNK), monkeypatch, in_flight=4)
 
 
@@ -146,6 +161,14 @@ def test_an_engine_that_somebody_kills_costs_no_row(world: World, seed: int) -> 
     assert world.rows() == dict.fromkeys(range(4 * ROWS), True)
 
 
+def test_suspects_are_tried_in_two_halves_and_not_one_by_one(world: World) -> None:
+    Fragile.kills_at, Fragile.seconds = {ROWS}, 0.2  # when all have begun, and none has ended
+    write(world, set())
+    world.run()
+    assert world.deaths == 1
+    assert Fragile.most_after_death == ROWS // 2
+
+
 def test_a_row_that_was_alone_when_somebody_killed_the_engine_is_not_to_blame(world: World) -> None:
     Fragile.kills_at = {1}
     write(world, set(), rows=1)
@@ -172,46 +195,68 @@ def test_giving_up_takes_two_deaths_and_two_for_each_restart_at_most(max_restart
             item = chance.choice(list(pending))
             suspicion = suspects.begin(item, "r", f"p{deaths}")
             if (culprit := poison(suspicion, pending[item])) is not None:
-                suspects.found("r")
                 pending[item].remove(culprit)
                 suspicion = Suspicion(repeated=True, deaths=2)
-            tested = bool(suspicion.asked) or suspicion.deaths > 0
-            asked = next_group(pending[item], suspicion) if tested else pending[item]
-            suspects.ask(item, asked, tested)
+            group = next_group(pending[item], suspicion)
+            suspects.ask(item, group.rows, group.tested)
             deaths += 1
         most = max(most, deaths)
     assert most <= 2 * max_restarts + 2
 
 
 def test_who_waited_for_his_turn_when_another_died_alone_is_cleared() -> None:
-    suspects = Suspects()
+    suspects, all_four = Suspects(), (0, 1, 2, 3)
     suspects.start("r")
     for item in (1, 2):
         suspects.begin(item, "r", "p1")
-        suspects.ask(item, [0, 1, 2, 3], tested=False)
+        suspects.ask(item, all_four, tested=False)
     suspects.start("r")
-    assert suspects.begin(1, "r", "p2") == Suspicion(True, (0, 1, 2, 3), False, False, 1)
-    assert suspects.begin(2, "r", "p2") == Suspicion(True, (0, 1, 2, 3), False, False, 1)
-    suspects.ask(1, [0, 1, 2, 3], tested=True)
+    assert suspects.begin(2, "r", "p2") == Suspicion(True, all_four, (), "p1", deaths=1)
+    assert suspects.begin(1, "r", "p2") == Suspicion(True, all_four, all_four, "p1", deaths=1)
+    suspects.ask(1, all_four, tested=True)
     suspects.start("r")
     assert suspects.begin(2, "r", "p3").asked == ()
-    assert suspects.begin(1, "r", "p3") == Suspicion(True, (0, 1, 2, 3), True, True, 2)
+    assert suspects.begin(1, "r", "p3") == Suspicion(True, all_four, (0, 1), "p2", True, True, 2)
+
+
+def test_the_halves_are_of_all_rows_that_were_in_flight() -> None:
+    suspects = Suspects()
+    suspects.start("r")
+    asked = {5: (0, 1, 2), 3: (4, 6), 4: (1,), 6: (0,)}
+    for item, rows in asked.items():
+        suspects.begin(item, "r", "p1")
+        suspects.ask(item, rows, tested=False)
+    suspects.start("r")
+    found = {item: suspects.begin(item, "r", "p2") for item in sorted(asked)}
+    assert [found[item].first for item in sorted(asked)] == [(4, 6), (1,), (0,), ()]
+    firsts = [next_group(range(8), found[item]) for item in (3, 4, 5)]
+    assert len({group.name for group in firsts}) == 1
+    assert next_group(range(8), found[6]).name != firsts[0].name
+    rest = next_group(range(8), narrowed(found[5], [0]))
+    assert (rest.rows, rest.name) == ((1, 2), next_group(range(8), found[6]).name)
 
 
 def test_after_two_deaths_in_a_row_a_single_row_is_tried() -> None:
-    assert next_group(range(8), Suspicion(True, (0, 1, 2, 3), True, True, 1)) == [0, 1]
-    assert next_group(range(8), Suspicion(True, (0, 1, 2, 3), True, True, 2)) == [7]
-    assert next_group(range(4), Suspicion(True, (0, 1, 2, 3), True, True, 2)) == [3]
+    known = Suspicion(True, (0, 1, 2, 3), (0, 1), "p", True, True, 1)
+    assert next_group(range(8), known).rows == (0, 1)
+    tired = replace(known, deaths=2)
+    assert next_group(range(8), tired).rows == (7,)
+    assert next_group(range(4), tired).rows == (3,)
+    assert next_group(range(8), tired).name != next_group(range(8), tired).name
+
+
+def suspicion(asked: tuple[int, ...], tested: bool = True) -> Suspicion:
+    return Suspicion(True, asked, asked[: (len(asked) + 1) // 2], "p", True, tested, 1)
 
 
 def test_what_was_written_before_the_death_is_no_suspect() -> None:
-    assert poison(Suspicion(True, (3, 4), True, True, 1), [4, 5]) == 4
-    assert poison(Suspicion(True, (3, 4), True, True, 1), [3, 4]) is None
-    assert poison(Suspicion(True, (4,), True, False, 1), [4]) is None
+    assert poison(suspicion((3, 4)), [4, 5]) == 4
+    assert poison(suspicion((3, 4)), [3, 4]) is None
+    assert poison(suspicion((4,), tested=False), [4]) is None
 
 
 def test_a_row_that_only_others_point_at_is_not_to_blame() -> None:
     """Half of what died alone has passed; but somebody may have killed the engine meanwhile."""
-    left = narrowed(Suspicion(repeated=True, asked=(1, 2), alone=True, tested=True), [1])
+    left = narrowed(suspicion((1, 2)), [1])
     assert poison(left, [2]) is None
-    assert next_group([2], left) == [2]
+    assert next_group([2], left).rows == (2,)

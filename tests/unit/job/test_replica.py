@@ -37,7 +37,7 @@ class Handle:
     def __init__(self, board: Board) -> None:
         for name in ("report", "start", "finished", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
-        for name in ("begin", "ask", "found"):
+        for name in ("begin", "ask"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
 
     @staticmethod
