@@ -84,8 +84,7 @@ async def test_a_slow_row_holds_back_the_others_for_flush_interval_only() -> Non
 async def test_tokens_count_when_they_are_there_and_not_when_they_are_written() -> None:
     bench = Bench()
     coming = asyncio.ensure_future(anext(bench.batches("two words", "wait")))
-    while bench.report.rows == 0:
-        await asyncio.sleep(0)
+    await a_while()
     assert (bench.report.input_tokens, bench.report.output_tokens) == (2, 2)
     bench.engine.events["wait"].set()
     await coming
