@@ -148,6 +148,8 @@ class Replica:
                     self._asking += 1
                     try:
                         written += await self._answer(chunk, group.rows, watch)
+                        # Before the next group's rows are told of, whom the engine may not survive.
+                        self._board.passed.remote(item.number)
                     except EngineDeadError:
                         # Before anybody else is let in, who would seem to have died with it.
                         await self._die()

@@ -138,6 +138,10 @@ class Suspects:
         record = self._records[item]
         record.asked, record.alone, record.tested = tuple(positions), tested, tested
 
+    def passed(self, item: int) -> None:
+        """The rows that went in have come out; the chunk may wait for the turn of its others."""
+        self._records[item].asked = ()
+
     def finished(self, replica: str) -> None:
         """Rows were finished: the engine works."""
         self._deaths[replica] = self._found[replica] = 0

@@ -219,6 +219,19 @@ def test_who_waited_for_his_turn_when_another_died_alone_is_cleared() -> None:
     assert suspects.begin(1, "r", "p3") == Suspicion(True, all_four, (0, 1), "p2", True, True, 2)
 
 
+def test_who_has_passed_and_waits_for_his_next_turn_is_cleared() -> None:
+    suspects = Suspects()
+    suspects.start("r")
+    for item in (1, 2):
+        suspects.begin(item, "r", "p1")
+    suspects.ask(1, (7,), tested=True)
+    suspects.passed(1)
+    suspects.ask(2, (0, 1), tested=True)
+    suspects.start("r")
+    assert suspects.begin(1, "r", "p2").asked == ()
+    assert suspects.begin(2, "r", "p2").alone
+
+
 def test_the_halves_are_of_all_rows_that_were_in_flight() -> None:
     suspects = Suspects()
     suspects.start("r")

@@ -35,7 +35,7 @@ class Handle:
     """In place of the board's actor handle: calls arrive at once, and what a coroutine waits for is there."""
 
     def __init__(self, board: Board) -> None:
-        for name in ("report", "start", "finished", "end"):
+        for name in ("report", "start", "finished", "passed", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
         for name in ("begin", "ask"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
