@@ -23,7 +23,7 @@ class AirflowApi:
     """
 
     def __init__(self, url: str, username: str, password: str, evidence: Callable[[], str]) -> None:
-        self._http = httpx.Client(base_url=url, timeout=60)
+        self._http = httpx.Client(base_url=url, timeout=120)
         answer = self._http.post("/auth/token", json={"username": username, "password": password})
         answer.raise_for_status()
         self._http.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"

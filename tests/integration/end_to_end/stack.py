@@ -198,7 +198,7 @@ class AirflowStack:
             "API__BASE_URL": self.url,
             "API__PORT": str(self.port),
             "API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60",
+            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=30",
             "LOGGING__WORKER_LOG_SERVER_PORT": str(log_ports[0]),
             "LOGGING__TRIGGER_LOG_SERVER_PORT": str(log_ports[1]),
             "LOGGING__COLORED_CONSOLE_LOG": "False",
