@@ -51,26 +51,31 @@ def wait_for(
     :raises PreflightError: it never can, or did not in time.
     """
     began, told = time.monotonic(), False
-    while True:
-        cluster = view()
-        autoscales = cluster.ceiling is not None
-        seconds = fit.longest_wait(cluster_wait, autoscales, held_before)
-        verdict = fit.judge(plan, cluster, autoscales or seconds > 0)
-        if verdict.verdict == "fits":
-            return cluster
-        if verdict.verdict == "never":
-            raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
-        if not told:
-            say(Phase(phase="waiting", message=verdict.sentence))
-            _request(plan)
-            told = True
-        if time.monotonic() - began > seconds:
-            raise PreflightError(
-                f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask for "
-                "fewer replicas or smaller ones, or add nodes.",
-                FailureClass.STALLED,
-            )
-        time.sleep(_POLL)
+    try:
+        while True:
+            cluster = view()
+            autoscales = cluster.ceiling is not None
+            seconds = fit.longest_wait(cluster_wait, autoscales, held_before)
+            verdict = fit.judge(plan, cluster, autoscales or seconds > 0)
+            if verdict.verdict == "fits":
+                return cluster
+            if verdict.verdict == "never":
+                raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
+            if not told:
+                say(Phase(phase="waiting", message=verdict.sentence))
+                told = True
+                _request(_bundles(plan))
+            if time.monotonic() - began > seconds:
+                raise PreflightError(
+                    f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask for "
+                    "fewer replicas or smaller ones, or add nodes.",
+                    FailureClass.STALLED,
+                )
+            time.sleep(_POLL)
+    finally:
+        if told:
+            # It outlives the job otherwise, and the nodes with it. The replicas themselves hold theirs.
+            _request([])
 
 
 def _ceiling() -> dict[str, float] | None:
@@ -85,11 +90,16 @@ def _ceiling() -> dict[str, float] | None:
     return {str(name): float(amount) for name, amount in found.items()} if found else None
 
 
-def _request(plan: Plan) -> None:
-    """Ask the autoscaler now, rather than when the first replica is pending."""
+def _request(bundles: list[dict[str, float]]) -> None:
+    """Ask the autoscaler now, rather than when the first replica is pending; until the next call."""
     from ray.autoscaler.sdk import request_resources
 
-    bundle: dict[str, float] = {"CPU": plan.cpus}
-    if plan.gpus:
-        bundle["GPU"] = plan.gpus
-    request_resources(bundles=[bundle] * plan.replicas)
+    request_resources(bundles=bundles)
+
+
+def _bundles(plan: Plan) -> list[dict[str, float]]:
+    """What lies on one node each: a replica, or each of its GPUs where it may span several."""
+    if not plan.spans_nodes:
+        bundle = {"CPU": plan.cpus, "GPU": plan.gpus} if plan.gpus else {"CPU": plan.cpus}
+        return [bundle] * plan.replicas
+    return [{"CPU": plan.cpus, "GPU": 1.0}, *[{"GPU": 1.0}] * (plan.gpus - 1)] * plan.replicas

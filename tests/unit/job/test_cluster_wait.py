@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for an autoscaler: asked for what its nodes can hold, and for no longer than one waits."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import ray
+import ray.autoscaler.sdk
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.plan import Plan
+
+NODE = {"CPU": 32.0, "GPU": 8.0, "accelerator_type:H200": 1.0}
+
+
+class Autoscaler:
+    """Adds a node for each GPU node's worth of what is asked for, if each bundle fits on a node."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.asked: list[dict[str, float]] = []
+        self.nodes: list[dict[str, Any]] = []
+
+    def request(self, bundles: list[dict[str, float]]) -> None:
+        """In place of Ray's: each call overrides the one before."""
+        self.asked = bundles
+
+    def sleep(self, seconds: float) -> None:
+        """Time in which nodes join."""
+        fit = [one for one in self.asked if all(NODE.get(name, 0) >= much for name, much in one.items())]
+        if len(self.nodes) < min(self.most, sum(one["GPU"] for one in fit) / NODE["GPU"]):
+            self.nodes.append({"Alive": True, "Resources": NODE})
+
+
+@pytest.fixture
+def autoscaler(monkeypatch: pytest.MonkeyPatch) -> Autoscaler:
+    made = Autoscaler(most=4)
+    monkeypatch.setattr(ray, "nodes", lambda: made.nodes)
+    monkeypatch.setattr(cluster_view, "_ceiling", lambda: {"CPU": 128.0, "GPU": 32.0})
+    monkeypatch.setattr(ray.autoscaler.sdk, "request_resources", made.request)
+    monkeypatch.setattr(time, "sleep", made.sleep)
+    return made
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(2, 1.0, 8, "H200", 8, 2, {}),
+        Plan(1, 1.0, 16, None, 8, 2, {}, spans_nodes=True),
+    ],
+    ids=["a node each", "over nodes"],
+)
+def test_nodes_are_asked_for_that_can_hold_the_replicas(autoscaler: Autoscaler, plan: Plan) -> None:
+    cluster = cluster_view.wait_for(plan, 1.0, False, lambda phase: None)
+    assert len(cluster.nodes) == 2
+
+
+def test_what_was_asked_for_is_not_asked_for_when_the_job_has_it(autoscaler: Autoscaler) -> None:
+    cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 1.0, False, lambda phase: None)
+    assert autoscaler.asked == []
+
+
+def test_what_was_asked_for_is_not_asked_for_when_the_job_gives_up(autoscaler: Autoscaler) -> None:
+    autoscaler.most = 0
+    with pytest.raises(PreflightError, match="cluster_wait: 0.05 s are over"):
+        cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 0.05, False, lambda phase: None)
+    assert autoscaler.asked == []
