@@ -150,7 +150,8 @@ def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int, reasons: dict[s
         per_node = max((node.get("GPU", 0.0) // gpus for node in cluster.nodes), default=1.0) or 1.0
         if 0 < smallest < per_node:
             reasons["cpus_per_replica"] = f"a GPU node has only {smallest:g} CPUs for {per_node:g} replicas"
-            return smallest / per_node
+            # Ray counts CPUs by ten-thousandths; rounded up, the last replica would find no room.
+            return math.floor(smallest / per_node * 10_000 + 1e-6) / 10_000
     reasons["cpus_per_replica"] = "a replica's own process; tokenising takes what is idle besides"
     return 1.0
 
@@ -179,7 +180,8 @@ def _replicas(
 def _per_node(node: dict[str, float], cpus: float, gpus: int, accelerator_type: str | None) -> float:
     if accelerator_type is not None and f"accelerator_type:{accelerator_type}" not in node:
         return 0
-    return min(node.get("GPU", 0.0) // gpus, node.get("CPU", 0.0) // cpus)
+    # Of doubles, 5 holds five times 5/6, and 1 holds nine times 0.1.
+    return min(node.get("GPU", 0.0) // gpus, (node.get("CPU", 0.0) + 1e-9) // cpus)
 
 
 def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int, reasons: dict[str, str]) -> int:

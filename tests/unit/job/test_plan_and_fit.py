@@ -58,6 +58,17 @@ class TestPlan:
         assert (made.replicas, made.gpus, made.cpus) == (replicas, gpus, cpus)
         assert fit.judge(made, cluster, autoscaling=True).verdict in ("fits", "wait", "never")
 
+    @pytest.mark.parametrize(("cpus", "gpus"), [(5, 6), (4, 10), (2, 3), (5, 7)])
+    def test_a_node_with_fewer_cpus_than_gpus_is_used_whole(self, cpus: int, gpus: int) -> None:
+        cluster = Cluster((HEAD, {"CPU": float(cpus), "GPU": float(gpus)}))
+        made = plan(cluster)
+        assert made.replicas == gpus
+        assert round(made.cpus * 10_000) * gpus <= cpus * 10_000
+        assert fit.judge(made, cluster, autoscaling=False).verdict == "fits"
+
+    def test_cpus_that_are_set_are_counted_as_people_count(self) -> None:
+        assert plan(Cluster(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
+
     def test_few_rows_need_few_replicas(self) -> None:
         assert plan(Cluster((DGX,)), rows=10).replicas == 2
         assert plan(Cluster((DGX,)), rows=0).replicas == 1
