@@ -67,8 +67,8 @@ def wait_for(
                 _request(_bundles(plan))
             if time.monotonic() - began > seconds:
                 raise PreflightError(
-                    f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask for "
-                    "fewer replicas or smaller ones, or add nodes.",
+                    f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask "
+                    "for fewer replicas or smaller ones, or add nodes.",
                     FailureClass.STALLED,
                 )
             time.sleep(_POLL)

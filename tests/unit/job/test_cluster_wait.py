@@ -66,6 +66,6 @@ def test_what_was_asked_for_is_not_asked_for_when_the_job_has_it(autoscaler: Aut
 
 def test_what_was_asked_for_is_not_asked_for_when_the_job_gives_up(autoscaler: Autoscaler) -> None:
     autoscaler.most = 0
-    with pytest.raises(PreflightError, match="cluster_wait: 0.05 s are over"):
+    with pytest.raises(PreflightError, match="cluster_wait:"):
         cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 0.05, False, lambda phase: None)
     assert autoscaler.asked == []
