@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -68,7 +69,8 @@ class Replica:
         self._job = job
         self._board = board
         self._actor = _actor()
-        self._process = f"{self._actor}-{os.getpid()}"
+        # In another container, process numbers begin anew.
+        self._process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
         self._report = ReplicaReport(replica=self._process, node=_node())
         self._gpu: GpuMeter | None = None
         self._draining = threading.Event()
@@ -144,6 +146,8 @@ class Replica:
             else:
                 group = next_group(pending, suspicion)
                 async with self._gate.group(group.name):
+                    if self._draining.is_set():
+                        break
                     await self._board.ask.remote(item.number, group.rows, group.tested)
                     self._asking += 1
                     try:

@@ -161,6 +161,30 @@ def test_an_engine_that_somebody_kills_costs_no_row(world: World, seed: int) -> 
     assert world.rows() == dict.fromkeys(range(4 * ROWS), True)
 
 
+def test_processes_of_the_same_number_are_told_apart(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a node is lost, Ray starts the replica in another container, where numbers begin anew."""
+    monkeypatch.setattr(replica_module.os, "getpid", lambda: 7)
+    Fragile.seconds = 0.2  # of the second half, nothing is finished when it dies
+    write(world, {20}, rows=CHUNK + 1)
+    world.run()
+    assert world.rows() == {number: number != 20 for number in range(CHUNK + 1)}
+
+
+def test_who_waited_at_the_gate_asks_nothing_when_the_replica_shall_end(world: World) -> None:
+    write(world, set())
+    replica, items = world.place.replica()
+
+    async def wait_and_drain() -> None:
+        async with replica._gate.group("suspects"):
+            waiting = asyncio.ensure_future(replica._do(items[0]))
+            await asyncio.sleep(0.5)  # it opens its chunk, and waits
+            replica._draining.set()
+        assert (await waiting).parts == []
+
+    asyncio.run(wait_and_drain())
+    assert Fragile.asked == 0
+
+
 def test_suspects_are_tried_in_two_halves_and_not_one_by_one(world: World) -> None:
     Fragile.kills_at, Fragile.seconds = {ROWS}, 0.2  # when all have begun, and none has ended
     write(world, set())
