@@ -37,7 +37,8 @@ def report(ran: Ran, plan: Plan, began: float, preflight_seconds: float) -> Repo
     first = min((one.first_request for one in ran.reports if one.first_request), default=0.0)
     generation = max(0.0, ran.last_row - first) if first else 0.0
     rows, tokens = sum(one.rows for one in ran.reports), sum(one.output_tokens for one in ran.reports)
-    ready = next((one for one in ran.reports if one.state == "ready"), ReplicaReport(replica="", node=""))
+    # The engine's, from whichever process had one.
+    ready = next((one for one in ran.reports if one.startup_seconds), ReplicaReport(replica="", node=""))
     return Report(
         timing=Timing(
             preflight_seconds=round(preflight_seconds, 2),

@@ -20,7 +20,8 @@ _PATIENCE = 30.0
 class ReplicaReport:
     """What a replica says of itself, cumulative since its process started.
 
-    :param state: ``starting``, ``ready`` or, when told to end, ``drained``.
+    :param state: ``starting``, ``ready`` or, when told to end, ``drained``; ``ended`` where another process
+        has taken its place.
     :param first_request: epoch seconds of its first request, 0 before it.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
     :param rows: that the engine has answered, or that never get there; another process may repeat them.
@@ -68,7 +69,10 @@ class Board(Suspects):
 
     def snapshot(self) -> list[dict[str, Any]]:
         """All reports, replicas that died included: their rows were done."""
-        return list(self._reports.values())
+        return [
+            {**report, "state": "ended"} if self.is_gone(process) else report
+            for process, report in self._reports.items()
+        ]
 
 
 class Reporter:

@@ -74,15 +74,12 @@ class Group:
 
     :param rows: their positions.
     :param name: who else may be in the engine: those of the same name; ``None`` where nobody is suspected.
+    :param tested: whether they are suspects.
     """
 
     rows: tuple[int, ...]
     name: Hashable = None
-
-    @property
-    def tested(self) -> bool:
-        """Whether they are suspects."""
-        return self.name is not None
+    tested: bool = False
 
 
 class Suspects:
@@ -117,7 +114,7 @@ class Suspects:
         least = _DEATHS_BEFORE_SINGLE_ROWS if self._found.get(replica) else 0
         deaths = max(least, self._deaths.get(replica, 0))
         known = self._records.get(item)
-        if known is not None:
+        if known is not None and known.process != process:
             self._bury(known.process)
         self._processes.setdefault(replica, set()).add(process)
         self._records[item] = Record(process)
@@ -137,6 +134,10 @@ class Suspects:
         self._proven.pop(item, None)
         record = self._records[item]
         record.asked, record.alone, record.tested = tuple(positions), tested, tested
+
+    def is_gone(self, process: str) -> bool:
+        """Whether another process has taken its place."""
+        return process in self._known_dead
 
     def passed(self, item: int) -> None:
         """The rows that went in have come out; the chunk may wait for the turn of its others."""
@@ -179,11 +180,12 @@ def next_group(pending: Sequence[int], suspicion: Suspicion) -> Group:
     suspected = [position for position in pending if position in set(suspicion.asked)]
     others = [position for position in pending if position not in set(suspicion.asked)]
     if suspicion.deaths >= _DEATHS_BEFORE_SINGLE_ROWS:
-        return Group(((others or suspected)[-1],), object())
+        # As a suspect, be it any: where only rows that kill are left, the search would not end.
+        return Group(((others or suspected)[-1],), object(), tested=True)
     if not suspected:
         return Group(tuple(pending))
     first = tuple(position for position in suspected if position in set(suspicion.first))
-    return Group(first or tuple(suspected), (suspicion.process, bool(first)))
+    return Group(first or tuple(suspected), (suspicion.process, bool(first)), tested=True)
 
 
 def narrowed(suspicion: Suspicion, passed: Sequence[int]) -> Suspicion:

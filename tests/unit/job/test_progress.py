@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.job.watch.board import Board, ReplicaReport
 from airflow_provider_raybatch.job.watch.progress import Tracker
@@ -76,3 +78,12 @@ def test_the_board_keeps_the_last_word_of_each_replica() -> None:
 
 def test_a_progress_says_how_much_is_left() -> None:
     assert isinstance(Tracker(0, 0, 0.0).update([], 0, 0.0), Progress)
+
+
+def test_a_process_whose_place_another_has_taken_is_not_waited_for() -> None:
+    board = Board()
+    for process in ("r-1", "r-2"):
+        board.report(asdict(ReplicaReport(process, "n", state="ready")))
+    board.begin(0, "r", "r-1")
+    board.start("r")
+    assert {one["replica"]: one["state"] for one in board.snapshot()} == {"r-1": "ended", "r-2": "ready"}
