@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -114,10 +115,20 @@ def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure
             out.append(RowFailure("read", row.reason))
             continue
         try:
-            out.append(render(row))
+            out.append(_checked(render(row)))
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             out.append(RowFailure.of("template", error))
     return out
+
+
+def _checked(request: Request) -> Request:
+    """:raises RenderError: what a row or a user's function made has no key, or can't be written down."""
+    content = [request.messages, request.prompt, dict(request.sampling)]
+    try:
+        json.dumps(content, ensure_ascii=False, sort_keys=True, default=str).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RenderError(f"the request is no JSON ({error})") from None
+    return request
 
 
 def _prompt_renderer(spec: BatchInferenceSpec) -> Render:
@@ -159,7 +170,7 @@ def _function_renderer(prompt: FunctionPrompt) -> Render:
     function, system = load_function(prompt.function), _system(prompt.system_prompt)
 
     def render(row: Mapping[str, Any]) -> Request:
-        made = function(dict(row))
+        made = function(copy.deepcopy(dict(row)))  # what it changes must not be published as the input
         if isinstance(made, str):
             return Request(messages=[*system(row), {"role": "user", "content": made}])
         if isinstance(made, dict) and isinstance(made.get("prompt"), str):
@@ -215,11 +226,24 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
     for message in value:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise RenderError(f"{what} has a message without a role")
-        # Arrow gives every struct of a column all fields; an absent one comes as None.
-        messages.append({name: inner for name, inner in message.items() if inner is not None})
+        messages.append(_without_nulls(message))
         if "content" not in messages[-1] and "tool_calls" not in messages[-1]:
             raise RenderError(f"{what} has a message without content")
     return messages
+
+
+def _without_nulls(value: Any) -> Any:
+    """Arrow gives every struct of a column all fields; an absent one comes as None.
+
+    In the arguments of a tool call, a null may be meant.
+    """
+    if isinstance(value, dict):
+        return {
+            name: inner if name == "arguments" else _without_nulls(inner)
+            for name, inner in value.items()
+            if inner is not None
+        }
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _system(text: str | None) -> Callable[[Mapping[str, Any]], list[dict[str, Any]]]:

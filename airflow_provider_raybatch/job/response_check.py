@@ -32,7 +32,7 @@ def checked(
     for completion in response.completions:
         try:
             json.loads(completion.text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             cut = ", cut off by max_tokens" if completion.finish_reason == "length" else ""
             reason = f"the response is no JSON{cut} ({error}): {completion.text[:200]!r}"
             return _failed("parse", reason, response)

@@ -74,6 +74,7 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     :raises ValueError: vLLM refuses a value.
     :raises PreflightError: vLLM has no such parameter.
     """
+    import msgspec  # vLLM brings it
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
@@ -83,7 +84,10 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     try:
         if isinstance(structured, Mapping):
             given["structured_outputs"] = StructuredOutputsParams(**structured)
-        return SamplingParams(**given)
+        params = SamplingParams(**given)
+        # The engine's process takes no float for a whole number; there, one such request would end it.
+        msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams)
+        return params
     except Exception as error:  # which class it is differs between vLLM's versions
         raise ValueError(str(error)) from error
 

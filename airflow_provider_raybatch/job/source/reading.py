@@ -101,7 +101,11 @@ class Reader:
         if table.num_rows < chunk.rows:
             raise changed(file)
         needed = table if self._columns is None else table.select(list(self._columns))
-        return Rows(needed.to_pylist() if needed.num_columns else [{} for _ in range(chunk.rows)], table)
+        rows = _parquet_rows(needed) if needed.num_columns else [{} for _ in range(chunk.rows)]
+        if any(isinstance(row, BadRow) for row in rows):
+            readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
+            table = table.take(pa.array(readable, pa.int64()))
+        return Rows(rows, table)
 
     def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
         """A decoded row group.
@@ -131,13 +135,30 @@ class Reader:
         return self._headers[number]
 
 
+def _parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:
+    try:
+        return table.to_pylist()  # type: ignore[no-any-return]
+    except Exception:  # text that is no UTF-8, a date past Python's last, a time zone that nobody knows
+        return [_parquet_row(table, place) for place in range(table.num_rows)]
+
+
+def _parquet_row(table: pa.Table, place: int) -> dict[str, Any] | BadRow:
+    row = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            row[name] = column[place].as_py()
+        except Exception as error:  # see above
+            return BadRow(f"column {name!r} has a value that can't be read ({error})", "")
+    return row
+
+
 def _json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
     return [_json_row(line) for line in io.BytesIO(data) if not is_blank(line)]
 
 
 def _json_row(line: bytes) -> dict[str, Any] | BadRow:
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode("utf-8-sig"))  # bytes it would decode itself, surrogates included
         if b"\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as error:

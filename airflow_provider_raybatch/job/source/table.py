@@ -52,12 +52,17 @@ def as_text(value: Any) -> str | None:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The values' types in place of dictionaries, which differ from one row group to the next."""
-    fields = [
-        column.with_type(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-        for column in schema
-    ]
-    return pa.schema(fields)
+    """The values' types in place of dictionaries, which differ from one row group to the next, and of views.
+
+    Arrow's `take` knows no views.
+    """
+    return pa.schema([column.with_type(_plain(column.type)) for column in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
 
 
 def check_names(names: Sequence[str], uri: str) -> None:

@@ -88,6 +88,23 @@ def test_a_messages_column_is_a_list_or_its_json(as_json: bool) -> None:
     )
 
 
+def test_half_of_a_surrogate_pair_in_a_chat_is_a_failure_of_its_row() -> None:
+    chat = '[{"role": "user", "content": "\\ud800"}]'
+    assert failed({"chat": chat}, prompt=CHAT).startswith("template: the request is no JSON (")
+
+
+def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
+    text = {"type": "text", "text": "look", "image_url": None}
+    image = {"type": "image_url", "text": None, "image_url": {"url": "u", "detail": None}}
+    made = rendered({"chat": [{"role": "user", "content": [text, image]}]}, prompt=CHAT)
+    assert isinstance(made, Request)
+    assert made.messages is not None
+    assert made.messages[1]["content"] == [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "u"}},
+    ]
+
+
 def test_a_prompt_column_is_a_raw_prompt() -> None:
     assert rendered({"p": "raw"}, prompt={"kind": "prompt_column", "column": "p"}) == Request(prompt="raw")
 
@@ -230,6 +247,30 @@ class TestFunction:
         row = dict(self.ROW)
         assert isinstance(rendered(row, prompt=self.PROMPT), Request)
         assert row == self.ROW
+
+    def test_it_cannot_change_the_input(self, module: Any) -> None:
+        module(
+            "user_prompts", "def make(row):\n    row['chat'].append(row['chat'][0])\n    return row['chat']\n"
+        )
+        message = {"role": "user", "content": "a"}
+        row = {**self.ROW, "chat": [message]}
+        made = rendered(row, prompt=self.PROMPT)
+        assert isinstance(made, Request)
+        assert made.messages == [self.SYSTEM, message, message]
+        assert row["chat"] == [message]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "return '\\ud800'",
+            "return [{'role': 'user', 'content': 'a', 1: 2}]",
+            "s = {}\n    s['stop'] = s\n    return {'prompt': 'a', 'sampling': s}",
+            "return {'prompt': 'a', 'sampling': {'stop': ['\\ud800']}}",
+        ],
+    )
+    def test_a_request_that_is_no_json_is_a_failure_of_its_row(self, module: Any, body: str) -> None:
+        module("user_prompts", f"def make(row):\n    {body}\n")
+        assert failed(self.ROW, prompt=self.PROMPT).startswith("template: the request is no JSON (")
 
     @pytest.mark.parametrize(
         ("source", "sentence"),

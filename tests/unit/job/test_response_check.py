@@ -57,3 +57,10 @@ def test_every_completion_counts_and_a_cut_is_named() -> None:
 def test_good_json_stays_as_it_is() -> None:
     answer = response('{"a": 1}')
     assert checked(answer, spec(sampling=SCHEMA), {}) is answer
+
+
+def test_brackets_without_an_end_are_no_json() -> None:
+    # What a model that repeats itself makes of a grammar that allows any JSON.
+    failure = checked(response("[" * 100_000), spec(sampling=SCHEMA), {})
+    assert isinstance(failure, RowFailure)
+    assert failure.step == "parse"

@@ -163,3 +163,9 @@ class TestEncode:
     def test_only_what_looks_for_text_is_detokenised_by_vllm(self, engine: Any) -> None:
         made = engine.encode([Request(prompt="a"), Request(prompt="a", sampling={"stop": ["x"]})])
         assert [one.params.detokenize for one in made] == [False, True]
+
+
+@pytest.mark.parametrize("values", [{"max_tokens": 10.0}, {"seed": 2**70}, {"seed": "x"}])
+def test_a_value_that_would_end_the_engine_process_is_refused(vllm_args: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Expected|serialize"):
+        vllm_args.sampling_params(values)
