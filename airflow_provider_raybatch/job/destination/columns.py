@@ -162,10 +162,16 @@ def _extreme_columns(metadata: pq.FileMetaData) -> set[str]:
     for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
         for column in (group.column(number) for number in range(group.num_columns)):
             statistics = column.statistics
-            known = statistics is not None and statistics.has_min_max
-            if known and (_is_extreme(statistics.min) or _is_extreme(statistics.max)):
+            if statistics is not None and statistics.has_min_max and _has_extreme(statistics):
                 found.add(column.path_in_schema.partition(".")[2])
     return found
+
+
+def _has_extreme(statistics: pq.Statistics) -> bool:
+    try:
+        return _is_extreme(statistics.min) or _is_extreme(statistics.max)
+    except (ValueError, OverflowError):  # a time, or a text, that Python has no value for
+        return True
 
 
 def _is_extreme(value: object) -> bool:

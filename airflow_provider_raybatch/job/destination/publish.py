@@ -236,11 +236,37 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 def _jsonl(table: pa.Table) -> bytes:
-    return b"".join(_line(row) for row in table.to_pylist())
+    return b"".join(_line(row) for row in _rows(table))
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        return table.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        columns = [_values(column) for column in table.columns]
+        return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values as JSON has them, where Python has no such: text that is no UTF-8, a date past its last."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        raw = column.cast(pa.large_binary()).to_pylist()
+        return [None if value is None else value.decode("utf-8", "replace") for value in raw]
+    except (ValueError, OverflowError):
+        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+
+
+def _inputs(column: pa.ChunkedArray) -> list[Any]:
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        return _rows(pa.Table.from_struct_array(column))
 
 
 def _dead_letters(table: pa.Table) -> bytes:
-    inputs = table["input"].to_pylist() if "input" in table.schema.names else [None] * table.num_rows
+    inputs = _inputs(table["input"]) if "input" in table.schema.names else [None] * table.num_rows
     lines = []
     failures = table["failure"].to_pylist()
     ordinals, ids = table["ordinal"].to_pylist(), table["id"].to_pylist()

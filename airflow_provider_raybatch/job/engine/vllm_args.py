@@ -85,11 +85,16 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
         if isinstance(structured, Mapping):
             given["structured_outputs"] = StructuredOutputsParams(**structured)
         params = SamplingParams(**given)
-        # The engine's process takes no float for a whole number; there, one such request would end it.
-        msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams)
-        return params
     except Exception as error:  # which class it is differs between vLLM's versions
         raise ValueError(str(error)) from error
+    try:
+        # The engine's process takes no float for a whole number; there, one such request would end it.
+        msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+    except TypeError:
+        return params  # vLLM sends objects that msgspec alone does not know
+    return params
 
 
 def check_sampling_names(values: Mapping[str, Any]) -> None:

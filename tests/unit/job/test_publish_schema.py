@@ -117,6 +117,25 @@ class TestSchema:
         assert len(rows) == 2
         assert all(row["x"] is not None for row in rows)
 
+    @pytest.mark.parametrize(
+        ("column", "texts"),
+        [
+            (pa.array([b"a\xff", b"b"]).view(pa.string()), ["a\ufffd", "b"]),
+            (
+                pa.array([2**31 - 1, 0], pa.int32()).view(pa.date32()),
+                ["<value out of range: 2147483647>", "1970-01-01"],
+            ),
+        ],
+    )
+    def test_values_that_python_does_not_know_are_written_as_json(
+        self, disk: LocalFolder, column: pa.Array, texts: list[str]
+    ) -> None:
+        table = pa.table({"x": pa.concat_arrays([column, column[:1]])})
+        found = part(disk, table, [response("r"), response("r"), failure()])
+        manifest = publish(disk, [found], 3, destination={"uri": disk.uri, "format": "jsonl"})
+        assert [row["x"] for row in rows_of(disk, manifest)] == texts
+        assert [letter["row"] for letter in dead_letters(disk, manifest)] == [{"x": texts[0]}]
+
     def test_times_become_text_without_quotes(self, disk: LocalFolder) -> None:
         _, rows = self.publish_columns(
             disk, pa.table({"x": pa.array([0], pa.date32())}), pa.table({"x": pa.array(["later"])})
