@@ -143,7 +143,12 @@ def function(place: Place, body: str) -> dict[str, Any]:
 def assert_nothing_happened(place: Place) -> None:
     """No engine, no part, no dataset."""
     phases = [event.phase for event in place.said if isinstance(event, events.Phase)]
-    assert phases
-    assert set(phases) <= {"preflight", "waiting"}
+    # The second one is the look for answers, which some are refused before, and some after.
+    assert phases in (
+        ["preflight"],
+        ["preflight", "waiting"],
+        ["preflight", "preflight"],
+        ["preflight", "preflight", "waiting"],
+    )
     written = [path.relative_to(place.out).parts[:2] for path in place.out.rglob("*") if path.is_file()]
     assert all(parts == ("_raybatch", "journal") for parts in written)
