@@ -58,7 +58,8 @@ def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
     assert not ray.active
 
 
-def test_sigterm_during_the_submission_stops_the_job(ray: FakeRay, run: Run) -> None:
+def submitting_slowly(ray: FakeRay) -> tuple[threading.Event, threading.Event]:
+    """Set when the submission has arrived, and to be set before Ray makes the job of it."""
     arrived, go_on = threading.Event(), threading.Event()
 
     def slow(ray: FakeRay, body: dict[str, Any]) -> Script:
@@ -67,6 +68,11 @@ def test_sigterm_during_the_submission_stops_the_job(ray: FakeRay, run: Run) -> 
         return lasting(60)(ray, body)
 
     ray.script = slow
+    return arrived, go_on
+
+
+def test_sigterm_during_the_submission_stops_the_job(ray: FakeRay, run: Run) -> None:
+    arrived, go_on = submitting_slowly(ray)
     operator = batch()
     with killed_by_sigterm(operator, when=arrived.is_set):
         threading.Timer(1.0, go_on.set).start()
@@ -102,14 +108,7 @@ def test_the_kill_of_a_task_that_submitted_nothing_does_nothing() -> None:
 
 
 def test_an_execution_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> None:
-    arrived, go_on = threading.Event(), threading.Event()
-
-    def slow(ray: FakeRay, body: dict[str, Any]) -> Script:
-        arrived.set()
-        go_on.wait(10)
-        return lasting(60)(ray, body)
-
-    ray.script = slow
+    arrived, go_on = submitting_slowly(ray)
     operator = batch()
     old = signal.signal(signal.SIGTERM, _run_out_of_time)
     try:
