@@ -93,7 +93,7 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     except (msgspec.ValidationError, OverflowError) as error:
         raise ValueError(str(error)) from error
     except TypeError:
-        return params  # vLLM sends objects that msgspec alone does not know
+        pass  # vLLM sends objects that msgspec alone does not know
     return params
 
 
