@@ -87,11 +87,11 @@ _NOTHING = pa.table({
 def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: Say) -> None:
     """Store what the drivers of a ledger paid for. Those that are stored already cost one look each.
 
-    By drivers, not by submissions, since submission ids begin anew after a head restart.
+    By drivers, not by submissions, since submission ids begin anew after a head restart. A store that fails
+    now takes nothing from the dataset, so it is a warning.
 
     :param ledger: all parts of the task: what one attempt paid for and the next one carried over, since the
         input had changed, is in no part of this input as generated.
-    A store that fails now takes nothing from the dataset, so it is a warning.
     """
     by_driver = sorted(ledger, key=lambda part: part.driver)
     try:

@@ -95,7 +95,8 @@ def find_savings(
 ) -> Savings:
     """Look for answers to the rows that are not settled.
 
-    Keys are made only where they can save something, since that renders every row.
+    Keys are made only where they can save something, now or when the input changes, since that renders every
+    row.
 
     :param store: the response store, if the job has one.
     :param mapper: applies a function to groups of chunks, in their order.
