@@ -43,7 +43,11 @@ class Folder(Protocol):
         """Where the folder is, without a trailing slash."""
 
     def list(self, prefix: str = "") -> list[Entry]:
-        """All files below `prefix`, recursively, sorted by path; none if there is no such folder."""
+        """All files below `prefix`, recursively, sorted by path; none if there is no such folder.
+
+        Symbolic links to folders are followed, as ``find -L`` does; one that leads back to a folder above it
+        is left out.
+        """
 
     def head(self, path: str) -> Entry | None:
         """One file, ``None`` if there is none."""
@@ -111,7 +115,7 @@ class LocalFolder:
 
     def _entries(self, start: Path) -> Sequence[Entry]:
         found = []
-        for path in _files(start):
+        for path in _files(start, through_links=True):
             # A dangling link, or gone since the folder was read.
             with contextlib.suppress(FileNotFoundError):
                 if not path.name.startswith(_SCRATCH):
@@ -216,7 +220,8 @@ class LocalFolder:
         """See :class:`Folder`."""
         latest, found = time.time() - age, []
         try:
-            for path in _files(Path(self.root)):
+            # Not through links: what lies behind them is somebody else's, and these files get deleted.
+            for path in _files(Path(self.root), through_links=False):
                 with contextlib.suppress(FileNotFoundError):
                     if path.name.startswith(_SCRATCH) and path.stat().st_mtime < latest:
                         found.append(path.relative_to(self.root).as_posix())
@@ -225,15 +230,21 @@ class LocalFolder:
         return sorted(found)
 
 
-def _files(start: Path) -> Iterator[Path]:
+def _files(start: Path, through_links: bool) -> Iterator[Path]:
     """All files below a folder; none if it is missing, but an error if it can't be read."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 
-    for folder, _, names in os.walk(start, onerror=refuse):
+    above = {str(start): frozenset[str]()}
+    for folder, subfolders, names in os.walk(start, onerror=refuse, followlinks=through_links):
         yield from (Path(folder, name) for name in names)
+        if through_links:
+            trail = above.pop(folder) | {os.path.realpath(folder)}
+            below = {name: os.path.join(folder, name) for name in subfolders}
+            subfolders[:] = [name for name, path in below.items() if os.path.realpath(path) not in trail]
+            above.update((below[name], trail) for name in subfolders)
 
 
 def folder(uri: str, credentials: AwsCredentials | None = None) -> Folder:

@@ -155,6 +155,29 @@ class TestLocal:
         (tmp_path / "link").symlink_to(tmp_path / "gone")
         assert LocalFolder(str(tmp_path)).list() == []
 
+    def test_folders_behind_links_are_listed(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+        (tmp_path / "elsewhere" / "deep" / "x").write_bytes(b"")
+        (tmp_path / "here").mkdir()
+        for name in ("a", "b"):
+            (tmp_path / "here" / name).symlink_to(tmp_path / "elsewhere")
+        found = [entry.path for entry in LocalFolder(str(tmp_path / "here")).list()]
+        assert found == ["a/deep/x", "b/deep/x"]
+
+    def test_a_link_to_a_folder_above_it_is_left_out(self, tmp_path: Path) -> None:
+        (tmp_path / "one").mkdir()
+        (tmp_path / "one" / "x").write_bytes(b"")
+        (tmp_path / "one" / "up").symlink_to(tmp_path)
+        (tmp_path / "one" / "self").symlink_to(tmp_path / "one")
+        assert [entry.path for entry in LocalFolder(str(tmp_path)).list()] == ["one/x"]
+
+    def test_what_writers_left_behind_links_is_not_ours_to_delete(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / ".raybatch-123").write_bytes(b"half")
+        (tmp_path / "here").mkdir()
+        (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere")
+        assert LocalFolder(str(tmp_path / "here")).abandoned(-1) == []
+
     @pytest.mark.parametrize("write", ["write", "create"])
     def test_a_file_in_place_of_the_folder_is_named(self, tmp_path: Path, write: str) -> None:
         (tmp_path / "file").write_bytes(b"")
