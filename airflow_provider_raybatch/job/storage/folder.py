@@ -237,14 +237,14 @@ def _files(start: Path, through_links: bool) -> Iterator[Path]:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 
-    above = {str(start): frozenset[str]()}
+    trails = {start: frozenset([start.resolve()])}
     for folder, subfolders, names in os.walk(start, onerror=refuse, followlinks=through_links):
         yield from (Path(folder, name) for name in names)
         if through_links:
-            trail = above.pop(folder) | {os.path.realpath(folder)}
-            below = {name: os.path.join(folder, name) for name in subfolders}
-            subfolders[:] = [name for name, path in below.items() if os.path.realpath(path) not in trail]
-            above.update((below[name], trail) for name in subfolders)
+            trail = trails.pop(Path(folder))
+            below = {name: Path(folder, name) for name in subfolders}
+            subfolders[:] = [name for name, path in below.items() if path.resolve() not in trail]
+            trails.update((below[name], trail | {below[name].resolve()}) for name in subfolders)
 
 
 def folder(uri: str, credentials: AwsCredentials | None = None) -> Folder:

@@ -15,9 +15,9 @@ from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 
+from .batches import batch
 from .conftest import Run
 from .fake_ray import FakeRay, Script, lasting
-from .test_operator import batch
 
 
 def looks(ray: FakeRay) -> list[tuple[str, str]]:

@@ -28,9 +28,9 @@ from airflow_provider_raybatch.exceptions import (
 from airflow_provider_raybatch.hooks.credentials import job_secrets
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 
+from .batches import batch
 from .conftest import Run, connection
 from .fake_ray import FakeRay, lasting
-from .test_operator import batch
 
 HF = "hf_abcdefghijkl"
 ROLE = "arn:aws:iam::123456789012:role/x"

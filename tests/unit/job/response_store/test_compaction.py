@@ -20,16 +20,6 @@ from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
 from .responses import DAY, START, Faulty, Shop, raising, sorted_keys, table
 
 
-@pytest.fixture
-def shop(folder: Folder) -> Shop:
-    return Shop(folder)
-
-
-@pytest.fixture
-def local(disk: LocalFolder) -> Shop:
-    return Shop(disk)
-
-
 def fill(shop: Shop, submissions: int, rows: int = 20) -> dict[object, tuple[str, str]]:
     """One segment a submission; the answers that must come."""
     for number in range(submissions):
