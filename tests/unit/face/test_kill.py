@@ -103,8 +103,12 @@ def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
     assert len(ray.active) == 1
 
 
-def test_the_kill_of_a_task_that_submitted_nothing_does_nothing() -> None:
+def test_the_kill_of_a_task_that_submitted_nothing_stops_nothing(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
     batch().on_kill()
+    assert len(ray.active) == 1
 
 
 def test_an_execution_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> None:
