@@ -31,12 +31,17 @@ def checked(
         return response
     for completion in response.completions:
         try:
-            json.loads(completion.text)
+            json.loads(completion.text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             cut = ", cut off by max_tokens" if completion.finish_reason == "length" else ""
             reason = f"the response is no JSON{cut} ({error}): {completion.text[:200]!r}"
             return _failed("parse", reason, response)
     return response
+
+
+def _refuse(constant: str) -> None:
+    # Python's parser takes these, RFC 8259 and whoever reads the dataset with another parser don't.
+    raise ValueError(f"{constant} is no JSON value")
 
 
 def _failed(step: str, reason: str, response: Response) -> RowFailure:

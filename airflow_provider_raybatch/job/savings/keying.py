@@ -70,7 +70,7 @@ def request_keys(job: Job, source: Source, mapper: Mapper = in_sequence) -> Requ
 
 def keys_of(job: Job, chunks: Sequence[Chunk]) -> Made:
     """Ordinals, keys (not yet told apart) and greediness of the rows of `chunks` that make a request."""
-    reader = Reader(job.listing, needed_columns(job.spec), job.credentials)
+    reader = Reader(job.listing, needed_columns(job.spec), job.credentials, whole=False)
     render = renderer(job.spec)
     ordinals: list[int] = []
     made: list[bytes] = []

@@ -67,7 +67,8 @@ def resolve(source: SourceSpec, credentials: AwsCredentials | None) -> Listing:
 
     Paths keep the order of the spec; the files of a folder or glob are sorted by name. In folders, names that
     begin with ``.`` or ``_`` are left out (bookkeeping of Spark, Hive and of this package), and a folder that
-    holds a dataset of this package means the files of its newest manifest.
+    holds a dataset of this package means the files of its newest manifest. A path with wildcards that is the
+    name of a file means that file.
 
     :raises PreflightError: nothing there, mixed or unknown formats.
     """
@@ -101,7 +102,9 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
         return [SourceFile(path, size, version)]
     base, pattern = _split_wildcards(path)
     place, inside = _open_place(base, credentials)
-    if pattern is None and (single := place.head(inside)) is not None:
+    # First as it is written: names such as "sales [1].csv" are common.
+    as_written = "/".join(part for part in (inside, pattern) if part)
+    if (single := place.head(as_written)) is not None:
         return [SourceFile(_uri(place, single.path), single.size, single.version)]
     entries = place.list(inside)
     if not entries:

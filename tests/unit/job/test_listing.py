@@ -78,6 +78,13 @@ def test_globs(lake: Folder, pattern: str, expected: list[str]) -> None:
     assert names(lake, pattern) == expected
 
 
+def test_a_file_whose_name_has_wildcards_is_meant_itself(lake: Folder) -> None:
+    lake.write("sales 1.csv", b"x\n1\n")
+    assert names(lake, "sales [1].csv") == ["sales 1.csv"]
+    lake.write("sales [1].csv", b"x\n1\n")
+    assert names(lake, "sales [1].csv") == ["sales [1].csv"]
+
+
 def test_the_order_of_the_paths_is_kept(lake: Folder) -> None:
     assert names(lake, "day2", "day1/part-1.parquet") == ["day2/part-0.parquet", "day1/part-1.parquet"]
 

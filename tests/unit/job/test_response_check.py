@@ -54,6 +54,15 @@ def test_every_completion_counts_and_a_cut_is_named() -> None:
     assert (failure.input_tokens, failure.output_tokens) == (1, 2)
 
 
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_what_only_python_takes_is_no_json(constant: str) -> None:
+    failure = checked(response(f'{{"a": {constant}}}'), spec(sampling=SCHEMA), {})
+    assert isinstance(failure, RowFailure)
+    assert failure.reason == (
+        f"the response is no JSON ({constant} is no JSON value): '{{\"a\": {constant}}}'"
+    )
+
+
 def test_good_json_stays_as_it_is() -> None:
     answer = response('{"a": 1}')
     assert checked(answer, spec(sampling=SCHEMA), {}) is answer
