@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from pathlib import Path
@@ -28,12 +29,12 @@ ROWS, TOKENS, BATCH, AT_ONCE = 400, 240, 25, 50
 
 
 def engines() -> list[psutil.Process]:
-    """vLLM's engine processes on this machine; they name themselves."""
+    """The engine processes of this process's Ray; vLLM gives them a name."""
     found = []
-    for process in psutil.process_iter(["name", "cmdline"]):
-        told = " ".join([process.info["name"] or "", *(process.info["cmdline"] or [])])
-        if "EngineCore" in told:
-            found.append(process)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "EngineCore" in " ".join([process.name(), *process.cmdline()]):
+                found.append(process)
     return found
 
 
