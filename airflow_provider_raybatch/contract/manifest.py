@@ -66,6 +66,8 @@ class ReplicaStats(ContractModel):
     """What one replica did in this submission.
 
     :param startup_seconds: from the start of its process to the first request it could take.
+    :param cpu_seconds: CPU time of its own process since then, the engine's processes not included. Near
+        `generation_seconds` or above, it is this process that the GPU waits for.
     :param gpu_utilization: mean of the driver's reading, 0 to 100, ``None`` without an NVIDIA GPU. Says that
         kernels ran, not how well: judge by tokens a second.
     """
@@ -76,6 +78,7 @@ class ReplicaStats(ContractModel):
     input_tokens: int = 0
     output_tokens: int = 0
     startup_seconds: float = 0.0
+    cpu_seconds: float = 0.0
     gpu_utilization: float | None = None
 
 

@@ -115,6 +115,8 @@ class VllmEngine:
             params.output_kind = RequestOutputKind.FINAL_ONLY
             # Stop strings are found in text, so those requests are detokenised by vLLM as they go.
             params.detokenize = any(merged.get(name) for name in _NEEDS_TEXT)
+            # Each request has its own already; vLLM would make a deep copy of it.
+            params.skip_clone = True
             if not overrides:
                 self._shared_params = copy.copy(params)
         if params.max_tokens is None or params.max_tokens > room:
@@ -124,12 +126,13 @@ class VllmEngine:
 
     async def generate(self, encoded: Any) -> Any:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError as VllmDead
 
         final = None
         try:
             async for output in self._llm.generate(
-                {"prompt_token_ids": encoded.ids}, encoded.params, str(next(self._numbers))
+                tokens_input(encoded.ids), encoded.params, str(next(self._numbers))
             ):
                 final = output
         except VllmDead as error:

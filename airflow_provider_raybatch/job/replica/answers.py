@@ -23,7 +23,7 @@ Result = Response | RowFailure
 class Answers:
     """Asks the engine of one replica.
 
-    :param thread: runs a function beside the event loop.
+    :param thread: runs a function of the engine's tokenizer beside the event loop.
     :param draining: whether finished rows are wanted now, and the others not at all.
     """
 

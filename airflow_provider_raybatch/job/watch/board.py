@@ -23,6 +23,7 @@ class ReplicaReport:
     :param state: ``starting``, ``ready`` or, when told to end, ``drained``; ``ended`` where another process
         has taken its place.
     :param first_request: epoch seconds of its first request, 0 before it.
+    :param cpu_seconds: of its own process, since the engine was ready.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
     :param rows: that the engine has answered, or that never get there; another process may repeat them.
     :param written: of them, rows that are in a part: nobody repeats those.
@@ -43,6 +44,7 @@ class ReplicaReport:
     output_tokens: int = 0
     startup_seconds: float = 0.0
     first_request: float = 0.0
+    cpu_seconds: float = 0.0
     gpu_utilization: float | None = None
     effective_sampling: dict[str, Any] | None = None
     sizes: dict[str, Any] | None = None

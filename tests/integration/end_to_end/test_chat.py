@@ -46,8 +46,10 @@ QUESTIONS: dict[str, tuple[list[dict[str, str]], Any]] = {
     "any_of": ([JSON_ONLY, INDUSTRY], {"temperature": 0, "structured_outputs": {"json": ANY_OF}}),
     "any_of_text": ([JSON_ONLY, SUM], json.dumps({"structured_outputs": {"json": ANY_OF}, "seed": 1})),
     "default": ([SUM], None),
+    "long_a": ([{"role": "user", "content": "why " * 120 + "A"}], {"temperature": 0, "max_tokens": 1}),
+    "long_b": ([{"role": "user", "content": "why " * 120 + "B"}], {"temperature": 0, "max_tokens": 1}),
     "empty": ([], {"temperature": 0}),
-    "long": ([{"role": "user", "content": "why " * 1200}], None),
+    "too_long": ([{"role": "user", "content": "why " * 1200}], None),
 }
 
 
@@ -80,9 +82,9 @@ def dead_letters(dataset: Dataset) -> dict[str, dict[str, Any]]:
 
 def test_rows_without_an_answer_leave_the_others_alone(dataset, answers, dead_letters):
     assert set(answers) | set(dead_letters) == set(QUESTIONS)
-    assert set(dead_letters) == {"empty", "long"}
+    assert set(dead_letters) == {"empty", "too_long"}
     assert "no message" in dead_letters["empty"]["reason"]
-    assert "512" in dead_letters["long"]["reason"]
+    assert "512" in dead_letters["too_long"]["reason"]
     counts = dataset.manifest.counts
     assert (counts.ok, counts.error) == (len(answers), 2)
 
@@ -103,6 +105,12 @@ def test_finish_reasons(dataset, answers):
     assert answers["length"]["output_tokens"] == 1
     reasons = [one["finish_reason"] for row in answers.values() for one in row["completions"]]
     assert dataset.manifest.finish_reasons == {reason: reasons.count(reason) for reason in set(reasons)}
+
+
+def test_tokens_of_a_shared_beginning_are_counted_as_cached(dataset, answers):
+    tokens = dataset.manifest.tokens
+    assert 0 < tokens.cached <= answers["long_a"]["input_tokens"]
+    assert tokens.input == sum(row["input_tokens"] for row in answers.values())
 
 
 def test_structured_output_reaches_the_engine_unchanged(answers):

@@ -84,6 +84,7 @@ class World:
             waiting = asyncio.run(self._life(replica, waiting))
             # Threads end with their process. These write what they had begun before the next process looks.
             replica._threads.shutdown()
+            replica._tokenizers.shutdown()
             if waiting:
                 self.deaths += 1
                 replica, _ = self.place.replica(**fields)

@@ -52,6 +52,8 @@ def test_the_users_arguments_win(vllm_args: Any, monkeypatch: pytest.MonkeyPatch
     assert vllm_args.engine_args(vllm())["model"] == "some/model"
     assert vllm_args.engine_args(vllm())["enforce_eager"] is True
     assert vllm_args.engine_args(vllm({"enforce_eager": False}))["enforce_eager"] is False
+    assert vllm_args.engine_args(vllm())["disable_log_stats"] is True
+    assert vllm_args.engine_args(vllm({"disable_log_stats": False}))["disable_log_stats"] is False
     assert 0 < vllm_args.engine_args(vllm())["kv_cache_memory_bytes"] <= 4 * 1024**3
     assert "kv_cache_memory_bytes" not in vllm_args.engine_args(vllm({"gpu_memory_utilization": 0.3}))
     assert "distributed_executor_backend" not in vllm_args.engine_args(vllm())
@@ -159,6 +161,13 @@ class TestEncode:
             "tokenize",
             "the prompt has 8 tokens and the context holds 8, which leaves no room for a response",
         )
+
+    def test_each_request_has_parameters_of_its_own(self, engine: Any) -> None:
+        # vLLM is told to make no copy of them, and writes the end-of-sequence token into them.
+        made = engine.encode([Request(prompt="a"), Request(prompt="a"), Request(prompt="a b")])
+        assert len({id(one.params) for one in made}) == 3
+        assert all(one.params.skip_clone for one in made)
+        assert made[0].params == made[1].params
 
     def test_only_what_looks_for_text_is_detokenised_by_vllm(self, engine: Any) -> None:
         made = engine.encode([Request(prompt="a"), Request(prompt="a", sampling={"stop": ["x"]})])
