@@ -167,7 +167,8 @@ class Replica:
                     finally:
                         self._asking -= 1
                 suspicion = narrowed(suspicion, group.rows)
-                pending = [position for position in pending if position not in set(group.rows)]
+                finished = set(group.rows)
+                pending = [position for position in pending if position not in finished]
         self._board.end.remote(item.number)
         return self._done(written, watch)
 

@@ -91,7 +91,9 @@ class Suspects:
         self._found: dict[str, int] = {}
         self._processes: dict[str, set[str]] = {}
         self._known_dead: set[str] = set()
-        self._proven: dict[int, Suspicion] = {}
+        self._told: dict[int, Suspicion] = {}
+        self._explained: set[str] = set()
+        """Processes that died of rows of which another has died since: what else they had is cleared."""
         self._ended: set[int] = set()
 
     def start(self, replica: str) -> int:
@@ -120,18 +122,19 @@ class Suspects:
         self._records[item] = Record(process)
         if known is None:
             # One that has ended comes again where its process died before Ray had its answer.
-            return Suspicion(item in self._ended, deaths=deaths)
-        suspicion = Suspicion(
-            True, known.asked, known.first, known.process, known.alone, known.tested, deaths
-        )
-        if known.is_proven:
-            # Kept until it is written down, should this process end before.
-            self._proven[item] = suspicion
-        return self._proven.get(item, suspicion)
+            told = Suspicion(item in self._ended)
+        elif known.asked:
+            told = Suspicion(True, known.asked, known.first, known.process, known.alone, known.tested)
+        else:
+            # Not in the engine when its process ended: suspected as before, unless others have done it.
+            told = replace(self._told[item], repeated=True)
+            if told.process in self._explained:
+                told = Suspicion(True)
+        self._told[item] = told
+        return replace(told, deaths=deaths)
 
     def ask(self, item: int, positions: Sequence[int], tested: bool) -> None:
         """These rows of a chunk go into the engine; suspects go alone."""
-        self._proven.pop(item, None)
         record = self._records[item]
         record.asked, record.alone, record.tested = tuple(positions), tested, tested
 
@@ -141,7 +144,9 @@ class Suspects:
 
     def passed(self, item: int) -> None:
         """The rows that went in have come out; the chunk may wait for the turn of its others."""
-        self._records[item].asked = ()
+        record = self._records[item]
+        self._told[item] = narrowed(self._told[item], record.asked)
+        record.asked = ()
 
     def finished(self, replica: str) -> None:
         """Rows were finished: the engine works."""
@@ -151,7 +156,7 @@ class Suspects:
         """A chunk is written."""
         self._ended.add(item)
         self._records.pop(item, None)
-        self._proven.pop(item, None)
+        self._told.pop(item, None)
 
     def _bury(self, process: str) -> None:
         if process in self._known_dead:
@@ -163,7 +168,9 @@ class Suspects:
             if record.process == process and record.asked
         )
         left = (sum(len(record.asked) for _, record in asking) + 1) // 2
-        for _, record in asking:
+        for item, record in asking:
+            if record.tested and not set(record.asked).isdisjoint(self._told[item].asked):
+                self._explained.add(self._told[item].process)
             record.alone = len(asking) == 1
             record.first = record.asked[: max(0, left)]
             left -= len(record.asked)
@@ -177,14 +184,15 @@ def next_group(pending: Sequence[int], suspicion: Suspicion) -> Group:
 
     :param pending: positions, at least one, in order.
     """
-    suspected = [position for position in pending if position in set(suspicion.asked)]
-    others = [position for position in pending if position not in set(suspicion.asked)]
+    asked, in_first = set(suspicion.asked), set(suspicion.first)
+    suspected = [position for position in pending if position in asked]
+    others = [position for position in pending if position not in asked]
     if suspicion.deaths >= _DEATHS_BEFORE_SINGLE_ROWS:
         # As a suspect, be it any: where only rows that kill are left, the search would not end.
         return Group(((others or suspected)[-1],), object(), tested=True)
     if not suspected:
         return Group(tuple(pending))
-    first = tuple(position for position in suspected if position in set(suspicion.first))
+    first = tuple(position for position in suspected if position in in_first)
     return Group(first or tuple(suspected), (suspicion.process, bool(first)), tested=True)
 
 
@@ -194,7 +202,8 @@ def narrowed(suspicion: Suspicion, passed: Sequence[int]) -> Suspicion:
     Where half of what died alone has passed, the other half did it, and need not die as a whole again; unless
     somebody had killed the engine. So what is left is not tested yet.
     """
-    left = tuple(position for position in suspicion.asked if position not in set(passed))
+    done = set(passed)
+    left = tuple(position for position in suspicion.asked if position not in done)
     return replace(suspicion, asked=left, tested=False, deaths=0)
 
 
@@ -206,6 +215,7 @@ def poison(suspicion: Suspicion, pending: Sequence[int]) -> int | None:
 
     :param pending: positions of the chunk's rows that are not finished.
     """
-    suspected = [position for position in suspicion.asked if position in set(pending)]
+    asked = set(suspicion.asked)
+    suspected = [position for position in pending if position in asked]
     found = suspicion.alone and suspicion.tested and len(suspected) == 1
     return suspected[0] if found else None

@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,6 +145,28 @@ def test_one_row_is_found_within_the_bound(world: World, place: int, in_flight: 
 
 @pytest.mark.parametrize("poisoned", [(5, 60, 100), (63, 64), (10, 11, 12), (0, 127)], ids=str)
 def test_several_rows_are_found_within_the_bound_of_each(world: World, poisoned: tuple[int, ...]) -> None:
+    write(world, set(poisoned))
+    world.run()
+    assert world.rows() == {number: number not in poisoned for number in range(ROWS)}
+    assert world.deaths <= len(poisoned) * bound(ROWS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("poisoned", [(5, 60), (63, 64), (5, 60, 100)], ids=str)
+def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
+    world: World, monkeypatch: pytest.MonkeyPatch, poisoned: tuple[int, ...], seed: int
+) -> None:
+    chance, encode, write_part = random.Random(seed), Fragile.encode, Replica._write_part
+
+    def slowly(function: Any) -> Any:
+        def delayed(*args: Any) -> Any:
+            time.sleep(chance.choice([0, 0.001, 0.01, 0.05]))
+            return function(*args)
+
+        return delayed
+
+    monkeypatch.setattr(Fragile, "encode", slowly(encode))
+    monkeypatch.setattr(Replica, "_write_part", slowly(write_part))
     write(world, set(poisoned))
     world.run()
     assert world.rows() == {number: number not in poisoned for number in range(ROWS)}
