@@ -32,8 +32,10 @@ _SIZING_ARGS = frozenset({
     "gpu_memory_utilization",
     "max_num_seqs",
     "max_num_batched_tokens",
-    "max_model_len",
     "enforce_eager",
+    "disable_log_stats",
+    "enable_log_requests",
+    "kv_cache_memory_bytes",
     "distributed_executor_backend",
     "block_size",
     "swap_space",
@@ -44,6 +46,8 @@ _SIZING_ARGS = frozenset({
     "fail_pattern",
     "request_log",
 })
+_SIZING_FIELDS = frozenset({"batch_size", "concurrency", "headers", "max_concurrent_batches", "qps"})
+"""Of Ray's processor configs; headers, since tokens in them change from night to night."""
 
 
 class SourceSpec(ContractModel):
@@ -331,15 +335,25 @@ class BatchInferenceSpec(ContractModel):
         content = self.model_dump(
             mode="json", include={"prompt", "model", "sampling", "sampling_column", "response_format"}
         )
-        content["engine"] = [self.engine.kind, self.numerics, self.engine.processor]
+        content["engine"] = [self.engine.kind, self.numerics, self.processor_numerics]
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[
             :32
         ]
 
     @property
     def numerics(self) -> dict[str, Any]:
-        """The engine's arguments that may change a response, and not only sizes."""
-        return {name: value for name, value in self.engine.args.items() if name not in _SIZING_ARGS}
+        """The engine's arguments that may change a response, and not only sizes.
+
+        The context length counts where responses may be as long as it leaves room.
+        """
+        sizes = _SIZING_ARGS | ({"max_model_len"} if "max_tokens" in self.sampling else set())
+        return {name: value for name, value in self.engine.args.items() if name not in sizes}
+
+    @property
+    def processor_numerics(self) -> dict[str, Any]:
+        """The same of the processor's fields."""
+        fields = self.engine.processor.items()
+        return {name: value for name, value in fields if name not in _SIZING_FIELDS}
 
     @property
     def needs_json(self) -> bool:

@@ -69,6 +69,7 @@ _NOISE = re.compile(
 )
 
 _OWN = re.compile(r"^airflow_provider_raybatch\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"),;]+")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -106,6 +107,11 @@ def start_failure(cause: str) -> RaybatchError:
         # itself.
         failure_class = FailureClass.USER_ERROR
     return RaybatchError(f"engine_args: the engine did not start: {sentence}", failure_class)
+
+
+def without_queries(text: str) -> str:
+    """URLs without what follows their path: it may be the signature that opens a file to everybody."""
+    return _QUERY.sub(r"\1", text)
 
 
 def without_traceback(text: str) -> str:

@@ -47,7 +47,7 @@ class Keyer:
     def __init__(self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests) -> None:
         self._shared = {
             "version": VERSION,
-            "engine": [spec.engine.kind, spec.numerics, spec.engine.processor],
+            "engine": [spec.engine.kind, spec.numerics, spec.processor_numerics],
             "model": digests.model or spec.model.name,
             "tokenizer": digests.tokenizer,
             "chat_template": digests.chat_template or spec.model.chat_template or "",

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.diagnosis import diagnose
+from airflow_provider_raybatch.job.diagnosis import diagnose, without_queries
 from airflow_provider_raybatch.job.run import run
 
 _GRACE = 25.0
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         if failure_class is FailureClass.INTERNAL:
             # The one case in which the traceback is worth more than the sentence.
             traceback.print_exc(file=sys.stdout)
-        say(events.Failed(failure_class=failure_class, message=sentence))
+        say(events.Failed(failure_class=failure_class, message=without_queries(sentence)))
         return 1
     return 0
 

@@ -44,7 +44,10 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
         say(events.Committed(summary=ready, reused=True))
         return ready
     job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
-    settled = earlier.good | earlier.given_up(spec.limits.max_row_attempts)
+    given_up = earlier.given_up(spec.limits.max_row_attempts)
+    tolerance = replace(ready.tolerance, given_up=int(np.count_nonzero(given_up)))
+    tolerance.during([])
+    settled = earlier.good | given_up
     store = None if ready.store is None or ready.pays_again else StoredResponses(ready.store)
     savings = find_savings(job, source, settled, store, keys_over_the_cluster, say)
     left = int(np.count_nonzero(~(settled | savings.rows)))
@@ -78,7 +81,7 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
         budget = Budget(spec.limits, paid, chosen.replicas * chosen.gpus, time.time())
 
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
-            ready.tolerance.during(reports)
+            tolerance.during(reports)
             budget.check(reports, progress, time.time())
 
         ran = pipeline.run(job, chosen, items, tracker, say, check)
@@ -86,7 +89,7 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
 
     say(events.Phase(phase="committing", message="publishing the dataset"))
     ledger += savings.fan_out(job, source, ledger)
-    ready.tolerance.after(add_up(job.folder, ledger, source.rows), job.folder)
+    tolerance.after(add_up(job.folder, ledger, source.rows), job.folder)
     if ready.store is not None:
         remember(ready.store, job.folder, parts_of_task(job), say)
     told = report(ran, chosen, began, preflight_seconds)

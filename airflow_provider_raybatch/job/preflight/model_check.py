@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from airflow_provider_raybatch.job.request import Request, RowFailure
 _OLDEST_VLLM = (0, 26)
 _GENERATION_NAMES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
 _HASHED_WHOLE = 64 * 1024 * 1024
+_SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -210,22 +211,35 @@ def _tokenizer_state(tokenizer: Any) -> str:
 def _model_digest(name: str, revision: str) -> str:
     """What tells one version of a model from another.
 
-    Of a folder: the names and sizes of its files, small ones with their content. Of a hub's model: the commit
-    that its snapshot has in the local cache, else name and revision.
+    Of a folder: the names and sizes of its files with their content, of large ones samples of it: weights
+    that were trained further differ everywhere. Of a hub's model: the commit that its snapshot has in the
+    local cache, else name and revision.
     """
     folder = Path(name)
     if folder.is_dir():
         state = hashlib.sha256()
         for path in sorted(file for file in folder.iterdir() if file.is_file()):
             state.update(f"{path.name}:{path.stat().st_size}\n".encode())
-            if path.stat().st_size <= _HASHED_WHOLE:
-                state.update(path.read_bytes())
+            for piece in _content(path):
+                state.update(piece)
         return state.hexdigest()[:32]
     from huggingface_hub import try_to_load_from_cache
 
     cached = try_to_load_from_cache(name, "config.json", revision=revision or None)
     commit = Path(cached).parent.name if isinstance(cached, str) else revision
     return _digest(f"{name}@{commit}")
+
+
+def _content(path: Path) -> Iterator[bytes]:
+    """A file's content, of a large one samples from its beginning to its end."""
+    size = path.stat().st_size
+    if size <= _HASHED_WHOLE:
+        yield path.read_bytes()
+        return
+    with path.open("rb") as stream:
+        for number in range(_SAMPLES):
+            stream.seek((size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
+            yield stream.read(_SAMPLE_BYTES)
 
 
 def _digest(text: str) -> str:

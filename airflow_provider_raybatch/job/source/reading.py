@@ -22,7 +22,6 @@ from airflow_provider_raybatch.job.source.table import plain_schema, table_of
 from airflow_provider_raybatch.job.source.text_index import is_blank
 from airflow_provider_raybatch.job.storage.errors import StorageError
 
-_LARGEST_CACHED_GROUP = 512 * 1024 * 1024
 _LONGEST_SHOWN = 2000
 
 
@@ -119,13 +118,12 @@ class Reader:
             try:
                 with open_file(file, self._credentials) as stream:
                     parquet = pq.ParquetFile(stream)
-                    size = parquet.metadata.row_group(chunk.group).total_byte_size
                     table = parquet.read_row_group(chunk.group, columns=self._decoded)
                     table = table.cast(plain_schema(table.schema))
             except (pa.ArrowException, OSError, IndexError) as error:
                 raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
-            keeps = self._decoded is not None or size <= _LARGEST_CACHED_GROUP
-            self._group = (key, table) if keeps else None
+            # Be it ever so large: the chunks in work are slices of it, and would keep a copy each.
+            self._group = (key, table)
             return table
 
     def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:

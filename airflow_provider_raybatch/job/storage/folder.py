@@ -45,8 +45,8 @@ class Folder(Protocol):
     def list(self, prefix: str = "") -> list[Entry]:
         """All files below `prefix`, recursively, sorted by path; none if there is no such folder.
 
-        Symbolic links to folders are followed, as ``find -L`` does; one that leads back to a folder above it
-        is left out.
+        Symbolic links to folders are followed, but each folder is listed once: under its own name where it
+        lies below `prefix`, else under the first name that leads there.
         """
 
     def head(self, path: str) -> Entry | None:
@@ -116,10 +116,13 @@ class LocalFolder:
     def _entries(self, start: Path) -> Sequence[Entry]:
         found = []
         for path in _files(start, through_links=True):
-            # A dangling link, or gone since the folder was read.
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 if not path.name.startswith(_SCRATCH):
                     found.append(self._entry(path))
+            except OSError as error:
+                # A link to nothing or to itself, or gone since the folder was read.
+                if error.errno not in (errno.ENOENT, errno.ELOOP):
+                    raise
         return found
 
     def _entry(self, path: Path) -> Entry:
@@ -237,14 +240,21 @@ def _files(start: Path, through_links: bool) -> Iterator[Path]:
         if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise error
 
-    trails = {start: frozenset([start.resolve()])}
+    root = start.resolve()
+    listed = {root}
     for folder, subfolders, names in os.walk(start, onerror=refuse, followlinks=through_links):
         yield from (Path(folder, name) for name in names)
         if through_links:
-            trail = trails.pop(Path(folder))
-            below = {name: Path(folder, name) for name in subfolders}
-            subfolders[:] = [name for name, path in below.items() if path.resolve() not in trail]
-            trails.update((below[name], trail | {below[name].resolve()}) for name in subfolders)
+            subfolders[:] = [name for name in sorted(subfolders) if _is_new(Path(folder, name), root, listed)]
+
+
+def _is_new(path: Path, root: Path, listed: set[Path]) -> bool:
+    """Whether a folder below `root` is to be listed under this name; from now on it counts as listed."""
+    real = path.resolve()
+    if real in listed or (path.is_symlink() and real.is_relative_to(root)):
+        return False
+    listed.add(real)
+    return True
 
 
 def folder(uri: str, credentials: AwsCredentials | None = None) -> Folder:

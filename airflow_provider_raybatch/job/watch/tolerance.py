@@ -21,10 +21,14 @@ _FAILING_EVERYWHERE = 0.95
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Of `rows` rows, `limits` says how many may fail: a share, a number, or the stricter of both."""
+    """Of `rows` rows, `limits` says how many may fail: a share, a number, or the stricter of both.
+
+    :param given_up: rows that failed so often in earlier submissions that this one does not ask them.
+    """
 
     limits: Limits
     rows: int
+    given_up: int = 0
 
     @property
     def allowed(self) -> int:
@@ -49,7 +53,7 @@ class Tolerance:
         """:raises RaybatchError: too many rows failed already, or nearly all do: others would, too."""
         failed, done = sum(report.errors for report in reports), sum(report.written for report in reports)
         kept = "the finished rows are kept for the next attempt"
-        if self.exceeded(failed):
+        if self.exceeded(self.given_up + failed):
             killers = sum(report.killers for report in reports)
             if killers:
                 raise RaybatchError(
@@ -57,7 +61,8 @@ class Tolerance:
                     f"than {self._rule}; {kept}; take them out, or raise {self._field}.",
                     FailureClass.POISON_ROW,
                 )
-            raise self._too_many(f"{failed:,} rows failed so far, more than {self._rule}; {kept}.")
+            before = f" and {self.given_up:,} in earlier submissions" if self.given_up else ""
+            raise self._too_many(f"{failed:,} rows failed so far{before}, more than {self._rule}; {kept}.")
         share = failed / done if done else 0.0
         if done >= _TELLING_ROWS and share >= _FAILING_EVERYWHERE > self._share:
             raise self._too_many(f"{failed:,} of the first {done:,} rows failed, nearly all; {kept}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.job.diagnosis import diagnose, start_failure
+from airflow_provider_raybatch.job.diagnosis import diagnose, start_failure, without_queries
 
 
 class WrappedError(Exception):
@@ -114,3 +114,13 @@ def test_an_engine_that_did_not_start(cause: str, failure: FailureClass) -> None
     assert isinstance(error, RaybatchError)
     assert error.failure_class is failure
     assert str(error).startswith("engine_args: the engine did not start: ")
+
+
+def test_signatures_of_urls_are_not_told() -> None:
+    text = "source: https://lake.example/a.csv?X-Amz-Signature=s3cret&b=1 is named 2 times; 'http://b/?c=s3cret'."
+    told = "source: https://lake.example/a.csv is named 2 times; 'http://b/'."
+    assert without_queries(text) == told
+    assert (
+        without_queries("which rows? see https://docs.example/x.")
+        == "which rows? see https://docs.example/x."
+    )

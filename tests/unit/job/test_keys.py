@@ -68,6 +68,7 @@ def test_what_does_not_decide_the_answer_is_left_out() -> None:
     one = Request(prompt="x")
     same = [
         keyer(engine={"kind": "echo", "args": {"max_num_seqs": 7}, "replicas": 3}),
+        keyer(engine={"kind": "echo", "args": {"max_model_len": 64}}),  # SAMPLING has max_tokens
         keyer(limits={"max_errors": 3}),
         keyer(preserve_order=True),
         keyer({"temperature": 0.3}),  # the job's sampling wins over the model's
@@ -75,6 +76,22 @@ def test_what_does_not_decide_the_answer_is_left_out() -> None:
     assert {other.key(one) for other in same} == {keyer().key(one)}
     spelled = Request(prompt="x", sampling={"max_tokens": 16})  # what the job says anyway
     assert keyer().key(spelled) == keyer().key(one)
+
+
+def test_the_context_counts_where_it_bounds_the_response() -> None:
+    one, sampling = Request(prompt="x"), {"temperature": 0}
+    short = keyer(sampling=sampling, engine={"kind": "echo", "args": {"max_model_len": 64}})
+    assert short.key(one) != keyer(sampling=sampling, engine={"kind": "echo"}).key(one)
+
+
+def test_a_token_in_the_processors_headers_is_no_part_of_the_question() -> None:
+    made = {
+        keyer(
+            engine={"kind": "ray_data_llm", "processor": {"headers": {"Authorization": token}, "qps": rate}}
+        ).key(Request(prompt="x"))
+        for token, rate in (("Bearer a", 1), ("Bearer b", 2))
+    }
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.preflight import model_check
 from airflow_provider_raybatch.job.preflight.input_check import Source, check_rows, look_at_source
 from airflow_provider_raybatch.job.request import Request
 from airflow_provider_raybatch.job.watch.tolerance import Tolerance
@@ -120,3 +121,13 @@ def test_a_missing_column_is_laid_to_its_field(tmp_path: Path, prompt: dict[str,
     assert str(caught.value) == (
         f"{field}: the source has no column 'Text'; did you mean 'text' (its columns: text, id)."
     )
+
+
+def test_weights_of_the_same_size_are_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_check, "_HASHED_WHOLE", 1024)
+    weights = tmp_path / "model.safetensors"
+    digests = set()
+    for filling in (b"\0", b"\1"):
+        weights.write_bytes(b"same head" + filling * 10_000_000)
+        digests.add(model_check._model_digest(str(tmp_path), ""))
+    assert len(digests) == 2

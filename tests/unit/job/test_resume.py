@@ -149,6 +149,14 @@ class TestTolerance:
         with pytest.raises(RaybatchError, match="970 of the first 1,000 rows failed, nearly all"):
             tolerance.during([report(written=600, errors=600), report(written=400, errors=370)])
 
+    def test_rows_that_were_given_up_before_count(self) -> None:
+        tolerance = Tolerance(Limits(max_errors=100), 1000, given_up=90)
+        tolerance.during([report(errors=10)])
+        with pytest.raises(RaybatchError, match=r"^max_errors: 11 rows failed so far and 90 in earlier sub"):
+            tolerance.during([report(errors=11)])
+        with pytest.raises(RaybatchError, match="101 in earlier submissions"):
+            Tolerance(Limits(max_errors=100), 1000, given_up=101).during([])
+
     def test_rows_that_kill_the_engine_are_named_as_such(self) -> None:
         with pytest.raises(RaybatchError, match="1 of 1 failed rows killed the engine each time") as caught:
             Tolerance(Limits(), 10).during([report(errors=1, killers=1)])
