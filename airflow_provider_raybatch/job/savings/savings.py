@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from airflow_provider_raybatch.contract.events import Phase
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.prompt import FunctionPrompt
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.found import Responses
 from airflow_provider_raybatch.job.ledger.ledger import Rows
@@ -82,6 +84,13 @@ class Savings:
             adopted = matched(left.ordinals, left.keys, responses)
             written += adopt(job, chunks, adopted, responses, "duplicate")
             left = left.where(~np.isin(left.ordinals, adopted.ordinals))
+        if len(left.ordinals) and isinstance(job.spec.prompt, FunctionPrompt):
+            raise RaybatchError(
+                f"prompt_function: {len(left.ordinals):,} rows asked what another row asks, until the "
+                "function was called for that one again; make it give the same for the same row, or set "
+                "deduplicate=False. The finished rows are kept.",
+                FailureClass.USER_ERROR,
+            )
         return written
 
 

@@ -106,7 +106,7 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
     as_written = "/".join(part for part in (inside, pattern) if part)
     if (single := place.head(as_written)) is not None:
         return [SourceFile(_uri(place, single.path), single.size, single.version)]
-    entries = place.list(inside)
+    entries = place.list(inside, _depth(pattern))
     if not entries:
         raise PreflightError(
             f"source: nothing is at {path}; check the path, and that the cluster's nodes can see it."
@@ -175,6 +175,12 @@ def _split_wildcards(path: str) -> tuple[str, str | None]:
             base = "/".join(parts[:position]) or ("/" if path.startswith("/") else ".")
             return base, "/".join(parts[position:])
     return path.rstrip("/") or path, None
+
+
+def _depth(pattern: str | None) -> int | None:
+    """Levels of folders that a pattern looks into; below them may be what nobody may read, or no end."""
+    parts = [] if pattern is None else pattern.split("/")
+    return None if not parts or "**" in parts else len(parts)
 
 
 def _matches(name: str, pattern: str) -> bool:

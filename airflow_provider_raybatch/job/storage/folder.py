@@ -42,11 +42,13 @@ class Folder(Protocol):
     def uri(self) -> str:
         """Where the folder is, without a trailing slash."""
 
-    def list(self, prefix: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         """All files below `prefix`, recursively, sorted by path; none if there is no such folder.
 
         Symbolic links to folders are followed, but each folder is listed once: under its own name where it
         lies below `prefix`, else under the first name that leads there.
+
+        :param depth: levels that are wanted, 1 for the files of the folder itself.
         """
 
     def head(self, path: str) -> Entry | None:
@@ -104,18 +106,18 @@ class LocalFolder:
     def _path(self, path: str) -> Path:
         return Path(self.root, path) if path else Path(self.root)
 
-    def list(self, prefix: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         """See :class:`Folder`."""
         start = self._path(prefix)
         try:
-            found = [self._entry(start)] if start.is_file() else self._entries(start)
+            found = [self._entry(start)] if start.is_file() else self._entries(start, depth)
         except OSError as error:
             raise local_error("list", start, error) from error
         return sorted(found, key=lambda entry: entry.path)
 
-    def _entries(self, start: Path) -> Sequence[Entry]:
+    def _entries(self, start: Path, depth: int | None) -> Sequence[Entry]:
         found = []
-        for path in _files(start, through_links=True):
+        for path in _files(start, through_links=True, depth=depth):
             try:
                 if not path.name.startswith(_SCRATCH):
                     found.append(self._entry(path))
@@ -233,7 +235,7 @@ class LocalFolder:
         return sorted(found)
 
 
-def _files(start: Path, through_links: bool) -> Iterator[Path]:
+def _files(start: Path, through_links: bool, depth: int | None = None) -> Iterator[Path]:
     """All files below a folder; none if it is missing, but an error if it can't be read."""
 
     def refuse(error: OSError) -> None:
@@ -244,7 +246,9 @@ def _files(start: Path, through_links: bool) -> Iterator[Path]:
     listed = {root}
     for folder, subfolders, names in os.walk(start, onerror=refuse, followlinks=through_links):
         yield from (Path(folder, name) for name in names)
-        if through_links:
+        if depth is not None and len(Path(folder).relative_to(start).parts) + 1 >= depth:
+            subfolders.clear()
+        elif through_links:
             subfolders[:] = [name for name in sorted(subfolders) if _is_new(Path(folder, name), root, listed)]
 
 

@@ -50,7 +50,7 @@ class S3Folder:
     def _relative(self, key: str) -> str:
         return key[len(self.prefix) + 1 :] if self.prefix else key
 
-    def list(self, prefix: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         """See :class:`Folder`."""
         import obstore
 
@@ -61,7 +61,9 @@ class S3Folder:
             self._uri(key),
         )
         entries = [
-            Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or "")) for meta in found
+            Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or ""))
+            for meta in found
+            if depth is None or meta["path"][len(key) :].strip("/").count("/") < depth
         ]
         if not entries and key and (single := self.head(prefix)):
             entries = [single]

@@ -118,7 +118,7 @@ def test_a_format_that_is_set_wins(lake: Folder) -> None:
         (["nowhere/*.csv"], "source: nothing is at {lake}/nowhere/*.csv; check the path"),
         (
             ["day1/*.csv"],
-            "source: no file matches {lake}/day1/*.csv (6 other files are there); check the path",
+            "source: no file matches {lake}/day1/*.csv (4 other files are there); check the path",
         ),
         (
             ["notes.txt"],
@@ -239,3 +239,12 @@ def test_s3_globs_stay_in_their_bucket(s3_server: S3Server) -> None:
     place.write("b/y.csv", b"")
     assert names(place, "*/x.csv") == ["a/x.csv"]
     assert names(place, "") == ["a/x.csv", "b/y.csv"]
+
+
+def test_a_glob_looks_no_deeper_than_it_matches(folder: Folder) -> None:
+    for name in ("in/a.csv", "in/sub/b.csv", "in/sub/deep/c.csv"):
+        folder.write(name, b"x\n1\n")
+    assert [entry.path for entry in folder.list("in", 1)] == ["in/a.csv"]
+    assert [entry.path for entry in folder.list("in", 2)] == ["in/a.csv", "in/sub/b.csv"]
+    assert names(folder, "in/*.csv") == ["in/a.csv"]
+    assert names(folder, "in/*/*.csv") == ["in/sub/b.csv"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.ledger import parts
@@ -163,3 +164,22 @@ def test_equal_sampled_rows_are_paid_once_each_whatever_becomes_of_the_file(
 def test_a_temperature_that_is_no_number_does_not_end_the_job(tmp_path: Path) -> None:
     rows = [{"text": "a", "sampling": {"temperature": "hot"}}, {"text": "b", "sampling": {}}]
     assert Attempt(tmp_path, rows, sampling_column="sampling", sampling=GREEDY).asked == [0, 1]
+
+
+def test_a_function_that_asks_another_thing_each_time_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moody.py").write_text(
+        "import itertools\nnumbers = itertools.count()\n"
+        "def ask(row):\n    return f'{next(numbers) // 3}: {row[\"text\"]}'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    prompt = {"kind": "function", "function": "moody:ask"}
+    first = Attempt(tmp_path, ["a", "b", "a"], prompt=prompt, sampling=GREEDY)
+    assert first.asked == [0, 1]
+    first.answer(first.asked)
+    with pytest.raises(
+        RaybatchError, match=r"^prompt_function: 1 rows asked what another row asks"
+    ) as caught:
+        first.savings.fan_out(first.job, first.source, parts_of_task(first.job))
+    assert caught.value.failure_class is FailureClass.USER_ERROR
