@@ -78,9 +78,9 @@ def _encoded(
             encoded[place] = RowFailure("template", "sampling per row needs engine 'vllm'")
     if kind.needs_tokens:
         places = [place for place in places if encoded[place] is None]
-        chat = _chat_encoder(
-            job.spec.model.name, job.spec.model.chat_template, json.dumps(job.spec.model.chat_template_kwargs)
-        )
+        model = job.spec.model
+        wanted = {"tokenizer": model.name, **job.spec.engine.args}
+        chat = _chat_encoder(json.dumps(wanted), model.chat_template, json.dumps(model.chat_template_kwargs))
         asked = [request for place in places if isinstance(request := requests[place], Request)]
         for place, ids in zip(places, chat.encode(asked), strict=True):
             encoded[place] = ids
@@ -88,11 +88,20 @@ def _encoded(
 
 
 @functools.lru_cache(maxsize=4)
-def _chat_encoder(model: str, template: str | None, kwargs: str) -> ChatEncoder:
-    """Once a worker process: loading a tokeniser takes seconds."""
+def _chat_encoder(args: str, template: str | None, kwargs: str) -> ChatEncoder:
+    """Once a worker process: loading a tokeniser takes seconds.
+
+    :param args: the engine's arguments as JSON, of which some say which tokeniser it is.
+    """
     from transformers import AutoTokenizer
 
-    return ChatEncoder(AutoTokenizer.from_pretrained(model), template, json.loads(kwargs))
+    wanted = json.loads(args)
+    tokenizer = AutoTokenizer.from_pretrained(
+        wanted["tokenizer"],
+        revision=wanted.get("tokenizer_revision") or wanted.get("revision") or "main",
+        trust_remote_code=bool(wanted.get("trust_remote_code", False)),
+    )
+    return ChatEncoder(tokenizer, template, json.loads(kwargs))
 
 
 def before(row: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -19,7 +20,7 @@ from airflow_provider_raybatch.contract.spec import SourceFormat, SourceSpec
 from airflow_provider_raybatch.job.destination.journal import JOURNAL
 from airflow_provider_raybatch.job.destination.journal import Entry as JournalEntry
 from airflow_provider_raybatch.job.source import web
-from airflow_provider_raybatch.job.storage.errors import laid_to
+from airflow_provider_raybatch.job.storage.errors import StorageError, laid_to
 from airflow_provider_raybatch.job.storage.folder import Entry, Folder, S3Folder, folder
 
 _EXTENSIONS: dict[str, SourceFormat] = {
@@ -104,8 +105,10 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
     place, inside = _open_place(base, credentials)
     # First as it is written: names such as "sales [1].csv" are common.
     as_written = "/".join(part for part in (inside, pattern) if part)
-    if (single := place.head(as_written)) is not None:
-        return [SourceFile(_uri(place, single.path), single.size, single.version)]
+    # Who may list but a part of a bucket may not ask for a key that is not there; the listing tells.
+    with contextlib.suppress(StorageError) if pattern else contextlib.nullcontext():
+        if (single := place.head(as_written)) is not None:
+            return [SourceFile(_uri(place, single.path), single.size, single.version)]
     entries = place.list(inside, _depth(pattern))
     if not entries:
         raise PreflightError(

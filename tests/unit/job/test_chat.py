@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.job.ray_data_llm import stages
 from airflow_provider_raybatch.job.request import Request, RowFailure
+
+from ..specs import spec
 
 MODEL = Path(__file__).parents[3] / "dags_examples" / "demo_model" / "model"
 LLAMA_TEMPLATE = (
@@ -128,3 +132,17 @@ def test_a_text_that_cannot_be_tokenised_fails_alone(adding: Any) -> None:
 
 def test_no_requests_are_no_work(adding: Any) -> None:
     assert encode(adding) == []
+
+
+def test_rays_stages_take_the_tokenizer_that_the_engine_is_told_to(adding: Any, tmp_path: Path) -> None:
+    adding.save_pretrained(tmp_path)
+    job = SimpleNamespace(
+        spec=spec(
+            engine={"kind": "ray_data_llm", "args": {"tokenizer": str(tmp_path)}},
+            model={"name": str(MODEL)},
+        )
+    )
+    request = Request(messages=[{"role": "user", "content": "hello world"}])
+    (own,) = stages._encoded(job, SimpleNamespace(needs_tokens=True), [request])  # type: ignore[arg-type]
+    (expected,) = ChatEncoder(adding, None, {}).encode([request])
+    assert own == expected
