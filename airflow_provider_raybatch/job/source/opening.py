@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import zlib
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from typing import IO, BinaryIO
 
 import pyarrow as pa
@@ -22,15 +22,18 @@ from airflow_provider_raybatch.job.source.listing import SourceFile
 from airflow_provider_raybatch.job.storage.errors import StorageError
 from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder, folder
 
-_SPOOLS: dict[tuple[str, str], IO[bytes]] = {}
+_MOST_SPOOLS = 64
+"""As many files open for good, and copies on the scratch disk, has one process of a job of many files."""
+_SPOOLS: OrderedDict[tuple[str, str], IO[bytes]] = OrderedDict()
+_SPOOLS_LOCK = threading.Lock()
 _FILE_LOCKS: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 
 
 def open_file(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
     """The decompressed content, seekable.
 
-    Compressed files and files behind ``https://`` are unpacked into a scratch file once a process, since
-    neither allows random access; the scratch file goes when the process ends.
+    Compressed files and files behind ``https://`` are unpacked into a scratch file, since neither allows
+    random access; a process keeps its last ones until it ends.
 
     :raises PreflightError: the file is not what its extension says.
     :raises StorageError: it can't be read, or is no longer what was listed.
@@ -39,9 +42,16 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
         return _open_plain(file, credentials)
     key = (file.uri, file.version)
     with _FILE_LOCKS[key]:
-        if key not in _SPOOLS:
-            _SPOOLS[key] = _spool(file, credentials)
-    return pathlib.Path(_SPOOLS[key].name).open("rb")
+        with _SPOOLS_LOCK:
+            spool = _SPOOLS.get(key)
+        spool = spool or _spool(file, credentials)
+        with _SPOOLS_LOCK:
+            _SPOOLS[key] = spool
+            _SPOOLS.move_to_end(key)
+            while len(_SPOOLS) > _MOST_SPOOLS:
+                _SPOOLS.popitem(last=False)
+    # Readable from here on, also when others drop the spool.
+    return pathlib.Path(spool.name).open("rb")
 
 
 def changed(file: SourceFile) -> StorageError:

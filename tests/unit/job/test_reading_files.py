@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
+import json
 import os
+import tempfile
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +20,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.job.source import opening
 from airflow_provider_raybatch.job.source.chunks import cut, survey
 from airflow_provider_raybatch.job.source.listing import resolve
 from airflow_provider_raybatch.job.source.reading import BadRow, Reader
@@ -199,3 +204,18 @@ class TestWeb:
         with pytest.raises(StorageError, match=r"only \d+ of \d+ bytes came") as caught:
             survey(listing_of(f"{web}/x.jsonl"), None)
         assert caught.value.failure_class is FailureClass.STORAGE
+
+
+def test_of_many_packed_files_few_are_kept_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_MOST_SPOOLS", 3)
+    monkeypatch.setattr(opening, "_SPOOLS", OrderedDict())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    for number in range(10):
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(b'{"x": %d}\n' % number))
+    files = resolve(SourceSpec(paths=[f"{tmp_path}/*.gz"]), None).files
+    streams = [opening.open_file(file, None) for file in (*files, *files[::-1])]
+    assert len(list((tmp_path / "scratch").iterdir())) == 3
+    assert [json.loads(stream.read())["x"] for stream in streams] == [*range(10), *range(10)[::-1]]
+    for stream in streams:
+        stream.close()
