@@ -13,9 +13,9 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy,
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError
+from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
 from airflow_provider_raybatch.cluster.following import Outcome
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.triggers.following import Followed, follow_to_the_end, stop_job
@@ -133,9 +133,11 @@ class RayJobTrigger(BaseTrigger):
                 from_start=self.deferred_at is None or time.time() - self.deferred_at < _RESTARTED_AFTER,
             )
             return await follow_to_the_end(self._address, job, self.log)
-        except ClusterUnreachableError as error:
+        except (RayBatchException, SpecError, ClusterUnreachableError, NotARayDashboardError) as error:
+            # The job was submitted through this connection, so what is wrong now may pass, or is wrong on
+            # this machine alone. A retry finds the job again.
             return Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, str(error))
-        except (RaybatchError, RayBatchException) as error:
+        except RaybatchError as error:
             return Outcome("failed", error.failure_class, str(error))
 
     async def _find_address(self) -> ClusterAddress:

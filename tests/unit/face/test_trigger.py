@@ -7,20 +7,25 @@ import asyncio
 import json
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.following import Outcome
 from airflow_provider_raybatch.contract.events import Committed, line
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
 from airflow_provider_raybatch.triggers import ray_job
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
-from .fake_ray import FakeRay, Script, summary
+from .batches import batch
+from .conftest import Run, connection
+from .fake_ray import FakeRay, Script, lasting, summary
 
 JOB = "raybatch-0123-0"
 
@@ -157,13 +162,41 @@ async def test_a_connection_that_is_away_for_a_while(ray: FakeRay, monkeypatch: 
     monkeypatch.setattr(ray_job, "_CONNECTION_WAITS", (0.01, 0.01))
     monkeypatch.delenv("AIRFLOW_CONN_RAY_DEFAULT")
     outcome = await fired(trigger(ray))
-    assert outcome.failure_class is FailureClass.USER_ERROR
+    assert (outcome.state, outcome.failure_class) == ("unreachable", FailureClass.CLUSTER_UNREACHABLE)
     assert "ray_default" in outcome.message
 
     text = json.dumps({"conn_type": "ray", "host": ray.url})
     threading.Timer(0.05, monkeypatch.setenv, ("AIRFLOW_CONN_RAY_DEFAULT", text)).start()
     monkeypatch.setattr(ray_job, "_CONNECTION_WAITS", (0.1, 0.1, 0.1))
     assert (await fired(trigger(ray))).state == "succeeded"
+
+
+async def test_a_connection_that_cant_be_used_here_leaves_the_job_to_a_retry(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray.script = lasting(2)
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(deferrable=True).execute(run.context())
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("no certificate")
+    with monkeypatch.context() as patched:
+        extra = json.dumps({"ca_bundle": str(bundle)})
+        patched.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, extra=extra))
+        (event,) = [event async for event in deferred.value.trigger.run()]
+    with pytest.raises(RayBatchUnavailableException, match="CA bundle"):
+        batch().execute_complete(run.context(), event.payload)
+    run.try_number = 2
+    assert batch().execute(run.context())["rows"] == 2
+    assert len(ray.jobs) == 1
+
+
+async def test_a_proxy_that_knows_no_backend_is_no_answer(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(ray, Script())
+    monkeypatch.setattr(ray, "answer", lambda *arguments: (404, "default backend"))
+    outcome = await fired(trigger(ray, session_name=None))
+    assert outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE
 
 
 @pytest.mark.parametrize(("deferred_ago", "told"), [(0.0, True), (3600.0, False)])
