@@ -64,6 +64,7 @@ class RayJobSensor(BaseSensorOperator):
         self.submission_id = submission_id
         self.ray_conn_id = ray_conn_id
         self.deferrable = deferrable
+        self._looked = False
 
     def execute(self, context: Context) -> Any:
         """Wait here, or in the triggerer."""
@@ -72,7 +73,7 @@ class RayJobSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         try:
-            verdict = self._look()
+            verdict = self._look(context)
             if verdict is not None and verdict.outcome is not None:
                 return self._judge(verdict.outcome)
         except RayBatchException as error:
@@ -98,7 +99,7 @@ class RayJobSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
-        verdict = self._look()
+        verdict = self._look(context)
         if verdict is None or verdict.outcome is None:
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value=self._judge(verdict.outcome))
@@ -109,14 +110,15 @@ class RayJobSensor(BaseSensorOperator):
 
         return self._judge(Outcome.from_json(dict(event["outcome"])))
 
-    def _look(self) -> Verdict | None:
+    def _look(self, context: Context) -> Verdict | None:
         """One look; ``None`` without an answer, which is borne until the sensor's own timeout."""
         from airflow_provider_raybatch.cluster.blocking import run_blocking
-        from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError
+        from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
         from airflow_provider_raybatch.cluster.following import FollowState, look
         from airflow_provider_raybatch.cluster.jobs import RayJobsClient
 
         job = self._job()
+        first = self._is_first_look(context)
 
         async def ask(address: ClusterAddress) -> Verdict:
             async with RayJobsClient(address) as client:
@@ -136,8 +138,22 @@ class RayJobSensor(BaseSensorOperator):
         except ClusterUnreachableError as error:
             self.log.warning("%s Looking again later.", error)
             return None
+        except NotARayDashboardError as error:
+            # Proxies also say 404 while what is behind them is away; a wrong address does so from the start.
+            if first:
+                raise airflow_exception(error.failure_class, str(error)) from error
+            self.log.warning("%s Looking again later.", error)
+            return None
         except RaybatchError as error:
             raise airflow_exception(error.failure_class, str(error)) from error
+
+    def _is_first_look(self, context: Context) -> bool:
+        """Whether nothing, in this process or before, can have shown that the address is right."""
+        looked, self._looked = self._looked, True
+        ti = context["ti"]
+        if looked or ti.try_number > 1:
+            return False
+        return not (self.reschedule and ti.get_first_reschedule_date(context))
 
     def _judge(self, outcome: Outcome) -> dict[str, Any]:
         if outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -108,6 +109,44 @@ def test_bears_a_cluster_that_is_away(
     with pytest.raises(AirflowSensorTimeout):
         sensor(timeout=0.2).execute(run.context())
     assert "Looking again later" in capsys.readouterr().out
+
+
+def without_a_backend(*asked: Any) -> Any:
+    return 404, "default backend"
+
+
+def test_a_proxy_that_has_lost_its_backend_for_a_while_is_borne(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(ray, Script(seconds=60))
+    waiting = sensor()
+    assert not waiting.poke(run.context()).is_done
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "answer", without_a_backend)
+        assert not waiting.poke(run.context()).is_done
+    ray.jobs[JOB].script.seconds = 0
+    assert waiting.poke(run.context()).is_done
+
+
+@pytest.mark.parametrize("earlier", ["a poke of this attempt", "another attempt"])
+def test_a_new_process_bears_it_too_where_there_were_looks_before(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, earlier: str
+) -> None:
+    monkeypatch.setattr(ray, "answer", without_a_backend)
+    rescheduled = datetime.now(UTC) if earlier == "a poke of this attempt" else None
+    run.try_number = 1 if rescheduled else 2
+    context = run.context()
+    context["ti"].get_first_reschedule_date = lambda context: rescheduled
+    assert not sensor(mode="reschedule").poke(context).is_done
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_address_that_was_never_right_is_refused(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    monkeypatch.setattr(ray, "answer", without_a_backend)
+    with pytest.raises(RayBatchFailException, match="correct the url"):
+        sensor(deferrable=deferrable).execute(run.context())
 
 
 def test_defers_without_the_right_to_stop(ray: FakeRay, run: Run) -> None:
