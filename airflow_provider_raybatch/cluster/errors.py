@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 
@@ -72,3 +75,15 @@ class EmbeddedClusterError(ClusterError):
     """The private Ray of a task didn't start."""
 
     failure_class = FailureClass.INTERNAL
+
+
+@contextmanager
+def at_a_known_address() -> Iterator[None]:
+    """Where Ray has answered before, what answers in its place is a proxy that waits for it.
+
+    :raises ClusterUnreachableError: instead of :class:`NotARayDashboardError`.
+    """
+    try:
+        yield
+    except NotARayDashboardError as error:
+        raise ClusterUnreachableError(str(error)) from error

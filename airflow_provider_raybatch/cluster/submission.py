@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
@@ -20,7 +21,9 @@ from airflow_provider_raybatch.cluster.errors import (
     ClusterError,
     ClusterUnreachableError,
     JobExistsError,
+    NotARayDashboardError,
     StaleStateError,
+    at_a_known_address,
 )
 from airflow_provider_raybatch.cluster.jobs import RayJobsClient
 from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest, JobStatus
@@ -151,6 +154,7 @@ async def submit_or_adopt(
     on_stale_state: OnStaleState = "replace",
     finished: Callable[[JobInfo], Awaitable[bool]] | None = None,
     *,
+    address_known: bool = False,
     stop_timeout: float = 120.0,
 ) -> Submitted:
     """Come to exactly one job for this run: the one that is there, or a new one.
@@ -159,50 +163,57 @@ async def submit_or_adopt(
     :param build: makes the request of a submission id; called only when one is to be submitted. The metadata
         of `key` is added here.
     :param finished: whether the result of a succeeded job stands; by default success is enough.
+    :param address_known: whether an earlier attempt of the run came this far, so that the address is no
+        mistake.
     :param stop_timeout: seconds that a job which is to be replaced has to end.
     :raises StaleStateError: there is a job with other arguments and `on_stale_state` is ``fail``.
     :raises StopTimeoutError: the job to replace doesn't end.
     :raises ClusterError: see :class:`RayJobsClient`.
     """
-    session_name = (await client.version()).session_name
-    for _ in range(_MOST_ROUNDS):
-        k, latest = await _highest(client, key)
-        done = (
-            latest is not None
-            and latest.status is JobStatus.SUCCEEDED
-            and (finished is None or await finished(latest))
-        )
-        decision = decide(
-            latest,
-            run_token=key.run_token,
-            fingerprint=fingerprint,
-            on_stale_state=on_stale_state,
-            finished=done,
-        )
-        if decision.action is Action.FAIL:
-            raise StaleStateError(
-                f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "
-                "on_stale_state to 'replace' or 'adopt'."
+    with at_a_known_address() if address_known else nullcontext():
+        session_name = (await client.version()).session_name
+    with at_a_known_address():
+        for _ in range(_MOST_ROUNDS):
+            k, latest = await _highest(client, key)
+            done = (
+                latest is not None
+                and latest.status is JobStatus.SUCCEEDED
+                and (finished is None or await finished(latest))
             )
-        if latest is not None and decision.action in {Action.ADOPT, Action.RETURN}:
-            return Submitted(latest.submission_id, k, True, session_name, latest, decision.reason)
-        if latest is not None and decision.action is Action.REPLACE:
-            await client.stop_until_terminal(latest.submission_id, stop_timeout)
-        number = k + 1
-        request = await build(key.submission_id(number))
-        request = replace(
-            request,
-            submission_id=key.submission_id(number),
-            metadata={**request.metadata, **key.metadata(fingerprint)},
+            decision = decide(
+                latest,
+                run_token=key.run_token,
+                fingerprint=fingerprint,
+                on_stale_state=on_stale_state,
+                finished=done,
+            )
+            if decision.action is Action.FAIL:
+                raise StaleStateError(
+                    f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "
+                    "on_stale_state to 'replace' or 'adopt'."
+                )
+            if latest is not None and decision.action in {Action.ADOPT, Action.RETURN}:
+                return Submitted(latest.submission_id, k, True, session_name, latest, decision.reason)
+            if latest is not None and decision.action is Action.REPLACE:
+                await client.stop_until_terminal(latest.submission_id, stop_timeout)
+            number = k + 1
+            request = await build(key.submission_id(number))
+            request = replace(
+                request,
+                submission_id=key.submission_id(number),
+                metadata={**request.metadata, **key.metadata(fingerprint)},
+            )
+            info = await _submit(client, request)
+            if (
+                info.metadata.get(RUN_TOKEN) == key.run_token
+                and info.metadata.get(FINGERPRINT) == fingerprint
+            ):
+                return Submitted(info.submission_id, number, False, session_name, info, decision.reason)
+            # Another process took this number in between, with other arguments: judge what it made.
+        raise JobExistsError(
+            f"Another process keeps submitting jobs for {key.task} with other arguments; make sure that only "
+            "one runs."
         )
-        info = await _submit(client, request)
-        if info.metadata.get(RUN_TOKEN) == key.run_token and info.metadata.get(FINGERPRINT) == fingerprint:
-            return Submitted(info.submission_id, number, False, session_name, info, decision.reason)
-        # Another process took this number in between, with other arguments: judge what it made.
-    raise JobExistsError(
-        f"Another process keeps submitting jobs for {key.task} with other arguments; make sure that only one "
-        "runs."
-    )
 
 
 async def stop_older(
@@ -252,7 +263,7 @@ async def _highest(client: RayJobsClient, key: SubmissionKey) -> tuple[int, JobI
 
 async def _submit(client: RayJobsClient, request: JobRequest) -> JobInfo:
     """POST, and where no answer came, ask whether the job exists before the next try."""
-    failure: ClusterUnreachableError | None = None
+    failure: ClusterError | None = None
     for attempt in range(_POST_ATTEMPTS):
         if attempt:
             await asyncio.sleep(_POST_WAIT * attempt)
@@ -261,7 +272,7 @@ async def _submit(client: RayJobsClient, request: JobRequest) -> JobInfo:
             failure = None
         except JobExistsError:
             failure = None
-        except ClusterUnreachableError as error:
+        except (ClusterUnreachableError, NotARayDashboardError) as error:
             failure = error
         info = await client.info(request.submission_id)
         if info is not None:

@@ -232,6 +232,7 @@ class RayOperator(LiteralTextOperator):
     def _task_run(self, context: Context) -> TaskRun:
         ti = context["ti"]
         store = context["task_state_store"]
+        earlier = recorded_token(store)
         token = run_token(store, ti.max_tries)
         hook = RayHook(self.ray_conn_id)
         connection = hook.read()
@@ -248,6 +249,7 @@ class RayOperator(LiteralTextOperator):
                 of_attempt=None if self._longest is None else ti.start_date.timestamp() + self._longest,
                 of_run=moment(self.deadline),
             ),
+            again=token == earlier,
         )
 
     @property
@@ -296,6 +298,7 @@ class RayOperator(LiteralTextOperator):
                 build,
                 self.on_stale_state,
                 None if finished is None else lambda info: finished(client, info),
+                address_known=run.again,
             )
             try:
                 stopped = await stop_older(client, run.task.digest, keep=submitted.submission_id)

@@ -27,12 +27,14 @@ class TaskRun:
 
     :param run_token: what all attempts of this run share.
     :param deadline: when its job must have ended.
+    :param again: whether an earlier attempt of this run came as far as its run token.
     """
 
     task: TaskKey
     run_token: str
     connection: RayConnection
     deadline: Deadline
+    again: bool = False
 
     @property
     def key(self) -> SubmissionKey:

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_raybatch.cluster.errors import (
     ClusterError,
     ClusterUnreachableError,
+    NotARayDashboardError,
     StaleStateError,
     StopTimeoutError,
 )
@@ -196,6 +197,31 @@ async def test_posts_are_bounded(dashboard, client, answer):
     with pytest.raises(ClusterUnreachableError, match="No available agent"):
         await submit_or_adopt(client, KEY, "f", build)
     assert dashboard.count("POST") == 4
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_proxy_without_its_backend_is_no_wrong_address_once_ray_has_answered(
+    dashboard, client, answer, method
+):
+    for _ in range(20):
+        dashboard.stage(method, "/api/jobs/", answer(404, b"default backend"))
+    with pytest.raises(ClusterUnreachableError, match="default backend"):
+        await submit_or_adopt(client, KEY, "f", build)
+
+
+async def test_a_post_that_a_proxy_turned_away_is_sent_again(dashboard, client, answer):
+    dashboard.stage("POST", "/api/jobs/", answer(404, b"default backend"))
+    assert (await submit_or_adopt(client, KEY, "f", build)).submission_id == ID(0)
+    assert dashboard.count("POST") == 2
+
+
+@pytest.mark.parametrize(
+    ("known", "error"), [(True, ClusterUnreachableError), (False, NotARayDashboardError)]
+)
+async def test_an_address_that_never_answered_may_be_wrong(dashboard, client, answer, known, error):
+    dashboard.stage("GET", "/api/version", answer(404, b"default backend"))
+    with pytest.raises(error, match="correct the url"):
+        await submit_or_adopt(client, KEY, "f", build, address_known=known)
 
 
 async def test_two_at_once_come_to_one_job(dashboard, client):

@@ -49,6 +49,21 @@ def test_a_retry_returns_what_a_finished_job_left(
     assert len(ray.jobs) == 1
 
 
+def test_a_proxy_without_its_backend_ends_no_retry(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "answer", lambda *asked: (404, "default backend"))
+        with pytest.raises(RayBatchUnavailableException):
+            batch().execute(run.context())
+        with pytest.raises(RayBatchFailException, match="correct the url"):
+            batch().execute(Run(task_id="another").context())
+    assert len(ray.active) == 1
+
+
 def test_a_lost_answer_doesnt_make_a_second_job(ray: FakeRay, run: Run) -> None:
     ray.drop_next_answer_to_post = True
     batch().execute(run.context())
