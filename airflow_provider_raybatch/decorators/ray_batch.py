@@ -57,7 +57,9 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
         """Call the function, take its word for the arguments, and go on as the operator does."""
         context_merge(context, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, context)
-        self._take(self.python_callable(*self.op_args, **kwargs))
+        returned = self.python_callable(*self.op_args, **kwargs)
+        with self._leaving_no_job(context):
+            self._take(returned)
         return RayBatchInferenceOperator.execute(self, context)
 
     def _take(self, returned: object) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -185,8 +186,9 @@ class RayOperator(LiteralTextOperator):
             self.log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
 
     def _execute(self, context: Context) -> Any:
-        run = self._task_run(context)
-        plan = self._planned(context, run)
+        with self._leaving_no_job(context):
+            run = self._task_run(context)
+            plan = self.plan(run)
         if run.connection.embedded:
             return self._execute_embedded(context, run, plan)
         address = run.connection.address()
@@ -203,12 +205,13 @@ class RayOperator(LiteralTextOperator):
             self._defer(run, plan, submitted, handle)
         return self._end(context, self._follow(address, run, plan, submitted), handle)
 
-    def _planned(self, context: Context, run: TaskRun) -> JobPlan:
+    @contextmanager
+    def _leaving_no_job(self, context: Context) -> Iterator[None]:
+        """For what may refuse an attempt before it asks the cluster."""
         try:
-            return self.plan(run)
+            yield
         except (RaybatchError, RayBatchException) as error:
-            final = not error.failure_class.retryable
-            if final and context["ti"].try_number > 1 and not run.connection.embedded:
+            if not error.failure_class.retryable and context["ti"].try_number > 1:
                 # An earlier attempt may have left a job to this one, and none follows that would take it.
                 self._stop_left_behind(context)
             raise
@@ -386,6 +389,8 @@ class RayOperator(LiteralTextOperator):
             if token is None:
                 return
             connection = RayHook(self.ray_conn_id).read()
+            if connection.embedded:
+                return  # what it ran ended with its attempt
             key = SubmissionKey(self._task_key(context, connection), token)
             stopped = run_blocking(stop_jobs_of(connection.address(), key))
         except (RaybatchError, RayBatchException) as error:

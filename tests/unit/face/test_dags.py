@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, literal, task
 from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_raybatch.decorators.ray_batch import RayBatchDecoratedOperator, ray_batch_task
 from airflow_provider_raybatch.exceptions import RayBatchFailException
@@ -22,7 +23,7 @@ from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 
 from .conftest import Run
-from .fake_ray import FakeRay
+from .fake_ray import FakeRay, lasting
 
 ARGUMENTS: dict[str, Any] = {
     "source": ["s3://lake/in/{{ ds }}/"],
@@ -219,6 +220,24 @@ class TestDecorator:
         with pytest.raises(RayBatchFailException, match=sentence):
             self.decorated(decide, model="m", prompt="p").execute(run.context())
         assert not ray.jobs
+
+    @pytest.mark.parametrize("returned", [["/in"], {"modell": "m"}])
+    def test_a_retry_that_returns_nothing_usable_leaves_no_job(
+        self, ray: FakeRay, run: Run, returned: Any
+    ) -> None:
+        ray.script = lasting(60)
+        answers = iter([{"source": "/in", "destination": "s3://lake/out"}, returned])
+
+        def decide() -> Any:
+            return next(answers)
+
+        operator = self.decorated(decide, prompt="p", model="m", deferrable=True)
+        with pytest.raises(TaskDeferred):
+            operator.execute(run.context())
+        run.try_number = 2
+        with pytest.raises(RayBatchFailException, match="it returned"):
+            operator.execute(run.context())
+        assert not ray.active
 
     def test_a_return_annotation_doesnt_split_the_result(self) -> None:
         def decide() -> dict[str, str]:

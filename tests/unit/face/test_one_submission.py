@@ -167,13 +167,16 @@ def test_other_limits_are_no_other_job(ray: FakeRay, run: Run) -> None:
     assert len(ray.jobs) == 1
 
 
-def test_a_retry_that_can_submit_nothing_leaves_no_job_to_nobody(ray: FakeRay, run: Run) -> None:
+@pytest.mark.parametrize("arguments", [{"limit": 0}, {"deadline": "tomorrow"}])
+def test_a_retry_that_can_submit_nothing_leaves_no_job_to_nobody(
+    ray: FakeRay, run: Run, arguments: dict[str, Any]
+) -> None:
     ray.script = lasting(60)
     with pytest.raises(TaskDeferred):
         batch(deferrable=True).execute(run.context())
     run.try_number = 2
-    with pytest.raises(RayBatchFailException, match="limit"):
-        batch(limit=0).execute(run.context())
+    with pytest.raises(RayBatchFailException, match=next(iter(arguments))):
+        batch(**arguments).execute(run.context())
     assert not ray.active
 
 
