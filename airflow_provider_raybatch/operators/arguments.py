@@ -215,6 +215,9 @@ def _source(value: Any) -> tuple[list[str], str | None]:
         return [value["uri"]], value.get("format")
     if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray)):
         raise SpecError(f"source: {shown(value)} is no path; name a file, a folder, a glob or a list.")
+    if isinstance(value, (set, frozenset)):
+        # Another order in each process would make another job of each retry.
+        raise SpecError(f"source: {shown(value)} is a set, which has no order; make a list of it.")
     paths: list[str] = []
     formats: set[str | None] = set()
     for item in value:

@@ -159,6 +159,8 @@ ONE_OF = (
         ({"source": 5}, "source: 5 is no path; name a file, a folder, a glob or a list."),
         ({"source": [1]}, "source: 1 is no path; name a file, a folder, a glob or a list."),
         ({"source": [["/a"]]}, "source: ['/a'] is no path; a list of paths holds texts alone."),
+        ({"source": {"/a"}}, "source: {'/a'} is a set, which has no order; make a list of it."),
+        ({"source": frozenset({"/a"})}, "source: frozenset({'/a'}) is a set, which has no order; make"),
         ({"source": []}, "source: list should have at least 1 item"),
         ({"source": {"rows": 1}}, "source: {'rows': 1} has no 'uri'; give paths, or what another batch task"),
         (
