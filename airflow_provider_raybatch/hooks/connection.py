@@ -135,7 +135,7 @@ def read_connection(connection: ConnectionLike) -> RayConnection:
         request_timeout=reader.seconds("request_timeout"),
         namespace=reader.text("namespace") or "default",
         seal_key=reader.text("seal_key"),
-        dashboard_url=reader.text("dashboard_url"),
+        dashboard_url=_dashboard_url(connection, reader),
     )
 
 
@@ -169,6 +169,28 @@ def _url(connection: ConnectionLike, host: str, reader: _Extras) -> str:
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     prefix = (reader.text("path_prefix") or parts.path).strip("/")
     return f"{scheme}://{name}" + (f":{port}" if port else "") + (f"/{prefix}" if prefix else "")
+
+
+def _dashboard_url(connection: ConnectionLike, reader: _Extras) -> str | None:
+    value = (reader.text("dashboard_url") or "").strip()
+    if not value:
+        return None
+    field_name = f"Connection {connection.conn_id!r}, field dashboard_url in extra"
+    try:
+        parts = urlsplit(value)
+        netloc, host, _ = parts.netloc, parts.hostname, parts.port
+    except ValueError:
+        parts, netloc, host = urlsplit(""), value, None
+    # Only a path may have an "@": what can't be taken apart is shown below, and the link is for all to see.
+    if "@" in (netloc if host else value):
+        raise RayConnectionError(
+            f"{field_name}: it carries a login, which everybody would see in the link to the job; remove it."
+        )
+    if parts.scheme not in {"http", "https"} or not host:
+        raise RayConnectionError(
+            f"{field_name}: {value!r} is no address that a browser opens; use https://host/path."
+        )
+    return value
 
 
 class _Extras:

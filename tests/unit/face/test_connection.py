@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,23 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
         (
             {"host": "head", "extra": '{"request_timeout": "x"}'},
             "field request_timeout in extra: 'x' is no pos",
+        ),
+        *(
+            (
+                {"host": "head", "extra": json.dumps({"dashboard_url": url})},
+                f"field dashboard_url in extra: {sentence}",
+            )
+            for url, sentence in [
+                ("https://me:1234567@people", "it carries a login, which everybody would see in the link"),
+                ("https://me:[1234567@people", "it carries a login"),
+                ("https://me:x/1234567@people", "it carries a login"),
+                ("me:1234567@people", "it carries a login"),
+                (
+                    "javascript:alert(1)",
+                    "'javascript:alert(1)' is no address that a browser opens; use https",
+                ),
+                ("people.example.com", "'people.example.com' is no address that a browser opens"),
+            ]
         ),
         ({"host": "head", "extra": '{"seal_key": 1234567}'}, "field seal_key in extra: a value of type int"),
     ],
