@@ -55,7 +55,8 @@ class ClusterAddress:
                 f"url: {self.shown} carries a login, which would end up in logs; put it into the "
                 "connection's headers."
             )
-        for name, value in {"token": self.token or "", **self.headers, **self.cookies}.items():
+        # A list, since a header and a cookie may bear one name, or that of the token.
+        for name, value in [("token", self.token or ""), *self.headers.items(), *self.cookies.items()]:
             # Refused here, since the HTTP library would show the value.
             if not value.isascii() or not value.isprintable() or value != value.strip():
                 raise SpecError(

@@ -47,6 +47,15 @@ def test_values_that_no_header_can_hold_are_refused_and_not_shown(field, value):
     assert "s3c" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"token": "s3cret\n", "headers": {"token": "a"}}, {"headers": {"a": "s3cret\n"}, "cookies": {"a": "a"}}],
+)
+def test_no_value_hides_behind_another_of_its_name(fields):
+    with pytest.raises(SpecError, match="no header can hold"):
+        ClusterAddress("http://h", **fields)
+
+
 @pytest.mark.parametrize("name", ["X Key", "X-Key:", "", "X-Schlüssel"])
 @pytest.mark.parametrize("field", ["headers", "cookies"])
 def test_names_that_no_header_can_hold_are_refused(field, name):
