@@ -227,10 +227,13 @@ class RayOperator(LiteralTextOperator):
         if self.deferrable:
             self.log.info("deferrable has no effect here: the task's private Ray lives on this worker.")
         run.deadline.refuse_if_passed()  # before a Ray is started in vain
-        with EmbeddedCluster(log=self.log.info, env=plan.environment) as address:
-            submitted = self._submit(address, run, plan)
-            outcome = self._follow(address, run, plan, submitted)
-            return self._end(context, outcome, self._handle(run, submitted))
+        try:
+            with EmbeddedCluster(log=self.log.info, env=plan.environment) as address:
+                submitted = self._submit(address, run, plan)
+                outcome = self._follow(address, run, plan, submitted)
+                return self._end(context, outcome, self._handle(run, submitted))
+        finally:
+            self._stops = None  # a kill after this, as Airflow's own timeout makes, would ask nobody
 
     def _task_run(self, context: Context) -> TaskRun:
         ti = context["ti"]

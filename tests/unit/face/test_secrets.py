@@ -28,7 +28,7 @@ from airflow_provider_raybatch.exceptions import (
 from airflow_provider_raybatch.hooks.credentials import job_secrets
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 
-from .batches import batch
+from .batches import Died, batch, die
 from .conftest import Run, connection
 from .fake_ray import FakeRay, lasting
 
@@ -195,6 +195,17 @@ class TestPrivateRay:
         result = batch(deferrable=True).execute(run.context())
         assert (result["rows"], result["dashboard_url"]) == (2, None)
         assert run.xcoms == {}
+
+    def test_is_asked_for_nothing_once_it_is_gone(
+        self, ray: FakeRay, private_ray: type[PrivateRay], run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        operator = batch()
+        monkeypatch.setattr(type(operator), "_follow", die)
+        with pytest.raises(Died):
+            operator.execute(run.context())
+        ray.requests.clear()
+        operator.on_kill()  # as the task runner does after an execution timeout
+        assert ray.requests == []
 
     def test_cant_outlive_its_task(self, private_ray: type[PrivateRay], run: Run) -> None:
         operator = RayJobOperator(task_id="t", entrypoint="x", wait_for_completion=False)
