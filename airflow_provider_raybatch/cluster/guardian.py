@@ -117,7 +117,7 @@ def _processes() -> Iterator[tuple[int, int]]:
         try:
             # The name in parentheses may hold anything.
             state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-        except (FileNotFoundError, ProcessLookupError):
+        except OSError:  # it has ended, or is another user's and hidden, as hidepid of proc(5) does
             continue
         if state not in {"Z", "X"}:
             yield int(folder.name), int(parent)

@@ -88,6 +88,20 @@ def test_sigterm_ends_everything_too(guarded):
     assert not home.exists()
 
 
+def test_processes_that_are_hidden_from_this_user_are_passed_over(monkeypatch):
+    read_text = Path.read_text
+
+    def hidden(path, *arguments, **options):
+        if path == Path("/proc/1/stat"):
+            raise PermissionError
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    pids = {pid for pid, _ in guardian._processes()}
+    assert os.getpid() in pids
+    assert 1 not in pids
+
+
 @pytest.fixture
 def stand_in(tmp_path):
     def make(script):
