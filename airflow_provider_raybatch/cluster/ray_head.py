@@ -36,6 +36,7 @@ _LONGEST_TEMP = 20
 _FOREIGN = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_AUTH_TOKEN_PATH")
 # How long Ray waits for its own parts: 30 and 60 s by default, too short for a busy host.
 _PATIENCE = ("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT")
+_AWS_TOKENS = ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")  # botocore reads both
 # Less than any of Ray's fixed patiences (`ray start` gives a raylet 30 s): what fails sooner fails again.
 _QUICK_FAILURE_SECONDS = 20.0
 
@@ -186,6 +187,10 @@ class RayHead:
     def _environment(self) -> dict[str, str]:
         environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
         environment.update(dict.fromkeys(_PATIENCE, str(int(self._startup_timeout))))
+        if "AWS_ACCESS_KEY_ID" in self._env:
+            # S3 refuses a key together with another key's token.
+            for name in _AWS_TOKENS:
+                environment.pop(name, None)
         environment.update(self._env)
         # A job's entrypoint says just `python`, which must be the one that has this Ray.
         folders = [str(Path(self._python).parent), environment.get("PATH", os.defpath)]

@@ -162,6 +162,20 @@ def test_the_command_line_and_environment(stand_in, monkeypatch):
     assert "token: disabled/0" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "token"),
+    [
+        ({}, "inherited"),
+        ({"AWS_ACCESS_KEY_ID": "own"}, "none"),
+        ({"AWS_ACCESS_KEY_ID": "own", "AWS_SESSION_TOKEN": "own"}, "own"),
+    ],
+)
+def test_a_session_token_goes_with_its_own_key_alone(stand_in, monkeypatch, given, token):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "inherited")
+    with pytest.raises(EmbeddedClusterError, match=f"token: {token}"):
+        RayHead(given, python=stand_in('echo "token: ${AWS_SESSION_TOKEN-none}"; exit 1')).__enter__()
+
+
 def test_a_forked_child_does_not_keep_ray_alive():
     read_end, write_end = os.pipe()
     ray_head._open_pipes.add(write_end)
