@@ -75,10 +75,10 @@ class Counting(LocalFolder):
         Counting.requests += 1
         return content
 
-    def list(self, prefix: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         """List after the delay."""
         time.sleep(Counting.delay)
-        return super().list(prefix)
+        return super().list(prefix, depth)
 
     def head(self, path: str) -> Entry | None:
         """Look after the delay."""
