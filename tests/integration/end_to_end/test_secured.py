@@ -60,7 +60,9 @@ def tasks(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lak
         }
         airflow.show_dags({f"RAYBATCH_EXAMPLE_{name}": value for name, value in example.items()})
         run = api.trigger("nightly_synthetic_data", min_share=0)  # an echo is no question
-        return run.wait(timeout=300).task("generate")
+        run.wait(timeout=300)
+        run_after(run, "load").wait()  # other settings end what still runs
+        return run.task("generate")
 
     return {mode: night(mode) for mode in MODES}
 
