@@ -346,7 +346,8 @@ class BatchInferenceSpec(ContractModel):
 
         The context length counts where responses may be as long as it leaves room.
         """
-        sizes = _SIZING_ARGS | ({"max_model_len"} if "max_tokens" in self.sampling else set())
+        bounded = self.sampling.get("max_tokens") is not None
+        sizes = _SIZING_ARGS | ({"max_model_len"} if bounded else set())
         return {name: value for name, value in self.engine.args.items() if name not in sizes}
 
     @property

@@ -78,8 +78,9 @@ def test_what_does_not_decide_the_answer_is_left_out() -> None:
     assert keyer().key(spelled) == keyer().key(one)
 
 
-def test_the_context_counts_where_it_bounds_the_response() -> None:
-    one, sampling = Request(prompt="x"), {"temperature": 0}
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0, "max_tokens": None}])
+def test_the_context_counts_where_it_bounds_the_response(sampling: dict[str, Any]) -> None:
+    one = Request(prompt="x")
     short = keyer(sampling=sampling, engine={"kind": "echo", "args": {"max_model_len": 64}})
     assert short.key(one) != keyer(sampling=sampling, engine={"kind": "echo"}).key(one)
 
