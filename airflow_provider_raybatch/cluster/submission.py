@@ -216,6 +216,27 @@ async def submit_or_adopt(
         )
 
 
+async def stop_run(
+    client: RayJobsClient,
+    key: SubmissionKey,
+    timeout: float = 120.0,  # noqa: ASYNC109 - handed on to a loop that tells why it gave up
+) -> str | None:
+    """Stop the job of a run, if it has an active one: its last submission, as all others had ended before it.
+
+    The ids are derived, so this costs one GET more than there are submissions, however many jobs the cluster
+    remembers.
+
+    :param timeout: seconds that the job has to end.
+    :return: id of the job that was stopped.
+    :raises StopTimeoutError: the job doesn't end.
+    """
+    _, latest = await _highest(client, key)
+    if latest is None or not latest.is_active:
+        return None
+    await client.stop_until_terminal(latest.submission_id, timeout)
+    return latest.submission_id
+
+
 async def stop_older(
     client: RayJobsClient,
     task_key_digest: str,

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.address import ClusterAddress
     from airflow_provider_raybatch.cluster.following import FollowedLine, Outcome
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-    from airflow_provider_raybatch.cluster.models import JobInfo
     from airflow_provider_raybatch.cluster.submission import SubmissionKey
 
 _ASK_AGAIN_SECONDS = 1.0
@@ -93,37 +92,27 @@ async def stop_jobs_of(
     key: SubmissionKey,
     timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
 ) -> list[str]:
-    """Stop every job of one run of a task, whichever of its submissions that is.
+    """Stop the job of one run of a task, whichever of its submissions that is.
+
+    The cluster is asked again until `timeout` while it, or a proxy before it, has no answer.
 
     :return: submission ids of the jobs that were stopped.
     """
+    from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-    from airflow_provider_raybatch.cluster.submission import RUN_TOKEN, TASK_KEY
+    from airflow_provider_raybatch.cluster.submission import stop_run
 
-    wanted = {TASK_KEY: key.task.digest, RUN_TOKEN: key.run_token}
     deadline = time.monotonic() + timeout
     async with RayJobsClient(address) as client:
-        active = [
-            job.submission_id
-            for job in await _jobs(client, deadline)
-            if job.is_active and job.submission_id and wanted.items() <= job.metadata.items()
-        ]
-        for submission_id in active:
-            await client.stop_until_terminal(submission_id, timeout)
-        return active
-
-
-async def _jobs(client: RayJobsClient, deadline: float) -> list[JobInfo]:
-    """All jobs, asked for until `deadline` while the cluster, or a proxy before it, has no answer."""
-    from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
-
-    while True:
-        try:
-            return await client.jobs()
-        except (ClusterUnreachableError, NotARayDashboardError):
-            if time.monotonic() >= deadline:
-                raise
-        await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        while True:
+            try:
+                stopped = await stop_run(client, key, timeout)
+            except (ClusterUnreachableError, NotARayDashboardError):
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                return [] if stopped is None else [stopped]
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
 async def stop_job(

@@ -22,6 +22,7 @@ from airflow_provider_raybatch.cluster.submission import (
     SubmissionKey,
     decide,
     stop_older,
+    stop_run,
     submit_or_adopt,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -265,6 +266,22 @@ async def test_without_the_job_to_keep_nothing_is_stopped(dashboard, client):
     await submit_or_adopt(client, KEY, "f", build)
     assert await stop_older(client, TASK.digest, "raybatch-unknown-0") == []
     assert dashboard.jobs[ID(0)]["status"] == "RUNNING"
+
+
+async def test_a_run_is_stopped_by_its_ids_however_many_jobs_there_are(dashboard, client):
+    dashboard.stops_needed = -10
+    other = SubmissionKey(TASK, "token-2")
+    await submit_or_adopt(client, other, "f", build)
+    await submit_or_adopt(client, KEY, "f", build)
+    dashboard.end(ID(0), "FAILED")
+    await submit_or_adopt(client, KEY, "f", build)
+    dashboard.requests.clear()
+    assert await stop_run(client, KEY) == ID(1)
+    assert await stop_run(client, KEY) is None
+    assert await stop_run(client, SubmissionKey(TASK, "token-3")) is None
+    assert dashboard.jobs[ID(1)]["status"] == "STOPPED"
+    assert dashboard.jobs[other.submission_id(0)]["status"] == "RUNNING"
+    assert ("GET", "/api/jobs/") not in dashboard.requests
 
 
 async def test_stopping_is_repeated_until_the_job_has_ended(dashboard, client):
