@@ -12,6 +12,7 @@ import ray
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import Digests, Summary
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
 from airflow_provider_raybatch.job import credentials
 from airflow_provider_raybatch.job.destination.journal import Journal
@@ -28,7 +29,7 @@ from airflow_provider_raybatch.job.ray_data_llm.variants import engine_is_here
 from airflow_provider_raybatch.job.request import Request
 from airflow_provider_raybatch.job.response_store import ResponseStore
 from airflow_provider_raybatch.job.savings.reuse import open_store
-from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.job.storage.folder import Folder, folder
 from airflow_provider_raybatch.job.watch.tolerance import Tolerance
 from airflow_provider_raybatch.job.work import Job
 
@@ -56,10 +57,19 @@ class Ready:
     versions: dict[str, str]
 
 
-def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Ready | Summary:
+@dataclass(frozen=True)
+class Standing:
+    """The dataset that an earlier submission of this run has committed, with the same arguments."""
+
+    summary: Summary
+    destination: Folder
+    credentials: AwsCredentials | None
+
+
+def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Ready | Standing:
     """Check all that can be checked.
 
-    :returns: the dataset, if an earlier submission of this run has committed it, with the same arguments.
+    :returns: the dataset, where there is nothing left to do.
     :raises RaybatchError: one sentence about the first thing that is wrong.
     """
     versions = cluster_view.check_versions()
@@ -73,7 +83,7 @@ def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Re
     if committed is not None:
         # The earlier submission may have failed between the journal and this copy.
         destination.write("manifest.json", committed.model_dump_json(by_alias=True, indent=1).encode())
-        return committed.summary()
+        return Standing(committed.summary(), destination, known.aws)
     journal.check_owner()
     source = look_at_source(spec, known.aws)
     tolerance = Tolerance(spec.limits, source.rows)

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.ready import Ready, make_ready
 from airflow_provider_raybatch.job.report import report
 from airflow_provider_raybatch.job.resume import work
-from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
+from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember, remember_committed
 from airflow_provider_raybatch.job.savings.savings import find_savings, parts_of_task
 from airflow_provider_raybatch.job.spreading import keys_over_the_cluster, publish_over_the_cluster
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
@@ -41,8 +41,9 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
     say(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
     ready = make_ready(spec, submission, say)
     if not isinstance(ready, Ready):
-        say(events.Committed(summary=ready, reused=True))
-        return ready
+        say(events.Committed(summary=ready.summary, reused=True))
+        remember_committed(spec, ready.destination, ready.credentials, say)
+        return ready.summary
     job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
     given_up = earlier.given_up(spec.limits.max_row_attempts)
     tolerance = replace(ready.tolerance, given_up=int(np.count_nonzero(given_up)))
@@ -90,8 +91,6 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
     say(events.Phase(phase="committing", message="publishing the dataset"))
     ledger += savings.fan_out(job, source, ledger)
     tolerance.after(add_up(job.folder, ledger, source.rows), job.folder)
-    if ready.store is not None:
-        remember(ready.store, job.folder, parts_of_task(job), say)
     told = report(ran, chosen, began, preflight_seconds)
     versions = {**ready.versions, **told.versions}
     told = replace(told, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)
@@ -99,5 +98,9 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
         spec, job.folder, journal, ledger, source.rows, told, source.schema, publish_over_the_cluster
     )
     say(events.Committed(summary=manifest.summary()))
+    if ready.store is not None:
+        # After the commit, so that a slow or failing store can't cost the dataset.
+        say(events.Phase(phase="storing", message="adding new responses to the response store"))
+        remember(ready.store, job.folder, parts_of_task(job), say)
     leftovers.collect(job.folder, journal)
     return manifest.summary()

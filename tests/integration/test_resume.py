@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,10 +34,17 @@ class Night:
         rows = ({"id": f"r{number}", "text": text} for number, text in enumerate(texts))
         (self.folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(self, token: str = "token", run_id: str = "r1", **fields: Any) -> BatchManifest:
+    def run(
+        self,
+        token: str = "token",
+        run_id: str = "r1",
+        on_commit: Callable[[], None] | None = None,
+        **fields: Any,
+    ) -> BatchManifest:
         """A new submission of the task, of the run that `token` names.
 
         :param run_id: another one is another task, with a folder of its own.
+        :param on_commit: called when the job says that it has committed.
         """
         from airflow_provider_raybatch.job.run import run
 
@@ -58,7 +66,13 @@ class Night:
         self.said.clear()
         spec = parse(BatchInferenceSpec, json.dumps(document))
         assert spec.submission is not None
-        summary = run(spec, spec.submission, self.said.append)
+
+        def say(event: Any) -> None:
+            self.said.append(event)
+            if event.event == "committed" and on_commit is not None:
+                on_commit()
+
+        summary = run(spec, spec.submission, say)
         return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
 
     def refused(self, ends: FailureClass, **fields: Any) -> str:
@@ -287,6 +301,32 @@ class TestNights:
         assert generated(second) == 0
         assert rows_of(first)[0]["completions"] == rows_of(second)[0]["completions"]
         assert len(rows_of(second)[0]["completions"]) == 3
+
+    def test_a_retry_stores_after_a_kill_behind_the_commit(self, night: Night, reuse: dict[str, Any]) -> None:
+        night.input([f"text {number}" for number in range(20)])
+
+        def kill() -> None:
+            assert not list((night.folder / "store").glob("v1/data/**/*.parquet"))
+            raise SystemExit("killed between the commit and the store")
+
+        with pytest.raises(SystemExit):
+            night.run(on_commit=kill, **reuse)
+        assert generated(night.run(**reuse)) == 20  # the manifest of the killed attempt: nothing ran again
+        assert night.said[-1].event == "committed"
+        assert generated(night.run(run_id="r2", **reuse)) == 0
+
+    def test_a_store_that_breaks_after_the_commit_is_a_warning(
+        self, night: Night, reuse: dict[str, Any]
+    ) -> None:
+        night.input(["a", "b"])
+
+        def break_store() -> None:
+            shutil.rmtree(night.folder / "store")
+            (night.folder / "store").write_text("in the way")
+
+        assert answers(night.run(on_commit=break_store, **reuse)) == {"r0": "a", "r1": "b"}
+        assert night.said[-1].level == "warning"
+        assert "The dataset is complete" in night.said[-1].message
 
     def test_a_store_that_nobody_can_write_is_refused_at_once(self, night: Night) -> None:
         night.input(["a"])

@@ -36,6 +36,7 @@ task, in the response store, or with an equal request of the same input."""
 COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
 _DECODED = b"raybatch.decoded"
 _TOKENS = b"raybatch.tokens"
+_FOUND = ("carried-", "stored-", "duplicate-")
 _NAME = re.compile(r"\.(\d+)-(\d+)\.(\d+)\.(\d+)\.parquet$")
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
 
@@ -88,6 +89,11 @@ class Part:
     def is_solid(self) -> bool:
         """Whether every ordinal from first to last is there and good."""
         return self.ok == self.rows == self.last - self.first + 1
+
+    @property
+    def may_be_generated(self) -> bool:
+        """Whether its submission may have paid for rows of it; the names of other parts tell their origin."""
+        return not self.path.rpartition("/")[2].startswith(_FOUND)
 
     @property
     def submission_id(self) -> str:

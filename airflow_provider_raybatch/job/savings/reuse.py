@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -14,13 +15,14 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.spec import ReuseSpec
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, ReuseSpec
 from airflow_provider_raybatch.job import response_store
 from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.found import Hits
 from airflow_provider_raybatch.job.ledger.parts import Part
 from airflow_provider_raybatch.job.response_store import ResponseStore
+from airflow_provider_raybatch.job.response_store.files import in_order
 from airflow_provider_raybatch.job.savings.adopting import as_output
 from airflow_provider_raybatch.job.storage.errors import StorageError
 from airflow_provider_raybatch.job.storage.folder import Folder, folder
@@ -85,29 +87,60 @@ _NOTHING = pa.table({
 
 
 def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: Say) -> None:
-    """Store what the drivers of a ledger paid for. Those that are stored already cost one look each.
+    """Store what the drivers of a ledger paid for. Call it after the commit: it never raises.
 
-    By drivers, not by submissions, since submission ids begin anew after a head restart. A store that fails
-    now takes nothing from the dataset, so it is a warning.
+    A driver that is stored already costs one request. The unit is the driver, not the submission, since
+    submission ids begin anew after a head restart.
 
-    :param ledger: all parts of the task: what one attempt paid for and the next one carried over, since the
-        input had changed, is in no part of this input as generated.
+    :param ledger: all parts of the task, not only those of the current input: responses that were carried
+        over a changed input are marked as generated in the earlier input's parts alone.
     """
-    by_driver = sorted(ledger, key=lambda part: part.driver)
+    paid = sorted((part for part in ledger if part.may_be_generated), key=lambda part: part.path)
     try:
-        for driver, found in groupby(by_driver, key=lambda part: part.driver):
+        for driver, found in groupby(paid, key=lambda part: part.driver):
             store.add(driver, _generated(place, list(found)))
-    except StorageError as error:
-        text = f"{error} What this job generated is not in the response store."
+    except Exception as error:  # the dataset is committed: nothing that fails here may fail the job
+        text = f"{_sentence(error)} The dataset is complete, but the response store lacks new responses."
         say(Notice(level="warning", message=text))
 
 
+def remember_committed(
+    spec: BatchInferenceSpec, place: Folder, credentials: AwsCredentials | None, say: Say
+) -> None:
+    """Store what an earlier attempt of this run paid for, which committed and then died. It never raises.
+
+    :param place: the destination.
+    """
+    if spec.reuse is None or spec.submission is None:
+        return
+    try:
+        store = open_store(spec.reuse, credentials, say)
+        ledger = parts.listed(place.list(parts.task_folder(spec.submission)))
+    except Exception as error:
+        say(Notice(level="warning", message=_sentence(error)))
+        return
+    if spec.on_clear == "regenerate":
+        # Earlier runs paid for the answers that the user wants replaced.
+        run = spec.submission.submission_id.rpartition("-")[0]
+        ledger = [part for part in ledger if part.submission_id.rpartition("-")[0] == run]
+    if store is not None:
+        remember(store, place, ledger, say)
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, StorageError) else f"reuse: {type(error).__name__}: {error}."
+
+
 def _generated(place: Folder, found: Sequence[Part]) -> Iterator[pa.Table]:
-    for part in found:
-        with place.open(part.path) as stream:
-            table = pq.read_table(stream, columns=["key", "ok", "origin", "output"])
-        own = pc.and_(pc.and_(table["ok"], pc.is_valid(table["key"])), pc.equal(table["origin"], "generated"))
-        table = table.filter(own)
+    """The rows that the parts of one driver paid for, a table a part; parts are read ahead."""
+    for table in in_order(partial(_paid_rows, place, part) for part in found):
         if table.num_rows:
             output = as_output(table["output"].combine_chunks(), keeps_completions=True)
             yield pa.table({"key": table["key"], "output": output})
+
+
+def _paid_rows(place: Folder, part: Part) -> pa.Table:
+    with place.open(part.path) as stream:
+        table = pq.read_table(stream, columns=["key", "ok", "origin", "output"])
+    own = pc.and_(pc.and_(table["ok"], pc.is_valid(table["key"])), pc.equal(table["origin"], "generated"))
+    return table.filter(own)

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.destination.journal import JOURNAL, Journal, SupersededError
-from airflow_provider_raybatch.job.ready import make_ready
+from airflow_provider_raybatch.job.ready import Standing, make_ready
 from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...faulty_s3 import Fault, FaultyS3, first
@@ -92,7 +92,9 @@ class TestOtherArguments:
         fields = {"source": {"paths": [str(tmp_path / "gone.jsonl")]}, "destination": {"uri": place.uri}}
         manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
         same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
-        assert make_ready(same, same.submission, print) == manifest.summary()
+        standing = make_ready(same, same.submission, print)
+        assert isinstance(standing, Standing)
+        assert standing.summary == manifest.summary()
         with pytest.raises(PreflightError, match="source: nothing is at"):
             make_ready(changed, changed.submission, print)
 

@@ -96,7 +96,7 @@ def test_a_store_that_fails_at_the_end_takes_nothing_from_the_dataset(
     Path(store.folder.uri).write_text("in the way")
     remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append)
     assert said[0].level == "warning"
-    assert "is not in the response store" in said[0].message
+    assert "the response store lacks new responses" in said[0].message
 
 
 def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None:
