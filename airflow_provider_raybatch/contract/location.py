@@ -1,50 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where data lies: local paths, ``file://``, ``s3://`` and ``https://``, checked and compared as text."""
+"""Where data lies: local paths, ``file://``, ``s3://`` and ``https://``, checked and compared as text.
+
+A path that each process reads in its own way is refused: on the cluster, a relative one lies in a folder
+that Ray deletes with the job.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
+from urllib.parse import unquote
 
 SOURCE_SCHEMES = ("file", "s3", "https", "http")
 DESTINATION_SCHEMES = ("file", "s3")
 WILDCARDS = frozenset("*?[")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-_JINJA = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
+_ALIASES = {"s3a": "s3", "s3n": "s3"}
+_TOO_FEW_SLASHES = re.compile(r"^(file|s3[an]?|https?):/?(?!/)", re.IGNORECASE)
+_WINDOWS = re.compile(r"^([A-Za-z]:|\\\\)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_BUCKET = re.compile(r"[A-Za-z0-9._-]+")
+_MODEL_SCHEMES = ("file", "http", "https")
 
 
 def check_location(uri: str, schemes: tuple[str, ...]) -> None:
-    """Refuse what can't be a location.
+    """Refuse what can't be a location, or is one only by accident.
 
     :raises ValueError: one sentence, without the field's name.
     """
     if not uri.strip():
         raise ValueError("a path is empty; name a file, a folder or a glob")
-    if _JINJA.search(uri):
-        raise ValueError(f"{uri!r} still has a Jinja expression; the field was not rendered")
+    _check_text(uri)
     match = _SCHEME.match(uri)
-    if match and match.group(1) not in schemes:
-        allowed = ", ".join(f"{scheme}://" for scheme in schemes)
-        raise ValueError(f"{uri!r} has the scheme {match.group(1)!r}; use a local path or one of {allowed}")
-    if match and match.group(1) == "s3":
-        bucket = uri[5:].split("/")[0]
-        if not bucket:
-            raise ValueError(f"{uri!r} names no bucket; write it as s3://bucket/key")
-        if WILDCARDS & set(bucket):
-            raise ValueError(f"{uri!r} has a wildcard in its bucket; name one bucket")
+    if match is None:
+        check_absolute(uri)
+        return
+    if match.group(1) not in schemes:
+        raise ValueError(_unknown_scheme(uri, match.group(1), schemes))
+    _check_login(uri, match.end())
+    if match.group(1) == "s3":
+        _check_s3(uri)
+    elif match.group(1) == "file":
+        _check_file(uri)
+    elif not re.match(r"[^/?#]", uri[match.end() :]):
+        raise ValueError(f"{uri!r} names no host; write it as {match.group()}host/path")
+
+
+def checked_folder(uri: str) -> str:
+    """The location of a folder that is written to, without its trailing slashes.
+
+    :raises ValueError: see :func:`check_location`.
+    """
+    check_location(uri, DESTINATION_SCHEMES)
+    if WILDCARDS & set(uri):
+        raise ValueError(f"{uri!r} has a wildcard; name one folder")
+    if uri.startswith("s3://") and "#" in uri:
+        raise ValueError(
+            f"{uri!r} has a '#', at which many S3 tools end a path; use a name without it for the folder"
+        )
+    scheme = "file://" if uri.startswith("file://") else ""
+    return scheme + (uri[len(scheme) :].rstrip("/") or "/")
+
+
+def check_absolute(path: str) -> None:
+    """Refuse a path without a scheme that each process would read in its own way.
+
+    :raises ValueError: one sentence, without the field's name.
+    """
+    if match := _TOO_FEW_SLASHES.match(path):
+        scheme, rest = match.group(1), path[match.end() :]
+        raise ValueError(f"{path!r} has too few slashes; write {_uri(scheme.lower(), rest)!r}")
+    if _WINDOWS.match(path):
+        raise ValueError(
+            f"{path!r} is a Windows path; name a folder that the cluster's nodes can see, such as /data/out, "
+            "or s3://bucket/key"
+        )
+    if path.startswith("~"):
+        try:
+            remedy = f"write {str(Path(path).expanduser())!r}"
+        except RuntimeError:  # there is no such user here
+            remedy = "write the absolute path"
+        raise ValueError(f"{path!r} begins with '~', which the cluster does not expand; {remedy}")
+    if not path.startswith("/"):
+        meant = posixpath.normpath(posixpath.join(Path.cwd(), path))
+        raise ValueError(
+            f"{path!r} is relative, and on the cluster that is a folder which Ray deletes; "
+            f"write the absolute path, such as {meant!r}"
+        )
+
+
+def check_model_folder(name: str) -> None:
+    """Refuse the name of a model or tokenizer that is meant as a folder and isn't absolute.
+
+    Hugging Face ids (``organisation/name``) and the locations of vLLM's loaders (``s3://``, ``gs://``) pass.
+
+    :raises ValueError: one sentence, without the field's name.
+    """
+    _check_text(name)
+    match = _SCHEME.match(name)
+    if match and match.group(1).lower() in _MODEL_SCHEMES:
+        meant = local_path(name) if match.group(1) == "file" else "/".join(name.split("/")[3:5])
+        remedy = f"write {meant!r}" if meant else "name a Hugging Face id or a folder"
+        raise ValueError(f"{name!r} is a URL, which vLLM does not load; {remedy}")
+    remote_file = name.lower().endswith(".gguf") or name.lower().split(":")[0].endswith("-gguf")
+    parts = name.split("/")
+    is_folder = parts[0] in {".", ".."} or not parts[-1] or name.startswith("~") or _WINDOWS.match(name)
+    if not match and (is_folder or (len(parts) > 2 and not remote_file)):
+        check_absolute(name)
 
 
 def local_path(uri: str) -> str:
     """The path of a local location, with or without ``file://``."""
-    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+    if not uri.startswith("file://"):
+        return uri
+    return unquote("/" + uri.removeprefix("file://").removeprefix("localhost").lstrip("/"))
 
 
 def plain(uri: str) -> str:
     """The one spelling that locations are compared by."""
     if _SCHEME.match(uri) and not uri.startswith("file://"):
         return uri.rstrip("/")
-    return posixpath.normpath(local_path(uri))
+    # POSIX, and so normpath, keeps two slashes at the start; Linux reads them as one.
+    return "/" + posixpath.normpath(local_path(uri)).lstrip("/")
 
 
 def reads_into(source: str, folder: str) -> bool:
@@ -55,3 +134,72 @@ def reads_into(source: str, folder: str) -> bool:
     elif WILDCARDS & set(source):
         return False
     return folder.startswith(source.rstrip("/") + "/")
+
+
+def _check_text(uri: str) -> None:
+    if _JINJA.search(uri):
+        raise ValueError(f"{uri!r} still has a Jinja expression; the field was not rendered")
+    if uri != uri.strip():
+        raise ValueError(f"{uri!r} begins or ends with white space; write {uri.strip()!r}")
+    if found := _CONTROL.search(uri):
+        raise ValueError(f"{uri!r} has the control character {found.group()!r}; remove it")
+
+
+def _check_login(uri: str, start: int) -> None:
+    authority = re.split(r"[/?#]", uri[start:], maxsplit=1)[0]
+    if "@" not in authority:
+        return
+    # What stands before the @ may be a secret, so it is not shown.
+    meant = uri[:start] + uri[start:].partition("@")[2]
+    remedy = (
+        "name the connection in aws_conn_id" if meant.startswith("s3") else "use a location that needs none"
+    )
+    raise ValueError(f"a connection or login stands before the host of {meant!r}; remove it and {remedy}")
+
+
+def _check_file(uri: str) -> None:
+    host, slash, rest = uri.removeprefix("file://").partition("/")
+    if not slash and not host:
+        raise ValueError(f"{uri!r} names no path; write it as file:///path")
+    if host not in {"", "localhost"}:
+        raise ValueError(f"{uri!r} names {host!r} as a host; write {_uri('file', f'{host}/{rest}')!r}")
+    if rest.startswith("~"):
+        check_absolute(rest)
+    if "#" in rest:
+        meant = uri.replace("#", "%23")
+        raise ValueError(f"{uri!r} has a '#', where a URL ends its path; write {meant!r} for a name with it")
+    if unquote(rest) != rest:
+        _check_text(unquote(rest))
+
+
+def _check_s3(uri: str) -> None:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise ValueError(f"{uri!r} names no bucket; write it as s3://bucket/key")
+    if WILDCARDS & set(bucket):
+        raise ValueError(f"{uri!r} has a wildcard in its bucket; name one bucket")
+    if not _BUCKET.fullmatch(bucket):
+        raise ValueError(
+            f"{uri!r} names the bucket {bucket!r}, which can't exist; write it as s3://bucket/key"
+        )
+    names = key.rstrip("/").split("/") if key else []
+    odd = next((name for name in names if name in {"", ".", ".."}), None)
+    if odd is not None:
+        shown = "an empty name" if odd == "" else f"the name {odd!r}"
+        meant = f"s3://{bucket}{posixpath.normpath(f'/{key}')}"
+        raise ValueError(
+            f"{uri!r} has {shown} between its slashes, which S3 does not resolve; write {meant!r}"
+        )
+
+
+def _unknown_scheme(uri: str, scheme: str, schemes: tuple[str, ...]) -> str:
+    meant = _ALIASES.get(scheme.lower(), scheme.lower())
+    if meant in schemes:
+        return f"{uri!r} has the scheme {scheme!r}; write {_uri(meant, uri.partition('://')[2])!r}"
+    allowed = ", ".join(f"{one}://" for one in schemes)
+    return f"{uri!r} has the scheme {scheme!r}; use a local path or one of {allowed}"
+
+
+def _uri(scheme: str, rest: str) -> str:
+    scheme = _ALIASES.get(scheme, scheme)
+    return f"{scheme}:///{rest.lstrip('/')}" if scheme == "file" else f"{scheme}://{rest.lstrip('/')}"

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.location import (
-    DESTINATION_SCHEMES,
     SOURCE_SCHEMES,
-    WILDCARDS,
+    check_absolute,
     check_location,
+    check_model_folder,
+    checked_folder,
     plain,
     reads_into,
 )
@@ -46,6 +47,9 @@ _SIZING_ARGS = frozenset({
     "fail_pattern",
     "request_log",
 })
+_MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
+"""The model, and the engine arguments that may name a folder."""
+_VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
 _SIZING_FIELDS = frozenset({"batch_size", "concurrency", "headers", "max_concurrent_batches", "qps"})
 """Of Ray's processor configs; headers, since tokens in them change from night to night."""
 
@@ -92,10 +96,7 @@ class DestinationSpec(ContractModel):
     @field_validator("uri")
     @classmethod
     def _known_scheme(cls, uri: str) -> str:
-        check_location(uri, DESTINATION_SCHEMES)
-        if WILDCARDS & set(uri):
-            raise ValueError(f"{uri!r} has a wildcard; name one folder")
-        return uri.rstrip("/") or "/"
+        return checked_folder(uri)
 
 
 class EngineSpec(ContractModel):
@@ -160,6 +161,18 @@ class ModelSpec(ContractModel):
     name: str = Field(min_length=1)
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("chat_template")
+    @classmethod
+    def _text_of_a_template(cls, template: str | None) -> str | None:
+        # A plain word may be the name of one of the tokenizer's own templates, such as "tool_use".
+        named = template is None or template.isidentifier()
+        if not named and "{{" not in str(template) and "{%" not in str(template):
+            raise ValueError(
+                f"{shown(template)} has no Jinja expression, so each row would ask the same; "
+                "give the template's text, not the path of its file"
+            )
+        return template
 
 
 class TaskKey(ContractModel):
@@ -227,10 +240,7 @@ class ReuseSpec(ContractModel):
     @field_validator("uri")
     @classmethod
     def _known_scheme(cls, uri: str) -> str:
-        check_location(uri, DESTINATION_SCHEMES)
-        if WILDCARDS & set(uri):
-            raise ValueError(f"{uri!r} has a wildcard; name one folder")
-        return uri.rstrip("/") or "/"
+        return checked_folder(uri)
 
 
 class Submission(ContractModel):
@@ -287,6 +297,20 @@ class BatchInferenceSpec(ContractModel):
                 f"n: the number of completions must be a whole number of at least 1, but it is {n!r}"
             )
         return value
+
+    @model_validator(mode="after")
+    def _model_folders_are_absolute(self) -> BatchInferenceSpec:
+        if self.engine.processor.get("config", _VLLM_PROCESSOR) != _VLLM_PROCESSOR:
+            return self  # a server's model names look like paths
+        for name, value in [("model", self.model.name), *self.engine.args.items()]:
+            check = check_absolute if name == "download_dir" else check_model_folder
+            if name in _MODEL_FOLDERS and isinstance(value, str) and value:
+                try:
+                    check(value)
+                except ValueError as error:
+                    field = name if name == "model" else f"engine_args: {name}"
+                    raise ValueError(f"{field}: {error}") from None
+        return self
 
     @model_validator(mode="after")
     def _source_is_not_destination(self) -> BatchInferenceSpec:

@@ -53,8 +53,7 @@ def error_of(**fields: Any) -> str:
         ),
         (
             {"source": {"paths": ["S3://bucket/x"]}},
-            "source.paths: 'S3://bucket/x' has the scheme 'S3'; use a local path or one of file://, s3://, "
-            "https://, http://.",
+            "source.paths: 'S3://bucket/x' has the scheme 'S3'; write 's3://bucket/x'.",
         ),
         (
             {"source": {"paths": ["/in/{{ ds }}/"]}},

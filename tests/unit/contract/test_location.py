@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locations that would mean something else on the cluster are refused with the one that was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.location import local_path, plain
+
+from ..specs import spec
+
+HERE = str(Path.cwd())
+HOME = str(Path.home())
+RELATIVE = (
+    "is relative, and on the cluster that is a folder which Ray deletes; write the absolute path, such as"
+)
+WINDOWS = "is a Windows path; name a folder that the cluster's nodes can see"
+
+FOLDERS = [
+    ("out/x", f"'out/x' {RELATIVE} '{HERE}/out/x'."),
+    ("./out", f"'./out' {RELATIVE} '{HERE}/out'."),
+    ("../out", f"{RELATIVE} '{Path(HERE).parent}/out'."),
+    ("$HOME/out", RELATIVE),
+    ("~/out", f"'~/out' begins with '~', which the cluster does not expand; write '{HOME}/out'."),
+    ("~nobody-here/out", "does not expand; write the absolute path."),
+    ("file:/x", "'file:/x' has too few slashes; write 'file:///x'."),
+    ("file:x", "write 'file:///x'."),
+    ("s3:/bucket/x", "'s3:/bucket/x' has too few slashes; write 's3://bucket/x'."),
+    ("C:\\data", WINDOWS),
+    ("d:/data", WINDOWS),
+    ("\\\\server\\data", WINDOWS),
+    ("file://data/x", "'file://data/x' names 'data' as a host; write 'file:///data/x'."),
+    ("file://~/x", "write 'file:///~/x'."),
+    ("file:///~/x", f"does not expand; write '{HOME}/x'."),
+    ("file://", "'file://' names no path; write it as file:///path."),
+    ("file:///a/fu#run1", "has a '#', where a URL ends its path; write 'file:///a/fu%23run1'"),
+    ("file:///a/b%0Ac", "has the control character '\\n'; remove it."),
+    ("FILE:///x", "has the scheme 'FILE'; write 'file:///x'."),
+    ("S3://bucket/x", "has the scheme 'S3'; write 's3://bucket/x'."),
+    ("s3a://bucket/x", "has the scheme 's3a'; write 's3://bucket/x'."),
+    ("gs://bucket/x", "has the scheme 'gs'; use a local path or one of file://, s3://."),
+    ("abfss://c@account.dfs.core.windows.net/x", "has the scheme 'abfss'; use a local path or one of"),
+    ("hdfs://name/x", "has the scheme 'hdfs'; use a local path or one of file://, s3://."),
+    ("s3://my bucket/x", "names the bucket 'my bucket', which can't exist; write it as s3://bucket/key."),
+    ("s3://bucket/a//b", "has an empty name between its slashes, which S3 does not resolve; write 's3://bucket/a/b'."),
+    ("s3://bucket/../b", "has the name '..' between its slashes, which S3 does not resolve; write 's3://bucket/b'."),
+    ("s3://bucket/./b", "write 's3://bucket/b'."),
+    ("s3://bucket/x#1", "has a '#', at which many S3 tools end a path; use a name without it"),
+    (" /out", "' /out' begins or ends with white space; write '/out'."),
+    ("s3://bucket/out\n", "begins or ends with white space; write 's3://bucket/out'."),
+    ("/o\tut", "has the control character '\\t'; remove it."),
+    ("/out\x00/x", "has the control character '\\x00'; remove it."),
+    ("/out/{% if x %}", "still has a Jinja expression; the field was not rendered."),
+]  # fmt: skip
+
+
+def refusal(**fields: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        spec(**fields)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize(("uri", "told"), FOLDERS)
+def test_a_folder_that_means_another_place_is_refused(uri: str, told: str) -> None:
+    for field in ("destination", "reuse"):
+        sentence = refusal(**{field: {"uri": uri}})
+        assert sentence.startswith(f"{field}.uri: ")
+        assert told in sentence
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("in.jsonl", f"{RELATIVE} '{HERE}/in.jsonl'."),
+        ("in/*.csv", RELATIVE),
+        ("~/in.csv", f"write '{HOME}/in.csv'."),
+        ("file:///d/a#1.csv", "write 'file:///d/a%231.csv'"),
+        ("https:///x.csv", "'https:///x.csv' names no host; write it as https://host/path."),
+        ("https:/host/x.csv", "write 'https://host/x.csv'."),
+        ("s3://bucket/a//x.csv", "write 's3://bucket/a/x.csv'."),
+    ],
+)
+def test_so_is_a_source(uri: str, told: str) -> None:
+    assert told in refusal(source={"paths": ["/good.csv", uri]})
+
+
+@pytest.mark.parametrize("uri", ["s3://my_conn@bucket/x", "s3://AKIA:secret@bucket/x"])
+def test_a_login_is_refused_and_not_shown(uri: str) -> None:
+    sentence = refusal(destination={"uri": uri})
+    assert "before the host of 's3://bucket/x'; remove it and name the connection in aws_conn_id." in sentence
+    assert "secret" not in sentence
+    assert "secret" not in refusal(source={"paths": ["https://me:secret@host/x.csv"]})
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("/a/b%20c", "/a/b%20c"),
+        ("/a/fu#run1", "/a/fu#run1"),
+        ("file:///a/b%20c", "/a/b c"),
+        ("file:///a/fu%23run1", "/a/fu#run1"),
+        ("file://localhost/a", "/a"),
+        ("file:///a/x?.csv", "/a/x?.csv"),
+    ],
+)
+def test_local_paths_are_read_whole(uri: str, path: str) -> None:
+    assert local_path(uri) == path
+    assert spec(source={"paths": [uri, "s3://bucket/in/*.csv", "https://host/x.csv?a=%2F"]}).source.paths
+
+
+def test_the_root_stays_the_root() -> None:
+    assert (local_path("file:///"), plain("file:///"), plain("/")) == ("/", "/", "/")
+    assert spec(destination={"uri": "file:///"}).destination.uri == "file:///"
+
+
+def test_two_slashes_at_the_start_are_one() -> None:
+    assert plain("//data/x") == plain("/data/x") == plain("file:////data/x/")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("./model", f"{RELATIVE} '{HERE}/model'."),
+        ("../model", RELATIVE),
+        ("models/llama/3", f"{RELATIVE} '{HERE}/models/llama/3'."),
+        ("model/", RELATIVE),
+        ("~/model", f"write '{HOME}/model'."),
+        ("D:\\model", WINDOWS),
+        ("file:///models/m", "is a URL, which vLLM does not load; write '/models/m'."),
+        ("https://huggingface.co/org/name/tree/main", "which vLLM does not load; write 'org/name'."),
+        (" org/name", "begins or ends with white space; write 'org/name'."),
+    ],
+)
+def test_a_model_folder_is_absolute(name: str, told: str) -> None:
+    assert refusal(model={"name": name}).startswith("model: ")
+    assert told in refusal(model={"name": name})
+    for argument in ("tokenizer", "generation_config", "hf_config_path"):
+        sentence = refusal(engine={"args": {argument: name}})
+        assert sentence.startswith(f"engine_args: {argument}: ")
+        assert told in sentence
+
+
+@pytest.mark.parametrize(
+    "name", ["org/name", "name", "/models/m", "org/repo-GGUF:Q4_K_M", "org/repo/file.gguf", "s3://b/a/model"]
+)
+def test_what_vllm_loads_passes(name: str) -> None:
+    assert spec(model={"name": name}, engine={"args": {"generation_config": "auto"}}).model.name == name
+
+
+def test_a_relative_download_dir_is_refused() -> None:
+    assert RELATIVE in refusal(engine={"args": {"download_dir": "models"}})
+
+
+def test_a_servers_model_name_may_look_like_a_path() -> None:
+    engine = {
+        "kind": "ray_data_llm",
+        "processor": {"config": "HttpRequestProcessorConfig", "url": "http://x"},
+    }
+    assert spec(engine=engine, model={"name": "accounts/a/models/m"}).model.name == "accounts/a/models/m"
+
+
+@pytest.mark.parametrize("template", ["/models/chat.jinja", "chat_template.jinja", ""])
+def test_a_chat_template_is_no_path(template: str) -> None:
+    assert "so each row would ask the same; give the template's text, not the path" in refusal(
+        model={"name": "m", "chat_template": template}
+    )
