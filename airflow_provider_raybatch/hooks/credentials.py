@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 from pydantic import SecretStr
 
@@ -17,7 +17,14 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
 
 if TYPE_CHECKING:
+    from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
     from airflow.sdk import Connection
+
+_OF_THE_WORKER = frozenset({"env", "container-role", "iam-role"})
+"""Where boto3 goes on to look when even the profile that a connection names has no credentials."""
+
+_OF_BAD_EXTRAS = (AirflowException, LookupError, NotImplementedError, TypeError, ValueError)
+"""What the amazon provider raises about extras that it can't use."""
 
 
 def job_secrets(aws_conn_id: str | None, hf_conn_id: str | None) -> Secrets | None:
@@ -38,6 +45,7 @@ def job_secrets(aws_conn_id: str | None, hf_conn_id: str | None) -> Secrets | No
 def aws_credentials(aws_conn_id: str) -> AwsCredentials:
     """The connection's credentials as they are now: those of the role it assumes, where it names one.
 
+    Only what the connection names is taken, never the identity of the worker itself.
     They are frozen: a job that outlives a short session needs the cluster's own identity instead.
 
     :raises RayConnectionError: the connection doesn't exist or has no credentials, or Airflow's amazon
@@ -54,14 +62,16 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
         ) from error
     hook = AwsBaseHook(aws_conn_id=aws_conn_id, client_type="s3")
     with _one_sentence(aws_conn_id):
+        named = hook.conn_config
         session = hook.get_session()
-        found = session.get_credentials()
+        found = session.get_credentials() if _names_an_identity(named) else None
         # A role is assumed here.
-        frozen = found.get_frozen_credentials() if found is not None else None
+        frozen = found.get_frozen_credentials() if found and found.method not in _OF_THE_WORKER else None
     if frozen is None:
         raise RayConnectionError(
-            f"Connection {aws_conn_id!r}, fields login and password: no AWS credentials were found; "
-            "set them, name a role_arn, or leave aws_conn_id out to use the cluster's own identity."
+            f"Connection {aws_conn_id!r}, fields login and password: it names no AWS identity, and the "
+            "worker's own is never sent; set keys, role_arn or profile_name, or leave aws_conn_id out (None) "
+            "to use the identity of the cluster's nodes."
         )
     for secret in (frozen.secret_key, frozen.token):
         if secret:
@@ -75,6 +85,12 @@ def aws_credentials(aws_conn_id: str) -> AwsCredentials:
     )
 
 
+def _names_an_identity(connection: AwsConnectionWrapper) -> bool:
+    """Whether the connection itself does; else boto3 looks for the worker's."""
+    has_keys = connection.aws_access_key_id and connection.aws_secret_access_key
+    return bool(has_keys or connection.role_arn or connection.profile_name)
+
+
 @contextlib.contextmanager
 def _one_sentence(aws_conn_id: str) -> Iterator[None]:
     from botocore import exceptions
@@ -86,15 +102,17 @@ def _one_sentence(aws_conn_id: str) -> Iterator[None]:
             f"Connection {aws_conn_id!r}: AWS gave no answer to who it is ({error}); a retry asks again.",
             FailureClass.STORAGE,
         ) from error
-    except (exceptions.BotoCoreError, exceptions.ClientError) as error:
+    except (exceptions.BotoCoreError, exceptions.ClientError, *_OF_BAD_EXTRAS) as error:
         raise RayConnectionError(
-            f"Connection {aws_conn_id!r}: AWS gives it no credentials ({error}); correct its keys, role_arn "
-            "or profile_name, or leave aws_conn_id out to use the cluster's own identity."
+            f"Connection {aws_conn_id!r}: AWS gives it no credentials ({type(error).__name__}: {error}); "
+            "correct its keys, role_arn or profile_name, or leave aws_conn_id out to use the cluster's own "
+            "identity."
         ) from error
 
 
 def _hf_token(hf_conn_id: str) -> SecretStr:
-    token = _existing(hf_conn_id, "hf_conn_id").password
+    # A line feed at its end, as files and secret stores have it, would break each request.
+    token = (_existing(hf_conn_id, "hf_conn_id").password or "").strip()
     if not token:
         raise RayConnectionError(
             f"Connection {hf_conn_id!r}, field password: it is empty; put the Hugging Face token there."

@@ -10,7 +10,9 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,6 +247,96 @@ def test_a_role_or_profile_that_gives_none_is_one_sentence(
     assert AWS["password"] not in str(caught.value)
 
 
+@needs_amazon
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"login": "AKIAHALF"},
+        {"extra": {"region_name": "eu-central-1", "endpoint_url": "http://s3.example.com"}},
+        {"extra": {"aws_session_token": "alone"}},
+        {"extra": {"profile_name": "empty"}},
+    ],
+)
+def test_the_workers_own_identity_never_travels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, container_identity: str, fields: dict[str, Any]
+) -> None:
+    """boto3 finds it in the environment, in files and at the machine's own address."""
+    (tmp_path / "config").write_text("[profile empty]\nregion = eu-central-1\n")
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id = AKIAFILE\naws_secret_access_key = worker-secret\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAENVIRONMENT")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "worker-secret")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", container_identity)
+    monkeypatch.setenv("AIRFLOW_CONN_BARE", json.dumps({"conn_type": "aws", **fields}))
+    with pytest.raises(RayBatchFailException) as caught:
+        job_secrets("bare", None)
+    assert "Connection 'bare', fields login and password: it names no AWS identity" in str(caught.value)
+    assert "leave aws_conn_id out (None) to use the identity of the cluster's nodes." in str(caught.value)
+
+
+def test_a_hugging_face_token_loses_its_line_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HF", json.dumps({"conn_type": "generic", "password": f"{HF}\n"}))
+    secrets = job_secrets(None, "hf")
+    assert secrets is not None
+    assert secrets.revealed() == {"hf_token": HF}
+
+
+@needs_amazon
+def test_a_named_profile_travels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text(
+        "[lake]\naws_access_key_id = AKIALAKE\naws_secret_access_key = lake-secret\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    text = json.dumps({"conn_type": "aws", "extra": {"profile_name": "lake"}})
+    monkeypatch.setenv("AIRFLOW_CONN_PROFILE", text)
+    secrets = job_secrets("profile", None)
+    assert secrets is not None
+    aws = secrets.revealed()["aws"]
+    assert (aws["aws_access_key_id"], aws["aws_secret_access_key"]) == ("AKIALAKE", "lake-secret")
+
+
+@needs_amazon
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"role_arn": ROLE, "assume_role_method": "ask_nicely"},
+        {"role_arn": ROLE, "assume_role_method": "assume_role_with_saml"},
+        {"config_kwargs": {"no_such_setting": 1}},
+    ],
+)
+def test_extras_that_the_amazon_provider_cant_use_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AWS", json.dumps({"conn_type": "aws", **AWS, "extra": extra}))
+    with pytest.raises(RayBatchFailException, match="Connection 'aws': AWS gives it no credentials"):
+        job_secrets("aws", None)
+
+
+@pytest.fixture
+def container_identity() -> Iterator[str]:
+    """URL where a worker in a container gets an identity."""
+
+    class Give(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            given = {"AccessKeyId": "AKIACONTAINER", "SecretAccessKey": "worker-secret", "Token": "t",
+                     "Expiration": "2099-01-01T00:00:00Z"}  # fmt: skip
+            content = json.dumps(given).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Not on the console."""
+
+    with served(Give) as url:
+        yield url
+
+
 @pytest.fixture
 def refusing_sts() -> Iterator[str]:
     """URL of a service that says no to everybody, as AWS does."""
@@ -261,7 +353,13 @@ def refusing_sts() -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Not on the console."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as server:
+    with served(Refuse) as url:
+        yield url
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
