@@ -28,7 +28,12 @@ from airflow_provider_raybatch.operators.arguments import seconds
 from airflow_provider_raybatch.operators.deadline import Deadline, moment
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
-from airflow_provider_raybatch.operators.run_token import mark_succeeded, recorded_token, run_token
+from airflow_provider_raybatch.operators.run_record import (
+    current_run,
+    forget_earlier,
+    record_result,
+    recorded_run,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,8 +53,9 @@ _KILL_TIMEOUT = 60.0
 class RayOperator(LiteralTextOperator):
     """Base of the operators that run a job on a Ray cluster.
 
-    A retry goes on with the job that an earlier attempt left behind, running or finished. A clear starts a
-    new one and stops what is left of the old.
+    A retry goes on with the job that an earlier attempt left behind, running or finished; also where the job
+    had been handed over and something failed after it. A clear starts a new one and stops what is left of the
+    old.
 
     :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. Without a host in it, and
         where the default connection doesn't exist, the task starts a private Ray for itself and always runs
@@ -113,16 +119,19 @@ class RayOperator(LiteralTextOperator):
         """
 
     @abstractmethod
-    def hand_over(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
-        """What the task returns for a job that succeeded.
+    def hand_over(self, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
+        """What the task returns for a job that succeeded, as plain data.
 
         :param handle: `submission_id` and `dashboard_url` of the job.
         :raises RayBatchException: the job succeeded, but has nothing to hand over.
         """
 
-    def submitted(self, handle: Mapping[str, Any], info: JobInfo) -> Any:
-        """What the task returns when it doesn't wait for the job."""
+    def submitted(self, handle: Mapping[str, Any], info: JobInfo) -> dict[str, Any]:
+        """What the task returns when it doesn't wait for the job, as plain data."""
         raise NotImplementedError
+
+    def announce(self, context: Context, result: Mapping[str, Any]) -> None:
+        """Tell others than the next task what this one returns."""
 
     def translated(self, message: str) -> str:
         """A sentence of the lower floors in the words of this operator's arguments."""
@@ -189,16 +198,14 @@ class RayOperator(LiteralTextOperator):
         with self._leaving_no_job(context):
             run = self._task_run(context)
             plan = self.plan(run)
+        if run.record.fingerprint == plan.fingerprint:
+            return self._returned_again(context, run.record.result)
         if run.connection.embedded:
             return self._execute_embedded(context, run, plan)
         address = run.connection.address()
-        submitted = self._submit(address, run, plan)
-        handle = self._handle(run, submitted)
-        try:
-            RayDashboardLink().show(self, context["ti"], handle["dashboard_url"])
-        except Exception as error:
-            # From here on there is a job, which no button is worth.
-            self.log.warning("There will be no link to the Ray dashboard: %s", error)
+        submitted = self._submit(context, address, run, plan)
+        handle = self._handle(run, plan, submitted)
+        self._show_link(context, handle["dashboard_url"])
         if not self.wait_for_completion:
             return self._succeeded(context, handle, self.submitted(handle, submitted.info))
         if self.deferrable and not submitted.info.status.is_terminal:
@@ -229,33 +236,33 @@ class RayOperator(LiteralTextOperator):
         run.deadline.refuse_if_passed()  # before a Ray is started in vain
         try:
             with EmbeddedCluster(log=self.log.info, env=plan.environment) as address:
-                submitted = self._submit(address, run, plan)
+                submitted = self._submit(context, address, run, plan)
                 outcome = self._follow(address, run, plan, submitted)
-                return self._end(context, outcome, self._handle(run, submitted))
+                return self._end(context, outcome, self._handle(run, plan, submitted))
         finally:
             self._stops = None  # a kill after this, as Airflow's own timeout makes, would ask nobody
 
     def _task_run(self, context: Context) -> TaskRun:
         ti = context["ti"]
         store = context["task_state_store"]
-        earlier = recorded_token(store)
-        token = run_token(store, ti.max_tries)
+        earlier = recorded_run(store)
+        record = current_run(store, ti)
         hook = RayHook(self.ray_conn_id)
         connection = hook.read()
         if not connection.configured:
             # Airflow says "not found" also while its API server is away. The store's answer shows that it is
             # there, so that a cluster's job never starts on a worker by mistake.
-            run_token(store, ti.max_tries)
+            recorded_run(store)
             connection = hook.read()
         return TaskRun(
             task=self._task_key(context, connection),
-            run_token=token,
+            record=record,
             connection=connection,
             deadline=Deadline(
                 of_attempt=None if self._longest is None else ti.start_date.timestamp() + self._longest,
                 of_run=moment(self.deadline),
             ),
-            again=token == earlier,
+            again=earlier is not None and earlier.token == record.token,
         )
 
     @property
@@ -274,7 +281,7 @@ class RayOperator(LiteralTextOperator):
             map_index=-1 if ti.map_index is None else int(ti.map_index),
         )
 
-    def _submit(self, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
+    def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         from airflow_provider_raybatch.cluster.blocking import run_blocking
 
         self._stops = (address, run.key)
@@ -284,11 +291,20 @@ class RayOperator(LiteralTextOperator):
         if self._killed:
             self.on_kill()  # the kill came while there was nothing to stop yet
             raise RayBatchException("The task was killed while it submitted its job.", FailureClass.CANCELLED)
+        if run.record.earlier != ():
+            try:
+                stopped = run_blocking(self._stop_earlier(address, run, keep=submitted.submission_id))
+                forget_earlier(context["task_state_store"], run.run_token)
+            except (RaybatchError, RayBatchException) as error:
+                self.log.warning("A job of an earlier run of this task may still be there: %s", error)
+            else:
+                if stopped:
+                    self.log.info("Stopped what an earlier run of this task left: %s.", ", ".join(stopped))
         return submitted
 
     async def _submit_or_adopt(self, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-        from airflow_provider_raybatch.cluster.submission import stop_older, submit_or_adopt
+        from airflow_provider_raybatch.cluster.submission import submit_or_adopt
 
         async with RayJobsClient(address) as client:
             finished = plan.finished
@@ -297,7 +313,7 @@ class RayOperator(LiteralTextOperator):
                 run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
                 return plan.build(client, submission_id)
 
-            submitted = await submit_or_adopt(
+            return await submit_or_adopt(
                 client,
                 run.key,
                 plan.fingerprint,
@@ -306,14 +322,16 @@ class RayOperator(LiteralTextOperator):
                 None if finished is None else lambda info: finished(client, info),
                 address_known=run.again,
             )
-            try:
-                stopped = await stop_older(client, run.task.digest, keep=submitted.submission_id)
-            except RaybatchError as error:
-                self.log.warning("A job of an earlier run of this task may still be there: %s", error)
-            else:
-                if stopped:
-                    self.log.info("Stopped what an earlier run of this task left: %s.", ", ".join(stopped))
-            return submitted
+
+    async def _stop_earlier(self, address: ClusterAddress, run: TaskRun, keep: str) -> list[str]:
+        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+        from airflow_provider_raybatch.cluster.submission import stop_older, stop_run
+
+        async with RayJobsClient(address) as client:
+            if run.record.earlier is None:
+                return await stop_older(client, run.task.digest, keep)
+            stopped = [await stop_run(client, run.key_of(token)) for token in run.record.earlier]
+            return [submission_id for submission_id in stopped if submission_id is not None]
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         from airflow_provider_raybatch.cluster.blocking import run_blocking
@@ -353,11 +371,12 @@ class RayOperator(LiteralTextOperator):
             timeout=None if left is None else timedelta(seconds=left),
         )
 
-    def _handle(self, run: TaskRun, submitted: Submitted) -> dict[str, Any]:
+    def _handle(self, run: TaskRun, plan: JobPlan, submitted: Submitted) -> dict[str, Any]:
         return {
             "submission_id": submitted.submission_id,
             "dashboard_url": run.connection.job_page(submitted.submission_id),
             "run_token": run.run_token,
+            "fingerprint": plan.fingerprint,
         }
 
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
@@ -367,20 +386,40 @@ class RayOperator(LiteralTextOperator):
                 outcome.failure_class,
                 f"Job {handle['submission_id']} {outcome.state}: {self.translated(outcome.message)}",
             )
-        return self._succeeded(context, handle, self.hand_over(context, outcome, handle))
+        return self._succeeded(context, handle, self.hand_over(outcome, handle))
 
     def _failure(self, failure_class: FailureClass, message: str) -> RayBatchException:
         if failure_class is FailureClass.TIMEOUT and Deadline(of_run=moment(self.deadline)).passed_for_good:
             return RayBatchFailException(message, failure_class)
         return airflow_exception(failure_class, message)
 
-    def _succeeded(self, context: Context, handle: Mapping[str, Any], result: Any) -> Any:
-        try:
-            # The last step: an attempt that dies before it finds the finished job again.
-            mark_succeeded(context["task_state_store"], str(handle["run_token"]), context["ti"].max_tries)
-        except RayBatchException as error:
-            self.log.warning("%s If the task is cleared, it may return the same result again.", error)
+    def _succeeded(self, context: Context, handle: Mapping[str, Any], result: dict[str, Any]) -> Any:
+        self.announce(context, result)
+        fingerprint = handle.get("fingerprint")
+        if fingerprint is not None:  # else the task was deferred by an older version
+            store, ti = context["task_state_store"], context["ti"]
+            try:
+                record_result(store, str(handle["run_token"]), ti, str(fingerprint), result)
+            except RayBatchException as error:
+                self.log.warning("%s The result is not on record, so it asks for the job again.", error)
         return result
+
+    def _returned_again(self, context: Context, result: dict[str, Any]) -> Any:
+        self.log.info(
+            "An earlier attempt returned job %s, and this one is its retry: it returns the same. To run the "
+            "task anew, clear it; if you just did, clear it once more.",
+            result.get("submission_id"),
+        )
+        self._show_link(context, result.get("dashboard_url"))
+        self.announce(context, result)
+        return result
+
+    def _show_link(self, context: Context, url: str | None) -> None:
+        try:
+            RayDashboardLink().show(self, context["ti"], url)
+        except Exception as error:
+            # From here on there is a job, which no button is worth.
+            self.log.warning("There will be no link to the Ray dashboard: %s", error)
 
     def _stop_left_behind(self, context: Context) -> None:
         from airflow_provider_raybatch.cluster.blocking import run_blocking
@@ -388,13 +427,13 @@ class RayOperator(LiteralTextOperator):
         from airflow_provider_raybatch.triggers.following import stop_jobs_of
 
         try:
-            token = recorded_token(context["task_state_store"])
-            if token is None:
-                return
+            record = recorded_run(context["task_state_store"])
+            if record is None or record.fingerprint is not None:
+                return  # there is no job, or it was handed over
             connection = RayHook(self.ray_conn_id).read()
             if connection.embedded:
                 return  # what it ran ended with its attempt
-            key = SubmissionKey(self._task_key(context, connection), token)
+            key = SubmissionKey(self._task_key(context, connection), record.token)
             stopped = run_blocking(stop_jobs_of(connection.address(), key))
         except (RaybatchError, RayBatchException) as error:
             self.log.error("The job could not be stopped: %s", error)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_raybatch.contract.spec import TaskKey
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.operators.deadline import Deadline
+from airflow_provider_raybatch.operators.run_record import RunRecord
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
@@ -25,23 +26,32 @@ _DRIVER_GRACE = 30.0
 class TaskRun:
     """One attempt of a task.
 
-    :param run_token: what all attempts of this run share.
+    :param record: what all attempts of this run share.
     :param deadline: when its job must have ended.
-    :param again: whether an earlier attempt of this run came as far as its run token.
+    :param again: whether an earlier attempt of this run came as far as its record.
     """
 
     task: TaskKey
-    run_token: str
+    record: RunRecord
     connection: RayConnection
     deadline: Deadline
     again: bool = False
 
     @property
+    def run_token(self) -> str:
+        """Part of the run's submission ids."""
+        return self.record.token
+
+    @property
     def key(self) -> SubmissionKey:
         """Whose jobs these are."""
+        return self.key_of(self.run_token)
+
+    def key_of(self, run_token: str) -> SubmissionKey:
+        """Whose jobs those of another run of the task are."""
         from airflow_provider_raybatch.cluster.submission import SubmissionKey
 
-        return SubmissionKey(self.task, self.run_token)
+        return SubmissionKey(self.task, run_token)
 
 
 @dataclass(frozen=True)

@@ -266,16 +266,18 @@ class RayBatchInferenceOperator(RayOperator):
             environment=_environment(secrets) if embedded else {},
         )
 
-    def hand_over(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
+    def hand_over(self, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`RayOperator.hand_over`."""
         if outcome.summary is None:
             raise RayBatchException(
                 f"Job {handle['submission_id']} succeeded, but its log is gone; a retry finds the dataset.",
                 FailureClass.INTERNAL,
             )
-        result = result_of(outcome.summary, handle["submission_id"], handle["dashboard_url"])
+        return result_of(outcome.summary, handle["submission_id"], handle["dashboard_url"])
+
+    def announce(self, context: Context, result: Mapping[str, Any]) -> None:
+        """See :meth:`RayOperator.announce`."""
         tell_assets(context, self.outlets, result)
-        return result
 
     def translated(self, message: str) -> str:
         """See :meth:`RayOperator.translated`."""

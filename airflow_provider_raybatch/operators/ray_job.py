@@ -12,8 +12,6 @@ from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from airflow_provider_raybatch.cluster.following import Outcome
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
     from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
@@ -102,7 +100,7 @@ class RayJobOperator(RayOperator):
             fingerprint=fingerprint([self.entrypoint, self.runtime_env, texts, driver]), build=build
         )
 
-    def hand_over(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
+    def hand_over(self, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`RayOperator.hand_over`."""
         return _result(handle, "SUCCEEDED")
 

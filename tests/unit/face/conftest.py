@@ -12,8 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import JsonValue, TypeAdapter
 
 from .fake_ray import FakeRay, serving
+
+JSON_VALUE: TypeAdapter[Any] = TypeAdapter(JsonValue)
 
 
 @pytest.fixture
@@ -44,6 +47,7 @@ class Store:
     def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
         if self.broken:
             raise ConnectionError("the API server is away")
+        JSON_VALUE.validate_python(value)  # as Airflow does; it takes no tuple
         self.values[key] = json.loads(json.dumps(value))
 
 
@@ -60,8 +64,14 @@ class Run:
         self.store = Store()
         self.outlet_events = OutletEvents()
         self.xcoms: dict[str, Any] = {}
-        self.try_number, self.max_tries = 1, 2
+        self.try_number, self.retries = 1, 2
+        self.max_tries = self.retries
         self.ids = {"dag_id": dag_id, "task_id": task_id, "run_id": run_id, "map_index": map_index}
+
+    def clear(self) -> None:
+        """What Airflow does with a task instance that a user clears."""
+        self.max_tries = self.try_number + self.retries
+        self.try_number += 1
 
     def context(self) -> Any:
         ti = SimpleNamespace(

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -16,10 +17,11 @@ from airflow_provider_raybatch.exceptions import (
     RayBatchUnavailableException,
 )
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 
 from .batches import Died, batch, die, failing, job_ids
 from .conftest import Run, connection
-from .fake_ray import FakeRay, committing, lasting
+from .fake_ray import FakeRay, Script, committing, lasting
 
 
 def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,11 +44,54 @@ def test_a_retry_returns_what_a_finished_job_left(
         patched.setattr(type(operator), "_end", die)
         with pytest.raises(Died):
             operator.execute(run.context())
+    recorded = dict(run.store.values)
     for deferrable in (False, True):
         result = batch(deferrable=deferrable).execute(run.context())
         assert result["rows"] == 2
-        run.store.values["raybatch_run"]["succeeded"] = False
+        run.store.values.update(recorded)
     assert len(ray.jobs) == 1
+
+
+@pytest.mark.parametrize("outage", ["nothing", "ray forgets", "ray is away"])
+def test_a_retry_after_success_returns_the_same(ray: FakeRay, run: Run, outage: str) -> None:
+    outlet = Asset("s3://lake/out/")
+    first = batch(outlets=[outlet]).execute(run.context())
+    run.try_number += 1  # as after a failure in post_execute or in the XCom backend
+    run.outlet_events.clear()
+    ray.requests.clear()
+    if outage == "ray forgets":
+        ray.restart()
+    ray.down = outage == "ray is away"
+    assert batch(outlets=[outlet]).execute(run.context()) == first
+    assert run.outlet_events[outlet].extra["manifest_uri"] == first["manifest_uri"]
+    assert run.xcoms["_link_RayDashboardLink"] == first["dashboard_url"]
+    assert not ray.requests
+
+
+def test_a_retry_after_success_with_other_arguments_runs_them(ray: FakeRay, run: Run) -> None:
+    first = batch().execute(run.context())
+    run.try_number += 1
+    second = batch(prompt="Sing {row.x}").execute(run.context())
+    assert [first["submission_id"][-2:], second["submission_id"][-2:]] == ["-0", "-1"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"entrypoint": " "}])
+def test_a_retry_of_a_task_that_only_submits_leaves_its_job_alone(
+    ray: FakeRay, run: Run, arguments: dict[str, Any]
+) -> None:
+    ray.script = lambda ray, body: Script(seconds=60)
+    first, second = (
+        RayJobOperator(task_id="t", wait_for_completion=False, **{"entrypoint": "sleep 60", **changed})
+        for changed in ({}, arguments)
+    )
+    submitted = first.execute(run.context())
+    run.try_number += 1
+    if arguments:
+        with pytest.raises(RayBatchFailException, match="entrypoint"):
+            second.execute(run.context())
+    else:
+        assert second.execute(run.context()) == submitted
+    assert ray.active == [submitted["submission_id"]]
 
 
 def test_a_proxy_without_its_backend_ends_no_retry(
@@ -83,23 +128,53 @@ def test_a_retry_after_a_failure_goes_on_in_the_same_run(ray: FakeRay, run: Run)
     assert specs[0]["submission"]["run_token"] == specs[1]["submission"]["run_token"]
 
 
-def test_a_clear_starts_anew_and_stops_what_is_left(ray: FakeRay, run: Run) -> None:
+@pytest.mark.parametrize("store_is_kept", [True, False])  # Airflow 3.4 drops it on a clear
+def test_a_clear_starts_anew_and_stops_what_is_left(ray: FakeRay, run: Run, store_is_kept: bool) -> None:
     ray.script = lasting(60)
     with pytest.raises(TaskDeferred):
         batch(deferrable=True).execute(run.context())
     (old,) = ray.jobs
-    run.max_tries += 1
+    run.clear()
+    if not store_is_kept:
+        run.store.values.clear()
+    ray.requests.clear()
     ray.script = committing
     result = batch().execute(run.context())
     assert result["submission_id"] != old
     assert ray.jobs[old].status == "STOPPED"
+    assert (("GET", "/api/jobs/") in ray.requests) is not store_is_kept
+
+
+def test_what_a_clear_could_not_stop_the_next_attempt_stops(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    (old,) = ray.jobs
+    run.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(RayBatchInferenceOperator, "_submit", die)
+        with pytest.raises(Died):
+            batch().execute(run.context())
+    run.clear()
+    ray.script = committing
+    batch().execute(run.context())
+    assert ray.jobs[old].status == "STOPPED"
+    assert run.store.values["raybatch_run"]["earlier"] == []
 
 
 def test_a_cleared_success_runs_again(ray: FakeRay, run: Run) -> None:
     first = batch().execute(run.context())
-    second = batch().execute(run.context())  # max_tries as it was
+    run.clear()
+    second = batch().execute(run.context())
     assert first["submission_id"] != second["submission_id"]
     assert len(ray.jobs) == 2
+
+
+def test_an_ordinary_submission_lists_no_jobs(ray: FakeRay, run: Run) -> None:
+    batch().execute(run.context())
+    assert ("GET", "/api/jobs/") not in ray.requests
 
 
 def test_nothing_is_submitted_without_the_store(ray: FakeRay, run: Run) -> None:

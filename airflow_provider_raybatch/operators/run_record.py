@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run record: what all attempts of one run of a task share, kept in Airflow's task state store.
+
+It is written before anything is submitted, so that an attempt that follows a dead one finds it. Its token is
+part of every submission id: a retry keeps the token and so finds the job, a clear renews it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, but missing in the stub file
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
+
+KEY = "raybatch_run"
+
+Value = TypeVar("Value")
+
+
+class Store(Protocol):
+    """The part of Airflow's task state store that is used here."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The stored value."""
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        """Store a value."""
+
+
+class AttemptLike(Protocol):
+    """The part of Airflow's task instance that tells a retry from a clear."""
+
+    try_number: int
+    max_tries: int
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run of a task, from its first attempt to a clear.
+
+    :param max_tries: the task instance's when the run began. Airflow leaves it alone when it retries; when a
+        user clears the task it becomes the number of tries so far plus the task's `retries`.
+    :param try_number: the attempt that began the run, then the one that finished it.
+    :param fingerprint: of the finished job, ``None`` before that.
+    :param result: what the finished attempt returned.
+    :param earlier: tokens of earlier runs whose jobs may still be there; ``None`` where the store has lost
+        them.
+    """
+
+    token: str
+    max_tries: int
+    try_number: int = 0
+    fingerprint: str | None = None
+    result: Any = None
+    earlier: tuple[str, ...] | None = ()
+
+    def goes_on_in(self, attempt: AttemptLike) -> bool:
+        """Whether `attempt` belongs to this run; else a new run begins with it.
+
+        A clear raises `max_tries`, unless the task's `retries` were lowered by just as much before it. Then a
+        clear looks like a retry, and counts as one: what is finished is returned, and the next clear does
+        raise it. A finished run whose attempts are counted anew belongs to a deleted DAG run, which a store
+        outside of Airflow's database survives.
+        """
+        counted_anew = self.fingerprint is not None and attempt.try_number <= self.try_number
+        return self.max_tries == attempt.max_tries and not counted_anew
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**asdict(self), "earlier": None if self.earlier is None else list(self.earlier)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RunRecord:
+        """The reverse of :meth:`to_json`; older versions wrote fewer fields."""
+        fields = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        if fields.get("earlier") is not None:
+            fields["earlier"] = tuple(fields["earlier"])
+        return cls(**fields)
+
+
+def recorded_run(store: Store) -> RunRecord | None:
+    """The record, ``None`` where there is none.
+
+    :raises RayBatchException: the store gives no answer.
+    """
+    data = _asked(lambda: store.get(KEY))
+    return RunRecord.from_json(data) if isinstance(data, dict) else None
+
+
+def current_run(store: Store, attempt: AttemptLike) -> RunRecord:
+    """The run that `attempt` belongs to: the recorded one, or a new one, which is recorded.
+
+    :raises RayBatchException: the store gives no answer; nothing was submitted, and a retry makes sense.
+    """
+    known = recorded_run(store)
+    if known is not None and known.goes_on_in(attempt):
+        return known
+    minted = RunRecord(
+        token=str(uuid.uuid4()),
+        max_tries=attempt.max_tries,
+        try_number=attempt.try_number,
+        earlier=_tokens_before(known, attempt),
+    )
+    _write(store, minted)
+    if recorded_run(store) != minted:
+        raise _unreachable("it doesn't give back what was written")
+    return minted
+
+
+def record_result(store: Store, token: str, attempt: AttemptLike, fingerprint: str, result: Any) -> None:
+    """Put on record what the run returned, for an attempt that follows because of what fails after this.
+
+    :raises RayBatchException: the store gives no answer; a retry then asks the cluster for the job.
+    """
+    known = recorded_run(store)
+    if known is not None and known.token == token:  # else a clear has begun the next run meanwhile
+        _write(store, replace(known, try_number=attempt.try_number, fingerprint=fingerprint, result=result))
+
+
+def forget_earlier(store: Store, token: str) -> None:
+    """Put on record that the jobs of earlier runs have ended.
+
+    :raises RayBatchException: the store gives no answer; a retry then asks for them again.
+    """
+    known = recorded_run(store)
+    if known is not None and known.token == token:
+        _write(store, replace(known, earlier=()))
+
+
+def _tokens_before(known: RunRecord | None, attempt: AttemptLike) -> tuple[str, ...] | None:
+    if known is None:
+        # Airflow 3.4 and newer drop the record when the task is cleared.
+        return () if attempt.try_number <= 1 else None
+    return None if known.earlier is None else (*known.earlier, known.token)
+
+
+def _write(store: Store, record: RunRecord) -> None:
+    _asked(lambda: store.set(KEY, record.to_json(), retention=NEVER_EXPIRE))
+
+
+def _asked(call: Callable[[], Value]) -> Value:
+    try:
+        return call()
+    except Exception as error:
+        raise _unreachable(f"{type(error).__name__}: {error}") from error
+
+
+def _unreachable(why: str) -> RayBatchException:
+    return airflow_exception(
+        FailureClass.CLUSTER_UNREACHABLE,
+        f"task_state_store: Airflow's store gave no usable answer ({why}); a retry asks again.",
+    )
