@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -21,9 +21,13 @@ class TemplatePrompt(ContractModel):
     template: str = Field(min_length=1)
     system_prompt: str | None = None
 
+    def templates(self) -> list[tuple[str, str]]:
+        """Its row templates, each after the argument that it comes from."""
+        return [("prompt", self.template), ("system_prompt", self.system_prompt or "")]
+
     def columns(self) -> list[str]:
         """Columns the prompt reads."""
-        return _columns([self.template, self.system_prompt or ""])
+        return _columns(self.templates())
 
 
 class Message(ContractModel):
@@ -39,9 +43,13 @@ class MessagesPrompt(ContractModel):
     kind: Literal["messages"] = "messages"
     messages: list[Message] = Field(min_length=1)
 
+    def templates(self) -> list[tuple[str, str]]:
+        """See :meth:`TemplatePrompt.templates`."""
+        return [("messages", message.content) for message in self.messages]
+
     def columns(self) -> list[str]:
         """Columns the prompt reads."""
-        return _columns([message.content for message in self.messages])
+        return _columns(self.templates())
 
 
 class MessagesColumnPrompt(ContractModel):
@@ -51,9 +59,13 @@ class MessagesColumnPrompt(ContractModel):
     column: str = Field(min_length=1)
     system_prompt: str | None = None
 
+    def templates(self) -> list[tuple[str, str]]:
+        """See :meth:`TemplatePrompt.templates`."""
+        return [("system_prompt", self.system_prompt or "")]
+
     def columns(self) -> list[str]:
         """Columns the prompt reads."""
-        return [self.column, *(name for name in _columns([self.system_prompt or ""]) if name != self.column)]
+        return [self.column, *(name for name in _columns(self.templates()) if name != self.column)]
 
 
 class PromptColumnPrompt(ContractModel):
@@ -61,6 +73,10 @@ class PromptColumnPrompt(ContractModel):
 
     kind: Literal["prompt_column"] = "prompt_column"
     column: str = Field(min_length=1)
+
+    def templates(self) -> list[tuple[str, str]]:
+        """See :meth:`TemplatePrompt.templates`."""
+        return []
 
     def columns(self) -> list[str]:
         """Columns the prompt reads."""
@@ -87,9 +103,13 @@ class FunctionPrompt(ContractModel):
             raise ValueError(f"{value!r} is not an import path; write it as 'package.module:function'")
         return value
 
+    def templates(self) -> list[tuple[str, str]]:
+        """See :meth:`TemplatePrompt.templates`."""
+        return [("system_prompt", self.system_prompt or "")]
+
     def columns(self) -> list[str]:
         """Columns the prompt is known to read; what the function reads is its own affair."""
-        return _columns([self.system_prompt or ""])
+        return _columns(self.templates())
 
 
 PromptSpec = Annotated[
@@ -115,5 +135,30 @@ class ResponseFormat(ContractModel):
         return {} if value is None else value
 
 
-def _columns(texts: list[str]) -> list[str]:
-    return list(dict.fromkeys(name for text in texts for name in RowTemplate(text).columns))
+def check_placeholders(prompt: PromptSpec, of_row: bool) -> None:
+    """Refuse a request that would be the same for each row, and braces that can't be meant as they stand.
+
+    :param of_row: whether another part of the request depends on the row.
+    :raises ValueError: one sentence, with the argument's name.
+    """
+    for field, text in prompt.templates():
+        if doubled := RowTemplate(text).doubled:
+            raise ValueError(
+                f"{field}: {doubled[0]!r} has double braces, which are Airflow's; write {doubled[1]!r}"
+            )
+    if of_row or isinstance(prompt, FunctionPrompt) or prompt.columns():
+        return
+    field, text = prompt.templates()[0]
+    braced = [name for _, each in prompt.templates() for name in RowTemplate(each).braced]
+    meant = next((name for name in braced if name.isidentifier() and name != "row"), None)
+    if meant is not None:
+        remedy = f"write {{{meant}}} as {placeholder(meant)} if it is a column"
+    else:
+        remedy = "name one as {row.name}, or set n in sampling for several answers to one request"
+    raise ValueError(
+        f"{field}: {shown(text)} names no column, so each row would pay for the same request; {remedy}"
+    )
+
+
+def _columns(templates: list[tuple[str, str]]) -> list[str]:
+    return list(dict.fromkeys(name for _, text in templates for name in RowTemplate(text).columns))

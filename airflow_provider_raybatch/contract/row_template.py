@@ -3,7 +3,7 @@
 
 Only ``{row.name}`` and ``{row['any name']}`` (or double quotes) are placeholders. Every other brace is text,
 so a prompt with JSON in it needs no escaping, and values are never scanned again, so data can't inject a
-placeholder.
+placeholder. Preflight refuses ``{name}`` where that is a column; ``{'{name}'}`` is the text ``{name}``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 _PLACEHOLDER = re.compile(r"\{row(?:\.([A-Za-z_]\w*)|\['([^']+)'\]|\[\"([^\"]+)\"\])\}")
+_ESCAPED = re.compile(r"\{'(\{[^{}'\n]+\})'\}")
+_DOUBLE = re.compile(r"\{\{(?=\s|[^{}\n]*\s\}\})\s*(row\s*[.\[][^{}\n]{0,80}?)\s*\}\}")
+_BRACED = re.compile(r"\{+[ \t]*([^{}\n]+?)[ \t]*\}+")
 _LOOKALIKE = re.compile(r"\{+\s*row\s*[.\[][^{}\n]{0,80}\}")
 
 
@@ -32,7 +35,7 @@ class RowTemplate:
         self.text = text
         pieces = _PLACEHOLDER.split(text)
         # re.split yields: text, group1, group2, group3, text, ... ; exactly one of the three groups is set.
-        self._literals: list[str] = pieces[0::4]
+        self._literals: list[str] = [_ESCAPED.sub(r"\1", literal) for literal in pieces[0::4]]
         self._names: list[str] = [
             next(name for name in pieces[i : i + 3] if name is not None) for i in range(1, len(pieces), 4)
         ]
@@ -48,6 +51,18 @@ class RowTemplate:
         rest = _PLACEHOLDER.sub("", self.text)
         return list(dict.fromkeys(_LOOKALIKE.findall(rest)))
 
+    @property
+    def doubled(self) -> tuple[str, str] | None:
+        """The first ``{{ row.name }}``, and the placeholder that was meant."""
+        found = _DOUBLE.search(self.text)
+        return (found.group(), f"{{{found.group(1).strip()}}}") if found else None
+
+    @property
+    def braced(self) -> dict[str, str]:
+        """Names alone in braces, such as ``name`` of ``{name}``, each with the text that it was found in."""
+        rest = _ESCAPED.sub("", _PLACEHOLDER.sub("", self.text))
+        return {found.group(1): found.group() for found in _BRACED.finditer(rest)}
+
     def render(self, row: Mapping[str, Any]) -> str:
         """Fill in one row.
 
@@ -58,6 +73,13 @@ class RowTemplate:
             out.append(as_text(name, row))
             out.append(literal)
         return "".join(out)
+
+
+def placeholder(column: str) -> str:
+    """How a template names this column."""
+    if re.fullmatch(r"[A-Za-z_]\w*", column):
+        return f"{{row.{column}}}"
+    return f"{{row['{column}']}}" if "'" not in column else f'{{row["{column}"]}}'
 
 
 def as_text(name: str, row: Mapping[str, Any]) -> str:

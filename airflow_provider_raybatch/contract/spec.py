@@ -19,7 +19,12 @@ from airflow_provider_raybatch.contract.location import (
     plain,
     reads_into,
 )
-from airflow_provider_raybatch.contract.prompt import FunctionPrompt, PromptSpec, ResponseFormat
+from airflow_provider_raybatch.contract.prompt import (
+    FunctionPrompt,
+    PromptSpec,
+    ResponseFormat,
+    check_placeholders,
+)
 
 SourceFormat = Literal["parquet", "jsonl", "csv"]
 OutputFormat = Literal["parquet", "jsonl"]
@@ -297,6 +302,11 @@ class BatchInferenceSpec(ContractModel):
                 f"n: the number of completions must be a whole number of at least 1, but it is {n!r}"
             )
         return value
+
+    @model_validator(mode="after")
+    def _requests_depend_on_rows(self) -> BatchInferenceSpec:
+        check_placeholders(self.prompt, of_row=self.sampling_column is not None)
+        return self
 
     @model_validator(mode="after")
     def _model_folders_are_absolute(self) -> BatchInferenceSpec:

@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchFailException
+
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
+
+_OF_LOGICAL_DATE = re.compile(r"'(ds|ds_nodash|ts|ts_nodash|ts_nodash_with_tz|logical_date)' is undefined")
 
 
 class LiteralTextOperator(BaseOperator):
@@ -32,7 +38,35 @@ class LiteralTextOperator(BaseOperator):
             if not content.endswith(tuple(self.template_ext)) and not _has_expression(content, env):
                 return content
             jinja_env = env
-        return super().render_template(content, context, jinja_env, seen_oids)
+        from jinja2 import TemplateError
+
+        try:
+            return super().render_template(content, context, jinja_env, seen_oids)
+        except TemplateError as error:
+            field = next(
+                (name for name in self.template_fields if getattr(self, name, None) is content), None
+            )
+            if field is None:
+                raise  # a part of a field's value: the call for the whole of it comes by here, too
+            raise RayBatchFailException(f"{field}: {_sentence(error)}", FailureClass.USER_ERROR) from error
+
+
+def _sentence(error: jinja2.TemplateError) -> str:
+    message = (error.message or "").rstrip(".")
+    if message == "'row' is undefined":
+        return (
+            "a column stands in double braces, which Airflow fills in before the job; write single braces, "
+            "as in {row.name}."
+        )
+    if (found := _OF_LOGICAL_DATE.fullmatch(message)) is not None:
+        return (
+            f"{{{{ {found.group(1)} }}}} is undefined, since this run has no logical date; use "
+            "{{ dag_run.run_after | ts_nodash }}, which each run has."
+        )
+    return (
+        f"Jinja can't render it ({message}); correct the expression, or wrap text that is none in "
+        "airflow.sdk.literal."
+    )
 
 
 def _has_expression(text: str, env: jinja2.Environment) -> bool:

@@ -12,13 +12,12 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.prompt import (
-    FunctionPrompt,
     MessagesColumnPrompt,
     MessagesPrompt,
     PromptColumnPrompt,
     TemplatePrompt,
 )
-from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
@@ -62,6 +61,7 @@ def look_at_source(spec: BatchInferenceSpec, credentials: AwsCredentials | None)
     schema = _schema(listing, surveyed, credentials)
     source = Source(listing, surveyed, list(schema.names), schema, rows)
     _check_columns(spec, source)
+    _check_braces(spec, source)
     _check_collisions(spec, source)
     return source
 
@@ -79,13 +79,13 @@ def check_rows(
     :raises RaybatchError: more of them fail than `tolerance` allows in the whole input.
     """
     render = renderer(spec)
-    for text in _templates(spec):
+    for field, text in spec.prompt.templates():
         for lookalike in RowTemplate(text).lookalikes:
             say(
                 Notice(
                     level="warning",
                     message=(
-                        f"prompt: {lookalike!r} is taken as text; only {{row.name}} and {{row['any name']}} "
+                        f"{field}: {lookalike!r} is taken as text; only {{row.name}} and {{row['any name']}} "
                         "are placeholders."
                     ),
                 )
@@ -173,14 +173,16 @@ def _field_of(spec: BatchInferenceSpec, name: str) -> str:
     return "prompt_column" if isinstance(spec.prompt, PromptColumnPrompt) else "system_prompt"
 
 
-def _templates(spec: BatchInferenceSpec) -> list[str]:
-    if isinstance(spec.prompt, TemplatePrompt):
-        return [spec.prompt.template, spec.prompt.system_prompt or ""]
-    if isinstance(spec.prompt, MessagesPrompt):
-        return [message.content for message in spec.prompt.messages]
-    if isinstance(spec.prompt, (MessagesColumnPrompt, FunctionPrompt)):
-        return [spec.prompt.system_prompt or ""]
-    return []
+def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
+    """Refuse ``{name}`` where that is a column: as text, each row would ask for the same."""
+    columns = {name.casefold(): name for name in reversed(source.columns) if not name.isdigit()}
+    for field, text in spec.prompt.templates():
+        for name, braced in RowTemplate(text).braced.items():
+            if (column := columns.get(name.casefold())) is not None:
+                raise PreflightError(
+                    f"{field}: {braced!r} is taken as text, but {column!r} is a column; write "
+                    f"{placeholder(column)} for its value, or {{'{{{name}}}'}} for the text {{{name}}}."
+                )
 
 
 def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:

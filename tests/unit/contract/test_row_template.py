@@ -25,6 +25,8 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, RowTemp
         ('{"a": {row.a}, "b": {}}', {"a": 1}, '{"a": 1, "b": {}}'),
         ("{{ ds }} {row.a} {% if x %}", {"a": 1}, "{{ ds }} 1 {% if x %}"),
         ("{{row.a}}", {"a": 1}, "{1}"),
+        ("{'{name}'} {'{a b}'} {row.a}", {"a": 1}, "{name} {a b} 1"),
+        ("{'name'} {'{a}{b}'} {''} {'{'}", {}, "{'name'} {'{a}{b}'} {''} {'{'}"),
         ("{} {0} {name} {row} {rows.a} %s $x", {}, "{} {0} {name} {row} {rows.a} %s $x"),
         ("{row.a.b} {row.a!r} {row.a:>5} {row[0]} {row[a]}", {"a": 1}, None),
     ],

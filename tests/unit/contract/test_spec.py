@@ -115,6 +115,48 @@ def test_an_error_is_one_sentence_with_field_value_and_remedy(fields: dict[str, 
     assert error_of(**fields) == sentence
 
 
+NO_COLUMN = "names no column, so each row would pay for the same request; "
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        (
+            {"kind": "template", "template": "T {subject}"},
+            f"prompt: 'T {{subject}}' {NO_COLUMN}write {{subject}} as {{row.subject}} if it is a column.",
+        ),
+        (
+            {"kind": "template", "template": "T", "system_prompt": '{"a": 1} {row}'},
+            f"prompt: 'T' {NO_COLUMN}name one as {{row.name}}, or set n in sampling for several answers to "
+            "one request.",
+        ),
+        (
+            {"kind": "messages", "messages": [{"role": "user", "content": "T {{ row.x }}"}]},
+            "messages: '{{ row.x }}' has double braces, which are Airflow's; write '{row.x}'.",
+        ),
+        (
+            {"kind": "template", "template": "{row.a} {{ row['b c'] }}"},
+            "prompt: \"{{ row['b c'] }}\" has double braces, which are Airflow's; write \"{row['b c']}\".",
+        ),
+    ],
+)
+def test_a_request_that_no_row_changes_is_refused(prompt: dict[str, Any], told: str) -> None:
+    assert error_of(prompt=prompt) == told
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": {"kind": "template", "template": "T", "system_prompt": "{row.a}"}},
+        {"prompt": {"kind": "function", "function": "m:f"}},
+        {"prompt": {"kind": "template", "template": "T"}, "sampling_column": "s"},
+        {"prompt": {"kind": "messages_column", "column": "c", "system_prompt": "T"}},
+    ],
+)
+def test_one_part_that_the_row_changes_is_enough(fields: dict[str, Any]) -> None:
+    assert spec(**fields)
+
+
 def test_the_number_of_further_errors_is_told() -> None:
     assert error_of(sampling={"n": 0}, sorce=1).endswith(" (and 1 more).")
 

@@ -73,10 +73,10 @@ def test_every_argument_finds_its_place() -> None:
 @pytest.mark.parametrize(
     ("arguments", "prompt"),
     [
-        ({"prompt": "p"}, {"kind": "template", "template": "p", "system_prompt": None}),
+        ({"prompt": "{row.p}"}, {"kind": "template", "template": "{row.p}", "system_prompt": None}),
         (
-            {"messages": [{"role": "user", "content": "c"}]},
-            {"kind": "messages", "messages": [{"role": "user", "content": "c"}]},
+            {"messages": [{"role": "user", "content": "{row.c}"}]},
+            {"kind": "messages", "messages": [{"role": "user", "content": "{row.c}"}]},
         ),
         (
             {"messages_column": "chat", "system_prompt": "s"},
@@ -191,6 +191,18 @@ ONE_OF = (
         (
             {"prompt": None, "messages": [{"role": "user", "content": "c"}], "system_prompt": "s"},
             "system_prompt: it has no effect together with messages; put a system message into messages.",
+        ),
+        (
+            {"prompt": "T {subject}"},
+            "prompt: 'T {subject}' names no column, so each row would pay for the same",
+        ),
+        (
+            {"prompt": "T", "system_prompt": "{{ row.x }}"},
+            "system_prompt: '{{ row.x }}' has double braces, which",
+        ),
+        (
+            {"prompt": None, "messages": [{"role": "user", "content": "c"}]},
+            "messages: 'c' names no column, so",
         ),
         ({"model": ""}, "model: string should have at least 1 character"),
         ({"sampling": {"n": 0}}, "sampling: n: the number of completions must be a whole number"),

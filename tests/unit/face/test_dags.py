@@ -64,6 +64,33 @@ def test_expressions_are_rendered_and_braces_are_text() -> None:
     assert operator.limit == "3"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"prompt": "T {{ row.x }}"}, "prompt: a column stands in double braces, which Airflow fills in"),
+        ({"system_prompt": "{{ row['x y'] }}"}, "system_prompt: a column stands in double braces"),
+        ({"messages": [{"role": "user", "content": "{{ row.x }}"}]}, "messages: a column stands in double"),
+        (
+            {"destination": "/out/{{ ts_nodash }}"},
+            "destination: {{ ts_nodash }} is undefined, since this run has no logical date; use "
+            "{{ dag_run.run_after | ts_nodash }}, which each run has.",
+        ),
+        ({"prompt": "{% if {row.x}"}, "prompt: Jinja can't render it (expected token"),
+        (
+            {"sampling": {"stop": ["{{ nothing.at_all }}"]}},
+            "sampling: Jinja can't render it ('nothing' is und",
+        ),
+    ],
+)
+def test_an_expression_that_fails_is_one_sentence(arguments: dict[str, Any], told: str) -> None:
+    given = {**ARGUMENTS, "source": "/in", "prompt": "{row.x}", "destination": "/out", **arguments}
+    with DAG("d", schedule=None):
+        operator = RayBatchInferenceOperator(task_id="t", **given)
+    with pytest.raises(RayBatchFailException) as caught:
+        operator.render_template_fields({"params": {}})  # type: ignore[typeddict-item]  # all that is needed
+    assert str(caught.value).startswith(told)
+
+
 def test_arguments_are_never_changed() -> None:
     arguments = copy.deepcopy(ARGUMENTS)
     rendered(RayBatchInferenceOperator(task_id="t", **arguments))
@@ -231,7 +258,7 @@ class TestDecorator:
         def decide() -> Any:
             return next(answers)
 
-        operator = self.decorated(decide, prompt="p", model="m", deferrable=True)
+        operator = self.decorated(decide, prompt="{row.x}", model="m", deferrable=True)
         with pytest.raises(TaskDeferred):
             operator.execute(run.context())
         run.try_number = 2

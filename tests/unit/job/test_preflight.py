@@ -68,6 +68,45 @@ def test_columns_of_all_files_come_together(tmp_path: Path) -> None:
     assert look(tmp_path).columns == ["text", "one", "two"]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        (
+            {"kind": "template", "template": "{row.text}: {text}"},
+            "prompt: '{text}' is taken as text, but 'text' is a column; write {row.text} for its value, or "
+            "{'{text}'} for the text {text}.",
+        ),
+        ({"kind": "template", "template": "{row.text} {{ Text }}"}, "prompt: '{{ Text }}' is taken as text"),
+        (
+            {"kind": "template", "template": "{row.text}", "system_prompt": "In {the tone}"},
+            "system_prompt: '{the tone}' is taken as text, but 'the tone' is a column; write "
+            "{row['the tone']}",
+        ),
+        (
+            {"kind": "messages", "messages": [{"role": "user", "content": "{row.text}{text}"}]},
+            "messages: '{text}' is taken as text",
+        ),
+        (
+            {"kind": "function", "function": "m:f", "system_prompt": "{text}"},
+            "system_prompt: '{text}' is taken",
+        ),
+    ],
+)
+def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any], told: str) -> None:
+    path = jsonl(tmp_path, [{"text": "a", "the tone": "b"}])
+    with pytest.raises(PreflightError) as caught:
+        look(path, prompt=prompt)
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    "text", ["{'{text}'}", '{"text": {row.text}}', "{text: 1} {other} {} {1}", "{{row.text}}"]
+)
+def test_braces_that_name_no_column_are_text(tmp_path: Path, text: str) -> None:
+    path = jsonl(tmp_path, [{"text": "a", "1": "digits are no name here"}])
+    assert look(path, prompt={"kind": "template", "template": "{row.text}" + text}).rows == 1
+
+
 @pytest.mark.parametrize("content", ["", "text\n", "\n\n"])
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
 def test_an_input_without_rows_is_fine(tmp_path: Path, name: str, content: str) -> None:
@@ -101,7 +140,7 @@ def test_text_that_looks_like_a_placeholder_is_told(tmp_path: Path) -> None:
     _, said = sampled(jsonl(tmp_path, [{"text": "a"}]), prompt=prompt)
     assert [notice.message.partition(" is taken")[0] for notice in said] == [
         "prompt: '{row.text.more}'",
-        "prompt: '{ row.text }'",
+        "system_prompt: '{ row.text }'",
     ]
 
 

@@ -304,7 +304,7 @@ class TestFunction:
     ("fields", "columns"),
     [
         ({"prompt": TEMPLATE}, ["text", "tone"]),
-        ({"prompt": {"kind": "template", "template": "constant"}}, []),
+        ({"prompt": {"kind": "template", "template": "constant"}, "sampling_column": "s"}, ["s"]),
         ({"prompt": CHAT, "sampling_column": "s"}, ["chat", "s"]),
         ({"prompt": {"kind": "prompt_column", "column": "p"}, "sampling_column": "p"}, ["p"]),
         ({"prompt": TestFunction.PROMPT}, None),
