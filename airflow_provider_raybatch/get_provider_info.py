@@ -43,7 +43,7 @@ def get_provider_info() -> dict[str, Any]:
                         "password": "Bearer token",
                     },
                     "placeholders": {
-                        "host": "ray-head.example.com; empty or local: each task starts a private Ray",
+                        "host": "ray-head.example.com, or local: each task starts a private Ray",
                         "port": "8265",
                         "schema": "http",
                     },
@@ -84,7 +84,10 @@ def _connection_fields() -> dict[str, Any]:
             "description": "Seconds that an answer may keep silent.",
             "schema": seconds,
         },
-        "namespace": _field("Namespace", "Tells apart several Airflows that share this cluster."),
+        "namespace": _field(
+            "Namespace",
+            "Tells apart several Airflows that share this cluster; by default the id of this Airflow.",
+        ),
         "seal_key": _field(
             "Seal key",
             "Fernet key that seals credentials on their way; RAYBATCH_SEAL_KEY on the cluster's nodes.",

@@ -3,7 +3,7 @@
 
 ``nightly_synthetic_data``: `generate` asks a model about each row of a JSON lines file, on a Ray cluster;
 `quality_gate` stops a bad batch; `load` puts the good pairs into a table. ``report_on_questions`` runs when
-they are there. Without a connection ``ray_default``, `generate` starts a private Ray on its worker.
+they are there. With the host ``local`` in the Ray connection, `generate` starts a private Ray on its worker.
 
 Environment variables that Airflow's processes may set, all read when the file is parsed:
 

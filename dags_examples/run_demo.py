@@ -103,6 +103,7 @@ def environment() -> dict[str, str]:
         "AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__LOGGING__JSON_LOGS": "True",
+        "AIRFLOW_CONN_RAY_DEFAULT": '{"conn_type": "ray", "host": "local"}',
         "RAYBATCH_EXAMPLE_OUTPUT": str(DATASETS),
         "RAYBATCH_EXAMPLE_WAREHOUSE": str(WAREHOUSE),
         "HF_HUB_OFFLINE": "1",

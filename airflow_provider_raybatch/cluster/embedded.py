@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default where no cluster is configured: a private single-node Ray for the length of one task."""
+"""What the host ``local`` stands for: a private single-node Ray for the length of one task."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ class EmbeddedCluster:
         """
         if sys.platform != "linux":
             raise EmbeddedClusterError(
-                "No Ray cluster is configured, and a private one needs Linux; set the connection's host.",
+                "The connection's host is 'local', and a private Ray needs Linux; "
+                "name the Ray dashboard's host.",
                 FailureClass.USER_ERROR,
             )
         if importlib.util.find_spec("ray") is None:
             raise EmbeddedClusterError(
-                "No Ray cluster is configured, and Ray for a private one is not installed: install "
-                "airflow-provider-raybatch[embedded-cpu] (or [embedded-gpu]), or set the connection's host.",
+                "The connection's host is 'local', and Ray for a private one is not installed: install "
+                "airflow-provider-raybatch[embedded-cpu] (or [embedded-gpu]), or name the dashboard's host.",
                 FailureClass.USER_ERROR,
             )
         try:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONN_ID = "ray_default"
 DASHBOARD_PORT = 8265
+LOCAL = "local"
 
 _KNOWN_EXTRAS = frozenset({
     "namespace", "path_prefix", "verify", "ca_bundle", "headers", "cookies", "connect_timeout",
@@ -42,26 +43,25 @@ class RayConnection:
     """How to reach a Ray cluster, and what else its connection says.
 
     :param url: base URL of the Jobs API; ``None`` means that the task starts a private Ray of its own.
-    :param configured: whether the connection exists in Airflow.
     :param token: sent as ``Authorization: Bearer ...``.
     :param verify: whether the server's certificate is checked, or the path of a PEM file to check it with.
     :param connect_timeout: seconds; ``None`` stands for the client's 10.
     :param request_timeout: seconds; ``None`` stands for the client's 60.
-    :param namespace: tells apart several Airflows that share the cluster.
+    :param namespace: tells apart several Airflows that share the cluster; ``None`` stands for the id of the
+        installation.
     :param seal_key: Fernet key for credentials that travel with a job.
     :param dashboard_url: the dashboard as a person's browser reaches it; by default `url`.
     """
 
     conn_id: str
     url: str | None = None
-    configured: bool = True
     token: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
     verify: bool | str = True
     connect_timeout: float | None = None
     request_timeout: float | None = None
-    namespace: str = "default"
+    namespace: str | None = None
     seal_key: str | None = field(default=None, repr=False)
     dashboard_url: str | None = None
 
@@ -85,7 +85,7 @@ class RayConnection:
 
         if self.url is None:
             raise RayConnectionError(
-                f"Connection {self.conn_id!r}, field host: it names no cluster; "
+                f"Connection {self.conn_id!r}, field host: 'local' names no cluster; "
                 "set it to the Ray dashboard's host."
             )
         timeouts = {"connect_timeout": self.connect_timeout, "request_timeout": self.request_timeout}
@@ -111,13 +111,17 @@ def read_connection(connection: ConnectionLike) -> RayConnection:
     """Read Airflow's connection.
 
     Host (bare, or a URL with a path), port and schema give the URL; without a port it is 8265 for a bare host
-    and ``http``, else the scheme's own. An empty host, or ``local``, means a private Ray. The password is the
-    token.
+    and ``http``, else the scheme's own. The host ``local`` means a private Ray. The password is the token.
 
     :raises RayConnectionError: a field can't be used.
     """
     reader = _Extras(connection)
     host = (connection.host or "").strip()
+    if not host:
+        raise RayConnectionError(
+            f"Connection {connection.conn_id!r}, field host: it is empty; name the Ray dashboard's host, or "
+            f"{LOCAL!r} for a private Ray on the worker."
+        )
     ca_bundle = reader.text("ca_bundle")
     if ca_bundle is not None and not Path(ca_bundle).is_file():
         raise reader.wrong("ca_bundle", ca_bundle, "is no file on this machine; name a PEM file")
@@ -126,14 +130,14 @@ def read_connection(connection: ConnectionLike) -> RayConnection:
         raise reader.wrong("verify", verify, "contradicts ca_bundle; remove one of them")
     return RayConnection(
         conn_id=connection.conn_id,
-        url=None if host.lower() in {"", "local"} else _url(connection, host, reader),
+        url=None if host.lower() == LOCAL else _url(connection, host, reader),
         token=connection.password or None,
         headers=reader.strings("headers"),
         cookies=reader.strings("cookies"),
         verify=ca_bundle or verify,
         connect_timeout=reader.seconds("connect_timeout"),
         request_timeout=reader.seconds("request_timeout"),
-        namespace=reader.text("namespace") or "default",
+        namespace=reader.text("namespace"),
         seal_key=reader.text("seal_key"),
         dashboard_url=_dashboard_url(connection, reader),
     )

@@ -10,9 +10,19 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import amask_secret, mask_secret
 
-from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.exceptions import RayBatchException, RayConnectionError, from_raybatch_error
-from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConnection, read_connection
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayConnectionError,
+    airflow_exception,
+    from_raybatch_error,
+)
+from airflow_provider_raybatch.hooks.connection import (
+    DEFAULT_CONN_ID,
+    LOCAL,
+    RayConnection,
+    read_connection,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.address import ClusterAddress
@@ -23,9 +33,8 @@ if TYPE_CHECKING:
 class RayHook(BaseHook):
     """Reaches a Ray cluster as an Airflow connection of type ``ray`` describes it.
 
-    :param ray_conn_id: id of the connection, default ``ray_default``. A connection without a host (or with
-        the host ``local``), and a default connection that doesn't exist, stand for a private Ray that each
-        task starts and ends.
+    :param ray_conn_id: id of the connection, default ``ray_default``. The host ``local`` in it stands for a
+        private Ray that each task starts and ends.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -40,12 +49,14 @@ class RayHook(BaseHook):
     def read(self) -> RayConnection:
         """The connection, validated; what is secret in it is masked in logs from here on.
 
-        :raises RayConnectionError: it doesn't exist (and is not the default), or a field can't be used.
+        :raises RayConnectionError: a field can't be used, or Airflow denies access to it.
+        :raises RayBatchException: it was not found. Airflow says so also while its API server or a secrets
+            backend gives no answer, so a retry makes sense.
         """
         try:
             connection = self.get_connection(self.ray_conn_id)
-        except AirflowNotFoundException:
-            return self._absent()
+        except (AirflowNotFoundException, PermissionError) as error:
+            raise self._unusable(error) from error
         found = read_connection(connection)
         for secret in found.secrets:
             mask_secret(secret)
@@ -55,8 +66,8 @@ class RayHook(BaseHook):
         """As :meth:`read`, without blocking the event loop."""
         try:
             connection = await self.aget_connection(self.ray_conn_id)
-        except AirflowNotFoundException:
-            return self._absent()
+        except (AirflowNotFoundException, PermissionError) as error:
+            raise self._unusable(error) from error
         found = read_connection(connection)
         for secret in found.secrets:
             await amask_secret(secret)
@@ -117,13 +128,18 @@ class RayHook(BaseHook):
         where = f"{found.address().shown}, session {version.session_name}"
         return True, f"Ray {version.ray_version} answers at {where}."
 
-    def _absent(self) -> RayConnection:
-        if self.ray_conn_id != DEFAULT_CONN_ID:
-            raise RayConnectionError(
-                f"Connection {self.ray_conn_id!r} doesn't exist; create it with the type ray, "
-                f"or use {DEFAULT_CONN_ID!r} without creating it for a private Ray."
+    def _unusable(self, error: Exception) -> RayBatchException:
+        if isinstance(error, PermissionError):
+            return RayConnectionError(
+                f"Connection {self.ray_conn_id!r}: Airflow denies this task access to it; allow it, or use "
+                "another ray_conn_id."
             )
-        return RayConnection(conn_id=self.ray_conn_id, configured=False)
+        return airflow_exception(
+            FailureClass.CLUSTER_UNREACHABLE,
+            f"Connection {self.ray_conn_id!r} was not found, or Airflow could not read it now; create it "
+            f"with `airflow connections add {self.ray_conn_id} --conn-type ray --conn-host "
+            f"http://ray-head:8265`, or with `--conn-host {LOCAL}` for a private Ray on the worker.",
+        )
 
 
 def _embedded_ray() -> tuple[bool, str]:
@@ -131,7 +147,7 @@ def _embedded_ray() -> tuple[bool, str]:
         version = metadata.version("ray")
     except metadata.PackageNotFoundError:
         return False, (
-            "The connection has no host, so each task would start a private Ray, but none is installed here; "
-            "set the host, or install airflow-provider-raybatch[embedded] on the workers."
+            "The host is 'local', so each task would start a private Ray, but none is installed here; "
+            "name the Ray dashboard's host, or install airflow-provider-raybatch[embedded] on the workers."
         )
-    return True, f"The connection has no host, so each task starts a private Ray {version} and ends it."
+    return True, f"The host is 'local', so each task starts a private Ray {version} and ends it."

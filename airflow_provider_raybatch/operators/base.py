@@ -22,6 +22,7 @@ from airflow_provider_raybatch.exceptions import (
     airflow_exception,
 )
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConnection
+from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.arguments import seconds
@@ -29,6 +30,7 @@ from airflow_provider_raybatch.operators.deadline import Deadline, moment
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.run_record import (
+    RunRecord,
     current_run,
     forget_earlier,
     record_result,
@@ -57,9 +59,8 @@ class RayOperator(LiteralTextOperator):
     had been handed over and something failed after it. A clear starts a new one and stops what is left of the
     old.
 
-    :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. Without a host in it, and
-        where the default connection doesn't exist, the task starts a private Ray for itself and always runs
-        blocking.
+    :param ray_conn_id: Airflow connection of type ``ray``, default ``ray_default``. With the host ``local``
+        in it, the task starts a private Ray for itself and always runs blocking.
     :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
         default_deferrable``.
     :param poll_interval: seconds between two looks at the job, default 10.
@@ -228,8 +229,8 @@ class RayOperator(LiteralTextOperator):
 
         if not self.wait_for_completion:
             raise SpecError(
-                f"wait_for_completion: connection {self.ray_conn_id!r} names no cluster, and a private "
-                "Ray ends with its task; set the connection's host or wait for the job."
+                f"wait_for_completion: connection {self.ray_conn_id!r} has the host 'local', and a "
+                "private Ray ends with its task; name a cluster as its host, or wait for the job."
             )
         if self.deferrable:
             self.log.info("deferrable has no effect here: the task's private Ray lives on this worker.")
@@ -246,16 +247,10 @@ class RayOperator(LiteralTextOperator):
         ti = context["ti"]
         store = context["task_state_store"]
         earlier = recorded_run(store)
-        record = current_run(store, ti)
-        hook = RayHook(self.ray_conn_id)
-        connection = hook.read()
-        if not connection.configured:
-            # Airflow says "not found" also while its API server is away. The store's answer shows that it is
-            # there, so that a cluster's job never starts on a worker by mistake.
-            recorded_run(store)
-            connection = hook.read()
+        connection = RayHook(self.ray_conn_id).read()
+        record = current_run(store, ti, lambda: connection.namespace or installation_id())
         return TaskRun(
-            task=self._task_key(context, connection),
+            task=self._task_key(context, connection, record),
             record=record,
             connection=connection,
             deadline=Deadline(
@@ -271,10 +266,10 @@ class RayOperator(LiteralTextOperator):
         own = self.execution_timeout.total_seconds() if self.deferrable and self.execution_timeout else None
         return min((bound for bound in (self.timeout, own) if bound is not None), default=None)
 
-    def _task_key(self, context: Context, connection: RayConnection) -> TaskKey:
+    def _task_key(self, context: Context, connection: RayConnection, record: RunRecord) -> TaskKey:
         ti = context["ti"]
         return TaskKey(
-            namespace=connection.namespace,
+            namespace=connection.namespace or record.namespace,
             dag_id=ti.dag_id,
             run_id=ti.run_id,
             task_id=ti.task_id,
@@ -433,7 +428,7 @@ class RayOperator(LiteralTextOperator):
             connection = RayHook(self.ray_conn_id).read()
             if connection.embedded:
                 return  # what it ran ended with its attempt
-            key = SubmissionKey(self._task_key(context, connection), record.token)
+            key = SubmissionKey(self._task_key(context, connection, record), record.token)
             stopped = run_blocking(stop_jobs_of(connection.address(), key))
         except (RaybatchError, RayBatchException) as error:
             self.log.error("The job could not be stopped: %s", error)

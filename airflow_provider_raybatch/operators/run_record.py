@@ -18,6 +18,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
 
 KEY = "raybatch_run"
+_NAMESPACE_ONCE = "default"  # of all runs that began before an installation had an id
 
 Value = TypeVar("Value")
 
@@ -46,6 +47,8 @@ class RunRecord:
     :param max_tries: the task instance's when the run began. Airflow leaves it alone when it retries; when a
         user clears the task it becomes the number of tries so far plus the task's `retries`.
     :param try_number: the attempt that began the run, then the one that finished it.
+    :param namespace: part of the task key, also after a clear; so the jobs and datasets of older versions are
+        still the task's own.
     :param fingerprint: of the finished job, ``None`` before that.
     :param result: what the finished attempt returned.
     :param earlier: tokens of earlier runs whose jobs may still be there; ``None`` where the store has lost
@@ -55,6 +58,7 @@ class RunRecord:
     token: str
     max_tries: int
     try_number: int = 0
+    namespace: str = _NAMESPACE_ONCE
     fingerprint: str | None = None
     result: Any = None
     earlier: tuple[str, ...] | None = ()
@@ -92,9 +96,10 @@ def recorded_run(store: Store) -> RunRecord | None:
     return RunRecord.from_json(data) if isinstance(data, dict) else None
 
 
-def current_run(store: Store, attempt: AttemptLike) -> RunRecord:
+def current_run(store: Store, attempt: AttemptLike, namespace: Callable[[], str]) -> RunRecord:
     """The run that `attempt` belongs to: the recorded one, or a new one, which is recorded.
 
+    :param namespace: of a task without a record; called only for one.
     :raises RayBatchException: the store gives no answer; nothing was submitted, and a retry makes sense.
     """
     known = recorded_run(store)
@@ -104,6 +109,7 @@ def current_run(store: Store, attempt: AttemptLike) -> RunRecord:
         token=str(uuid.uuid4()),
         max_tries=attempt.max_tries,
         try_number=attempt.try_number,
+        namespace=namespace() if known is None else known.namespace,
         earlier=_tokens_before(known, attempt),
     )
     _write(store, minted)

@@ -19,6 +19,12 @@ from .fake_ray import FakeRay, serving
 JSON_VALUE: TypeAdapter[Any] = TypeAdapter(JsonValue)
 
 
+@pytest.fixture(autouse=True)
+def installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests run tasks without Airflow's task runner, through which Variables are asked for."""
+    monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "this-airflow")
+
+
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     """A cluster that the connection ``ray_default`` reaches."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_raybatch.exceptions import RayConnectionError
+from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
 from airflow_provider_raybatch.hooks.connection import read_connection
 from airflow_provider_raybatch.hooks.ray import RayHook
 
@@ -37,8 +37,8 @@ def read(**fields: Any) -> Any:
         ({"host": "fd00::1", "port": 1}, None),
         ({"host": "[fd00::1]", "port": 1}, "http://[fd00::1]:1"),
         ({"host": " local "}, ""),
-        ({"host": None}, ""),
-        ({"host": ""}, ""),
+        ({"host": None}, None),
+        ({"host": ""}, None),
     ],
 )
 def test_url(fields: dict[str, Any], url: str | None) -> None:
@@ -148,15 +148,25 @@ def test_what_is_wrong_is_said_in_one_sentence(fields: dict[str, Any], sentence:
     assert "1234567" not in message
 
 
-def test_a_missing_default_connection_means_a_private_ray() -> None:
-    found = RayHook().read()
-    assert found.embedded
-    assert not found.configured
+@pytest.mark.parametrize("conn_id", ["ray_default", "no_such_ray"])
+def test_a_missing_connection_is_an_error_with_its_remedy(conn_id: str) -> None:
+    # Airflow says "not found" also while a secrets backend is away, so it is worth a retry.
+    command = f"create it with `airflow connections add {conn_id} --conn-type ray --conn-host "
+    with pytest.raises(RayBatchUnavailableException, match=command) as caught:
+        RayHook(conn_id).read()
+    assert str(caught.value).startswith(f"Connection '{conn_id}' was not found, or Airflow could not read it")
 
 
-def test_any_other_missing_connection_is_an_error() -> None:
-    with pytest.raises(RayConnectionError, match="Connection 'no_such_ray' doesn't exist"):
-        RayHook("no_such_ray").read()
+async def test_a_connection_that_airflow_denies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(*args: Any) -> Any:
+        raise PermissionError("Access denied")
+
+    monkeypatch.setattr(RayHook, "get_connection", deny)
+    monkeypatch.setattr(RayHook, "aget_connection", deny)
+    with pytest.raises(RayConnectionError, match="denies this task access"):
+        RayHook().read()
+    with pytest.raises(RayConnectionError, match="denies this task access"):
+        await RayHook().aread()
 
 
 async def test_asynchronous_reading_gives_the_same(ray: FakeRay) -> None:
@@ -166,7 +176,7 @@ async def test_asynchronous_reading_gives_the_same(ray: FakeRay) -> None:
 
 def test_a_private_ray_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
-    with pytest.raises(RayConnectionError, match="field host: it names no cluster"):
+    with pytest.raises(RayConnectionError, match="field host: 'local' names no cluster"):
         RayHook().get_address()
 
 

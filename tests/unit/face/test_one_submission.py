@@ -205,12 +205,46 @@ def test_mapped_siblings_have_jobs_of_their_own(ray: FakeRay) -> None:
 
 
 def test_namespaces_keep_two_airflows_apart(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("a", "b"):
-        text = connection(ray.url, extra=json.dumps({"namespace": name}))
-        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", text)
-        batch().execute(Run().context())
-    keys = {job.body["metadata"]["raybatch.task_key"] for job in ray.jobs.values()}
-    assert len(keys) == 2
+    ray.script = lasting(60)
+    for name in ("staging", "production"):
+        monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", name)
+        run = Run()
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True).execute(run.context())
+        run.clear()
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True).execute(run.context())
+    namespaces = [ray.jobs[name].body["metadata"]["raybatch.namespace"] for name in ray.active]
+    assert namespaces == ["staging", "production"]
+
+
+def test_the_connections_namespace_wins(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch().execute(run.context())
+    text = connection(ray.url, extra=json.dumps({"namespace": "copy"}))
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", text)
+    run.clear()
+    batch().execute(run.context())
+    namespaces = [job.body["metadata"]["raybatch.namespace"] for job in ray.jobs.values()]
+    assert namespaces == ["this-airflow", "copy"]
+
+
+def test_a_job_in_flight_at_an_upgrade_is_adopted(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As an older version left it: submitted under the namespace "default".
+    ray.script = lasting(60)
+    monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "default")
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    record = run.store.values["raybatch_run"]
+    run.store.values["raybatch_run"] = {
+        "token": record["token"], "max_tries": record["max_tries"], "succeeded": False,
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "new")
+    run.try_number += 1
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    assert len(ray.jobs) == 1
 
 
 @pytest.mark.parametrize(("choice", "stopped"), [("replace", True), ("adopt", False)])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
+from airflow_provider_raybatch.operators import run_record
 from airflow_provider_raybatch.operators.run_record import (
     RunRecord,
-    current_run,
     forget_earlier,
     record_result,
     recorded_run,
@@ -20,6 +20,10 @@ from airflow_provider_raybatch.operators.run_record import (
 from .conftest import Store
 
 RESULT = {"submission_id": "raybatch-x-0"}
+
+
+def current_run(store: Store, attempt: Any, namespace: str = "n") -> RunRecord:
+    return run_record.current_run(store, attempt, lambda: namespace)
 
 
 def attempt(try_number: int, max_tries: int) -> Any:
@@ -84,6 +88,15 @@ def test_a_lost_record_makes_a_new_one(try_number: int, earlier: tuple[str, ...]
     assert current_run(Store(), attempt(try_number, 2)).earlier == earlier
 
 
+def test_a_task_keeps_its_namespace() -> None:
+    store = Store()
+    namespaces = [
+        current_run(store, attempt(number, max_tries), name).namespace
+        for number, max_tries, name in ((1, 2, "a"), (2, 2, "b"), (3, 4, "c"))
+    ]
+    assert namespaces == ["a"] * 3
+
+
 def test_who_was_overtaken_by_a_clear_records_nothing() -> None:
     store = Store()
     old = current_run(store, attempt(1, 2))
@@ -97,7 +110,8 @@ def test_who_was_overtaken_by_a_clear_records_nothing() -> None:
 def test_a_record_of_an_older_version_is_read(succeeded: bool) -> None:
     store = Store()
     store.values["raybatch_run"] = {"token": "t", "max_tries": 2, "succeeded": succeeded}
-    assert current_run(store, attempt(2, 2)) == RunRecord("t", 2)
+    assert current_run(store, attempt(2, 2)) == RunRecord("t", 2, namespace="default")
+    assert current_run(store, attempt(3, 4)).namespace == "default"  # it owns the run's destination
 
 
 @pytest.mark.parametrize("ask", [lambda store: current_run(store, attempt(1, 0)), recorded_run])

@@ -168,7 +168,7 @@ class PrivateRay:
 def private_ray(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> type[PrivateRay]:
     private = type("Private", (PrivateRay,), {"fake": ray, "environments": []})
     monkeypatch.setattr(embedded, "EmbeddedCluster", private)
-    monkeypatch.delenv("AIRFLOW_CONN_RAY_DEFAULT")
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
     return private
 
 
@@ -212,7 +212,7 @@ class TestPrivateRay:
     def test_cant_outlive_its_task(self, private_ray: type[PrivateRay], run: Run) -> None:
         operator = RayJobOperator(task_id="t", entrypoint="x", wait_for_completion=False)
         with pytest.raises(
-            RayBatchFailException, match="wait_for_completion: connection 'ray_default' names no"
+            RayBatchFailException, match="wait_for_completion: connection 'ray_default' has the host 'local'"
         ):
             operator.execute(run.context())
         assert private_ray.environments == []

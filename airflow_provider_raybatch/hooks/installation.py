@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The id of this Airflow installation, which keeps its jobs apart from those of other Airflows."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from airflow.sdk import Variable
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import airflow_exception
+
+VARIABLE = "raybatch_installation_id"
+
+_DESCRIPTION = (
+    "Keeps the Ray jobs of this Airflow apart from those of other Airflows on the same cluster. Made by "
+    "airflow-provider-raybatch; a copy of this database needs another value, or a namespace in its Ray "
+    "connections."
+)
+_PAUSE = 1.0
+_READS = 60
+_EQUAL_READS = 3
+
+Value = TypeVar("Value")
+
+
+def installation_id() -> str:
+    """The id in the Airflow Variable ``raybatch_installation_id``, made by the first task that asks.
+
+    A Variable can be written and read, but not created on condition. So two tasks that find none both write,
+    the last one wins, and each reads until it has seen the same value for some seconds. A writer that is even
+    later than that does no harm: a run keeps the namespace in its record, and is the only one that uses it.
+
+    :raises RayBatchException: the Variable can't be read or written; a retry asks again.
+    """
+    found = _read()
+    if found is not None:
+        return found
+    # Airflow also says "not found" while its API server or a secrets backend gives no answer. The list of
+    # keys comes from the database alone, and an error stays an error.
+    if VARIABLE in _asked("listed", lambda: list(Variable.keys(prefix=VARIABLE))):
+        _fail("read", "Airflow lists it and gives no value")
+    made = str(uuid.uuid4())
+    _asked("stored", lambda: Variable.set(VARIABLE, made, description=_DESCRIPTION))
+    return _settled()
+
+
+def _settled() -> str:
+    last, equal = None, 0
+    for _ in range(_READS):
+        found = _read()
+        equal = equal + 1 if found == last else 1
+        last = found
+        if last is not None and equal >= _EQUAL_READS:
+            return last
+        time.sleep(_PAUSE)
+    if last is None:
+        _fail("stored", "what was written can't be read")
+    return last
+
+
+def _read() -> str | None:
+    found: object = _asked("read", lambda: Variable.get(VARIABLE, default=None))
+    return str(found).strip() or None if found is not None else None
+
+
+def _asked(what: str, call: Callable[[], Value]) -> Value:
+    try:
+        return call()
+    except Exception as error:
+        _fail(what, f"{type(error).__name__}: {error}", error)
+
+
+def _fail(what: str, why: str, cause: Exception | None = None) -> NoReturn:
+    raise airflow_exception(
+        FailureClass.CLUSTER_UNREACHABLE,
+        f"Variable {VARIABLE!r}: it can't be {what} ({why}), so nothing was submitted; a retry asks again, "
+        "and a namespace in the Ray connection's extra replaces it.",
+    ) from cause

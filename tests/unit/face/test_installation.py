@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installation's id: made once, whoever asks at the same time, and never where it can't be told."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
+from airflow_provider_raybatch.hooks import installation
+from airflow_provider_raybatch.hooks.installation import VARIABLE, installation_id
+
+
+class Variables:
+    """Airflow's Variables as tasks see them: an upsert, and "not found" where a read fails."""
+
+    def __init__(self, **failures: Exception | None) -> None:
+        self.values: dict[str, str] = {}
+        self.unreadable = False
+        self.failures = failures
+        self.before_set: Any = lambda: None
+
+    def _fail(self, what: str) -> None:
+        if self.failures.get(what):
+            raise self.failures[what]  # type: ignore[misc]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._fail("get")
+        return default if self.unreadable else self.values.get(key, default)
+
+    def keys(self, prefix: str | None = None) -> list[str]:
+        self._fail("keys")
+        return [key for key in self.values if key.startswith(prefix or "")]
+
+    def set(self, key: str, value: str, description: str | None = None) -> None:
+        self._fail("set")
+        self.before_set()
+        self.values[key] = value
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    made = Variables()
+    monkeypatch.setattr(installation, "Variable", made)
+    monkeypatch.setattr(installation, "_PAUSE", 0.05)
+    return made
+
+
+def test_it_is_made_once(variables: Variables) -> None:
+    first = installation_id()
+    assert variables.values == {VARIABLE: first}
+    variables.failures["set"] = AssertionError("written again")
+    assert installation_id() == first
+
+
+def test_a_value_of_the_users_own_is_taken(variables: Variables) -> None:
+    variables.values[VARIABLE] = " production\n"
+    assert installation_id() == "production"
+
+
+def test_two_that_find_none_end_with_one(variables: Variables) -> None:
+    variables.before_set = threading.Barrier(3).wait  # each has seen that there is none
+    with ThreadPoolExecutor(3) as pool:
+        found = {future.result(10) for future in [pool.submit(installation_id) for _ in range(3)]}
+    assert found == {variables.values[VARIABLE]}
+
+
+def test_a_value_that_can_not_be_read_is_not_replaced(variables: Variables) -> None:
+    variables.values[VARIABLE] = "a"
+    variables.unreadable = True  # as a secrets backend or the API server that is away
+    with pytest.raises(RayBatchUnavailableException, match=f"Variable '{VARIABLE}': it can't be read"):
+        installation_id()
+    assert variables.values == {VARIABLE: "a"}
+
+
+@pytest.mark.parametrize(("call", "what"), [("get", "read"), ("keys", "listed"), ("set", "stored")])
+def test_a_failure_is_one_sentence_and_worth_a_retry(variables: Variables, call: str, what: str) -> None:
+    variables.failures[call] = ConnectionError("the API server is away")
+    with pytest.raises(RayBatchUnavailableException, match=rf"it can't be {what} \(.*is away.*namespace"):
+        installation_id()
+
+
+def test_a_write_that_is_lost_is_noticed(variables: Variables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variables, "set", lambda *args, **kwargs: None)
+    monkeypatch.setattr(installation, "_READS", 3)
+    with pytest.raises(RayBatchUnavailableException, match="it can't be stored"):
+        installation_id()
