@@ -168,6 +168,12 @@ def _look_text(
             raise PreflightError(
                 f"source: {file.uri} is no {'CSV' if is_csv else 'JSONL'}, {error}; {why}"
             ) from error
+        except csv_text.OpenQuoteError as error:
+            line = csv_text.line_of_open_quote(stream, error.offset)
+            raise PreflightError(
+                f"source: {file.uri} ends inside a quoted field that begins in line {line}; close the quote "
+                "there, or write the file again if it was cut off."
+            ) from error
     return [Chunk(number, 0, cell.rows, -1, cell.start, cell.stop) for cell in cells], columns, None
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -156,14 +157,31 @@ def _json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
 
 def _json_row(line: bytes) -> dict[str, Any] | BadRow:
     try:
-        value = json.loads(line.decode("utf-8-sig"))  # bytes it would decode itself, surrogates included
+        # Bytes it would decode itself, surrogates included.
+        value = _DECODER.decode(line.decode("utf-8-sig"))
         if b"\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except _DoubleKeyError as error:
+        return BadRow(f"an object in the line has the key {str(error)!r} twice", _shown(line))
     except (ValueError, RecursionError) as error:
         return BadRow(f"the line is no JSON ({error})", _shown(line))
     if isinstance(value, dict):
         return value
     return BadRow(f"the line is JSON, but {type(value).__name__} instead of an object", _shown(line))
+
+
+class _DoubleKeyError(Exception):
+    """An object has a key twice, of which JSON's reader would keep the last value in silence."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _DoubleKeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _csv_rows(data: bytes, header: tuple[str, ...]) -> list[dict[str, Any] | BadRow]:

@@ -56,6 +56,7 @@ def index(
     :param start: first byte, past a header.
     :param block: bytes looked at in one go.
     :raises LongRowError: a row is longer than :data:`csv_text.LONGEST_ROW`.
+    :raises csv_text.OpenQuoteError: the file ends inside a quoted field.
     """
     open_rows, stop = 0, start
     for ends, is_row in _lines(stream, quoted, start, block):
@@ -87,6 +88,8 @@ def _lines(stream: BinaryIO, quoted: bool, start: int, block: int) -> Iterator[_
         if ends is None:
             yield from _exact(stream, offset)
             return
+        if quoted and not read and data.count(b'"') % 2:
+            raise csv_text.OpenQuoteError(offset + int(ends[-2] if len(ends) > 1 else 0))
         if len(ends):
             yield ends + offset, _is_row(data, ends, quoted)
             used = int(ends[-1])
@@ -118,12 +121,14 @@ def _line_ends(data: bytes, quoted: bool, last: bool) -> npt.NDArray[np.int64] |
 def _is_irregular(data: bytes, codes: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]) -> bool:
     """Whether csv may see rows elsewhere than the parity of the quotes says.
 
-    It does where a quote stands inside of an unquoted field, at a carriage return without a line feed and, on
-    Python 3.10, at a NUL.
+    It does where a quote stands inside of an unquoted field, where text follows a closing quote, at a
+    carriage return without a line feed and, on Python 3.10, at a NUL.
     """
-    opening = quotes[::2]
+    opening, closing = quotes[::2], quotes[1::2]
     before = codes[opening[opening > 0] - 1]
-    if not np.isin(before, (10, 34, 44)).all():  # line feed, double quote, comma
+    after = codes[closing[closing < len(codes) - 1] + 1]
+    # Line feed, double quote, comma; after a field also carriage return.
+    if not (np.isin(before, (10, 34, 44)).all() and np.isin(after, (10, 13, 34, 44)).all()):
         return True
     returns = data.count(b"\r") - data.endswith(b"\r")
     return returns != data.count(b"\r\n") or b"\0" in data

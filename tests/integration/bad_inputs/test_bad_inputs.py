@@ -139,6 +139,11 @@ PREFLIGHT = [
         "convert it",
     ),
     case(
+        "csv that ends inside a quote",
+        lambda p: {"source": p.file("x.csv", 'text,id\na,1\n"b,2\nc,3\n')},
+        "x.csv ends inside a quoted field that begins in line 3; close the quote there",
+    ),
+    case(
         "parquet column missing in the second file",
         parquet_without_a_column,
         "b.parquet has no column 'text'; did you mean 'txt' (its columns: txt, id)",

@@ -33,6 +33,7 @@ JSONL_ROWS = {
     "null column": BadRow("template", "column 'text' is null", {"text": None}),
     "missing column": BadRow("template", "the row has no column 'text'", {"other": 1}),
     "broken line": BadRow("read", "the line is no JSON (", '{"text": "x'),
+    "a key twice": BadRow("read", "has the key 'text' twice", '{"text": "x", "text": "y"}'),
     "line that is no object": BadRow("read", "but list instead of an object", '["x"]'),
     "half a surrogate pair": BadRow("read", "the line is no JSON (", '{"text": "\\ud800"}'),
     "too long a prompt": BadRow(
@@ -52,6 +53,8 @@ CSV_ROWS = {
     "a field too few": BadRow("read", "the row has 1 fields, the header has 2", "only one"),
     "a field too many": BadRow("read", "the row has 3 fields, the header has 2", "1,2,3"),
     "not utf-8": BadRow("read", "the row is not UTF-8 text", b"1,\xff\xfe"),
+    "a quote that is not doubled": BadRow("read", "the row is no CSV (", '"he said "hi" to me",1'),
+    "a quote that the next line closes": BadRow("read", "the row is no CSV (", '"forgotten,1\n"x",2'),
     "a lone carriage return": BadRow("read", "the row is no CSV (", b"1,a\rb"),
 }
 CHAT_ROWS = {

@@ -155,6 +155,31 @@ class TestText:
         assert len(table) == 7
         assert table[1] == {"a": None, "b": None}
 
+    def test_a_forgotten_quote_costs_its_own_rows_alone(self, tmp_path: Path) -> None:
+        lines = [f'{number},"text {number}"' for number in range(30)]
+        lines[7] = '7,"text 7'
+        lines[20] = '20,"he said "hi" to me"'
+        (tmp_path / "x.csv").write_text("id,text\n" + "\n".join(lines) + "\n")
+        for rows_per_chunk in (1, 100):
+            rows = read_all(listing_of(tmp_path), rows_per_chunk)[1]
+            assert [row["id"] for row in rows if isinstance(row, dict)] == [
+                str(number) for number in range(30) if number not in (7, 8, 20)
+            ]
+            assert all(row["text"] == f"text {row['id']}" for row in rows if isinstance(row, dict))
+            bad = [row for row in rows if isinstance(row, BadRow)]
+            assert [row.text for row in bad] == ['7,"text 7\n8,"text 8"', '20,"he said "hi" to me"']
+
+    def test_a_key_that_an_object_has_twice_is_a_bad_row(self, tmp_path: Path) -> None:
+        (tmp_path / "x.jsonl").write_text(
+            '{"a": 1, "b": {"c": 1}}\n{"a": 1, "a": 2}\n{"b": [{"c": 1, "c": 1}]}'
+        )
+        rows = read_all(listing_of(tmp_path))[1]
+        assert isinstance(rows[0], dict)
+        assert [row.reason for row in rows if isinstance(row, BadRow)] == [
+            "an object in the line has the key 'a' twice",
+            "an object in the line has the key 'c' twice",
+        ]
+
     def test_bytes_that_are_no_text_far_from_the_header_do_not_hurt_it(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_bytes(b"a\n" + b"x\n" * 3 + b"\xff\n")
         assert [isinstance(row, dict) for row in read_all(listing_of(tmp_path))[1]] == [True] * 3 + [False]
@@ -184,6 +209,10 @@ class TestText:
                 b'a,b\n"1,2\n' + b"1,2\n" * 100,
                 "{path} is no CSV, the row at byte 4 is longer than 0 MiB; is a quote never closed?",
             ),
+            (b'"a,b\n1,2\n', "the header of {path} is no CSV (unexpected end of data)"),
+            (b'a,b\n1,2\n3,"4\n5,6\n', "{path} ends inside a quoted field that begins in line 3;"),
+            (b'a,b\n"1\n",2\n"3\n\n""x","4""', "{path} ends inside a quoted field that begins in line 6;"),
+            (b'a,b\n1,5" x\n"3\n""x","4""', "{path} ends inside a quoted field that begins in line 4;"),
         ],
     )
     def test_a_file_that_is_no_csv_is_refused(

@@ -24,7 +24,7 @@ def cells_of(data: bytes, *, quoted: bool, start: int = 0, cell_rows: int = 3, b
 
 def whole_csv(text: str) -> list[list[str] | str]:
     """All records as csv reads them, ``error`` for those it refuses."""
-    reader = csv.reader(io.StringIO(text, newline="\n"))
+    reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
     out: list[list[str] | str] = []
     while True:
         try:
@@ -36,6 +36,20 @@ def whole_csv(text: str) -> list[list[str] | str]:
             continue
         if fields:
             out.append(fields)
+
+
+def ends_in_a_quote(text: str) -> bool:
+    try:
+        list(csv.reader(io.StringIO(text, newline="\n"), strict=True))
+    except csv.Error as error:
+        if "unexpected end of data" in str(error):
+            return True
+        # One error hides those of later lines.
+        return any(
+            isinstance(record, csv_text.BadRecord) and "unexpected end of data" in record.reason
+            for record in csv_text.records(text)
+        )
+    return False
 
 
 def assert_cells_are_whole(cells: list[Cell], data: bytes, start: int, cell_rows: int) -> None:
@@ -55,8 +69,13 @@ def assert_cells_are_whole(cells: list[Cell], data: bytes, start: int, cell_rows
 @example(text='"a""\n"\n', cell_rows=1, block=4)  # a doubled quote at the end of a block
 @example(text='"a"b"\n"\n', cell_rows=1, block=40)
 @example(text='a\r\n"b\r\nc"\r\n', cell_rows=1, block=2)
+@example(text='1,"a\n2,"b"\n3,c\n', cell_rows=1, block=5)  # a forgotten quote
 def test_csv_rows_are_where_the_csv_module_finds_them(text: str, cell_rows: int, block: int) -> None:
     data = text.encode()
+    if ends_in_a_quote(text):
+        with pytest.raises(csv_text.OpenQuoteError):
+            cells_of(data, quoted=True, cell_rows=cell_rows, block=block)
+        return
     cells = cells_of(data, quoted=True, cell_rows=cell_rows, block=block)
     assert_cells_are_whole(cells, data, 0, cell_rows)
     read = [
@@ -122,6 +141,10 @@ def test_whatever_is_in_a_jsonl_file_is_counted_as_it_is_read(data: bytes, block
     block=st.integers(1, 40),
 )
 def test_damaged_csv_is_counted_as_it_is_read(data: bytes, block: int) -> None:
+    if ends_in_a_quote(data.decode("latin-1")):
+        with pytest.raises(csv_text.OpenQuoteError):
+            cells_of(data, quoted=True, block=block)
+        return
     cells = cells_of(data, quoted=True, block=block)
     assert [len(_csv_rows(data[c.start : c.stop], ("x",))) for c in cells] == [cell.rows for cell in cells]
 
