@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.prompt import (
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
 from airflow_provider_raybatch.job.source.chunks import Chunk, Surveyed, cut, survey
 from airflow_provider_raybatch.job.source.listing import Listing, resolve
@@ -119,6 +120,7 @@ def check_rows(
 
 def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:
     if listing.format == "parquet":
+        check_types(listing.files, surveyed.schemas)
         columns: dict[str, pa.Field] = {}
         for schema in surveyed.schemas:
             for column in schema or ():

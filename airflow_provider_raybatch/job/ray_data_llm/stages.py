@@ -23,12 +23,12 @@ from airflow_provider_raybatch.job.diagnosis import without_traceback
 from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder
 from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.ledger.parts import Outcome
 from airflow_provider_raybatch.job.ray_data_llm.variants import Variant, variant
 from airflow_provider_raybatch.job.replica.asking import Asker, read_columns
 from airflow_provider_raybatch.job.request import Request, RowFailure, renderer
 from airflow_provider_raybatch.job.response_check import checked
 from airflow_provider_raybatch.job.source.reading import Reader
-from airflow_provider_raybatch.job.source.table import table_of
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
@@ -47,14 +47,14 @@ def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
         positions = item.positions
         asked = asker.ask([rows.rows[position] for position in positions], item.repetitions_of(positions))
         encoded = _encoded(job, kind, [one.request for one in asked])
-        inputs = rows.columns().take(pa.array(positions, pa.int64())).to_pylist()
+        inputs = rows.columns().take(pa.array(positions, pa.int64()))
         out: list[dict[str, Any]] = []
-        for position, columns, one, ids in zip(positions, inputs, asked, encoded, strict=True):
+        for place, (position, one, ids) in enumerate(zip(positions, asked, encoded, strict=True)):
             failure = next((made for made in (one.request, ids) if isinstance(made, RowFailure)), None)
             request = one.request if failure is None and isinstance(one.request, Request) else None
             carried = {
                 "ordinal": item.chunk.ordinal + position,
-                "row": columns,
+                "columns": _packed(inputs.slice(place, 1)),
                 "asked": one,
                 "at": time.time(),
             }
@@ -135,7 +135,8 @@ def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
 
 def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
     """Settled rows to a part."""
-    outcomes, inputs, asked_at = [], [], []
+    asked_at = []
+    groups: dict[bytes, tuple[list[Outcome], list[pa.Table]]] = {}
     for row in batch.to_pylist():
         carried = pickle.loads(row[CARRIED])
         result: Response | RowFailure
@@ -143,29 +144,44 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
             result = RowFailure(*json.loads(row["failure"]))
         else:
             result = _response(json.loads(row["response"]))
-        outcomes.append(carried["asked"].outcome(carried["ordinal"], result))
-        inputs.append(carried["row"])
         asked_at.append(carried["at"])
-    first = min(outcome.ordinal for outcome in outcomes)
-    part = parts.write(
-        job.folder,
-        f"{job.part_folder}/{first:012d}",
-        table_of(inputs),
-        outcomes,
-        job.spec.keeps_completions,
-    )
+        columns = pa.ipc.open_stream(carried["columns"]).read_all()
+        # Columns may have other types in another chunk; a part has one type for each.
+        outcomes, inputs = groups.setdefault(columns.schema.serialize().to_pybytes(), ([], []))
+        outcomes.append(carried["asked"].outcome(carried["ordinal"], result))
+        inputs.append(columns)
+    first = min(outcome.ordinal for outcomes, _ in groups.values() for outcome in outcomes)
+    written = [
+        parts.write(
+            job.folder,
+            f"{job.part_folder}/{first:012d}",
+            pa.concat_tables(inputs),
+            outcomes,
+            job.spec.keeps_completions,
+        )
+        for outcomes, inputs in groups.values()
+    ]
+    results = [outcome.result for outcomes, _ in groups.values() for outcome in outcomes]
     report = ReplicaReport(
         replica=f"part-{first}",
         node="",
         state="ready",
-        rows=len(outcomes),
-        written=len(outcomes),
-        errors=part.rows - part.ok,
-        input_tokens=sum(outcome.result.input_tokens for outcome in outcomes),
-        output_tokens=sum(outcome.result.output_tokens for outcome in outcomes),
+        rows=len(results),
+        written=len(results),
+        errors=sum(part.rows - part.ok for part in written),
+        input_tokens=sum(result.input_tokens for result in results),
+        output_tokens=sum(result.output_tokens for result in results),
         first_request=min(asked_at),
     )
-    return {"done": [Done([part], {}, report).as_json()]}
+    return {"done": [Done(written, {}, report).as_json()]}
+
+
+def _packed(row: pa.Table) -> bytes:
+    """Arrow's own format, which keeps types, and of a slice only the slice."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as writer:
+        writer.write_table(row)
+    return bytes(sink.getvalue())
 
 
 def _failure(error: str) -> RowFailure:

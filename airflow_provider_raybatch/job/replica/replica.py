@@ -18,8 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.opening import open_engine
@@ -147,7 +145,7 @@ class Replica:
             culprit = poison(suspicion, pending)
             if culprit is not None:
                 self._report.rows += 1
-                written.append(await self._write(chunk, {culprit: _KILLER}, watch))
+                written += await self._write(chunk, {culprit: _KILLER}, watch)
                 suspicion = Suspicion(repeated=True, deaths=2)
                 pending.remove(culprit)
             else:
@@ -201,32 +199,39 @@ class Replica:
                 unfit[position] = request
         self._report.rows += len(unfit)
         async for results in self._answers.to(requests, watch):
-            written.append(await self._write(chunk, {**unfit, **results}, watch))
+            written += await self._write(chunk, {**unfit, **results}, watch)
             unfit = {}
             self._board.finished.remote(self._actor)
         if unfit:
-            written.append(await self._write(chunk, unfit, watch))
+            written += await self._write(chunk, unfit, watch)
         return written
 
-    async def _write(self, chunk: _Chunk, results: Mapping[int, Result], watch: Stopwatch) -> parts.Part:
+    async def _write(
+        self, chunk: _Chunk, results: Mapping[int, Result], watch: Stopwatch
+    ) -> list[parts.Part]:
         start = time.monotonic()
-        part = await self._thread(self._write_part, chunk, results)
+        written = await self._thread(self._write_parts, chunk, results)
         watch.add("write", start)
         # Not before: should this process end, the next one repeats what is not written, and counts it then.
         self._report.killers += sum(result is _KILLER for result in results.values())
-        self._report.errors += part.rows - part.ok
-        self._report.written += part.rows
-        return part
+        self._report.errors += sum(part.rows - part.ok for part in written)
+        self._report.written += sum(part.rows for part in written)
+        return written
 
-    def _write_part(self, chunk: _Chunk, results: Mapping[int, Result]) -> parts.Part:
-        positions = sorted(results)
-        outcomes = [
-            chunk.asked[position].outcome(chunk.item.chunk.ordinal + position, results[position])
-            for position in positions
+    def _write_parts(self, chunk: _Chunk, results: Mapping[int, Result]) -> list[parts.Part]:
+        """One part, unless its rows are very large."""
+        stem, keeps = _stem(self._job, chunk.item), self._job.spec.keeps_completions
+        first = chunk.item.chunk.ordinal
+        return [
+            parts.write(
+                self._job.folder,
+                stem,
+                table,
+                [chunk.asked[place].outcome(first + place, results[place]) for place in positions],
+                keeps,
+            )
+            for positions, table in chunk.rows.portions(sorted(results))
         ]
-        table = chunk.rows.columns().take(pa.array(positions, pa.int64()))
-        stem = _stem(self._job, chunk.item)
-        return parts.write(self._job.folder, stem, table, outcomes, self._job.spec.keeps_completions)
 
     def _written(self, item: WorkItem) -> list[parts.Part]:
         """What a process of this submission that is gone has written of a chunk."""

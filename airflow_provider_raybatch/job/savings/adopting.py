@@ -85,9 +85,12 @@ def adopt(
                 "failure": _whole(table["failure"]),
                 "output": as_output(_whole(table["output"]), job.spec.keeps_completions),
             }
-            columns = rows.columns().take(pa.array(positions))
             stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
-            written.append(parts.write_arrays(job.folder, stem, columns, arrays))
+            start = 0
+            for portion, columns in rows.portions(positions.tolist()):
+                cut = {name: array.slice(start, len(portion)) for name, array in arrays.items()}
+                written.append(parts.write_arrays(job.folder, stem, columns, cut))
+                start += len(portion)
     return written
 
 

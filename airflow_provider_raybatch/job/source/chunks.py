@@ -16,13 +16,16 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.source import csv_text
 from airflow_provider_raybatch.job.source.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.source.opening import open_file
-from airflow_provider_raybatch.job.source.table import check_names, plain_schema
+from airflow_provider_raybatch.job.source.plain_types import plain_schema
+from airflow_provider_raybatch.job.source.table import check_names
 from airflow_provider_raybatch.job.source.text_index import CELL_ROWS, LongRowError, index
 from airflow_provider_raybatch.job.storage.errors import laid_to
 
 _THREADS = 16
 _SMALL_FILE = 4 * 1024 * 1024
 _SMALL_CELL = 8
+CHUNK_BYTES = 64 * 1024 * 1024
+"""Bytes of a chunk, unless a single row or index cell has more: long rows make chunks of few rows."""
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -114,7 +117,12 @@ def _join(pieces: Sequence[Chunk], rows_per_chunk: int) -> Iterable[Chunk]:
     """Neighbouring cells of a text file, up to the wanted size; row groups stay apart."""
     open_piece: Chunk | None = None
     for piece in pieces:
-        if open_piece is not None and piece.group < 0 and open_piece.rows + piece.rows <= rows_per_chunk:
+        if (
+            open_piece is not None
+            and piece.group < 0
+            and open_piece.rows + piece.rows <= rows_per_chunk
+            and piece.stop - open_piece.start <= CHUNK_BYTES
+        ):
             open_piece = replace(open_piece, rows=open_piece.rows + piece.rows, stop=piece.stop)
             continue
         if open_piece is not None:
@@ -144,14 +152,24 @@ def _look_parquet(
                 f"source: {file.uri} is no readable Parquet file ({_first_line(error)}); write it again."
             ) from error
         meta = parquet.metadata
-        groups = [(group, meta.row_group(group).num_rows) for group in range(meta.num_row_groups)]
+        pieces = [
+            piece
+            for group in range(meta.num_row_groups)
+            for piece in _split(_group(number, group, meta.row_group(group)), rows_of_bytes(meta, group))
+        ]
         schema = plain_schema(parquet.schema_arrow)
     check_names(schema.names, file.uri)
-    return (
-        [Chunk(number, 0, rows, group, 0, rows) for group, rows in groups if rows],
-        tuple(schema.names),
-        schema,
-    )
+    return pieces, tuple(schema.names), schema
+
+
+def _group(number: int, group: int, meta: pq.RowGroupMetaData) -> Chunk:
+    return Chunk(number, 0, meta.num_rows, group, 0, meta.num_rows)
+
+
+def rows_of_bytes(meta: pq.FileMetaData, group: int) -> int:
+    """Rows of a row group that :data:`CHUNK_BYTES` hold, if all are of one size; at least 1."""
+    found = meta.row_group(group)
+    return max(1, int(CHUNK_BYTES * found.num_rows / max(1, found.total_byte_size)))
 
 
 def _look_text(

@@ -7,7 +7,7 @@ import io
 import json
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -16,14 +16,17 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.source import csv_text
-from airflow_provider_raybatch.job.source.chunks import Chunk, text_start
+from airflow_provider_raybatch.job.source.chunks import Chunk, rows_of_bytes, text_start
 from airflow_provider_raybatch.job.source.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.source.opening import changed, open_file
-from airflow_provider_raybatch.job.source.table import plain_schema, table_of
+from airflow_provider_raybatch.job.source.plain_types import as_plain, decoded_bytes
+from airflow_provider_raybatch.job.source.table import table_of
 from airflow_provider_raybatch.job.source.text_index import is_blank
 from airflow_provider_raybatch.job.storage.errors import StorageError
 
 _LONGEST_SHOWN = 2000
+_PORTION_BYTES = 256 * 1024 * 1024
+"""Bytes of the rows that are written as one part. A column of text may have 2 GiB in Arrow."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Rows:
     """The rows of a chunk, in order.
 
     :param rows: for the prompt: a ``dict`` each, or what is wrong with it.
-    :param table: the columns, where the source has them as Arrow; else made of `rows`.
+    :param table: the columns, where the source has them as Arrow, in any types; else made of `rows`.
     """
 
     def __init__(self, rows: Sequence[dict[str, Any] | BadRow], table: pa.Table | None = None) -> None:
@@ -51,8 +54,29 @@ class Rows:
     def columns(self) -> pa.Table:
         """All input columns, a row each; bad rows are null throughout."""
         if self._table is not None:
-            return self._table
+            return as_plain(self._table)
         return table_of([row if isinstance(row, dict) else {} for row in self.rows])
+
+    def portions(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], pa.Table]]:
+        """The columns of some rows, in pieces that fit one part each.
+
+        :param positions: ascending, at least one.
+        """
+        columns = self.columns() if self._table is None else self._table
+
+        def portion(chosen: Sequence[int]) -> Iterator[tuple[Sequence[int], pa.Table]]:
+            span = columns.slice(chosen[0], chosen[-1] + 1 - chosen[0])
+            if len(chosen) > 1 and decoded_bytes(span) > _PORTION_BYTES:
+                middle = len(chosen) // 2
+                yield from portion(chosen[:middle])
+                yield from portion(chosen[middle:])
+            else:
+                yield (
+                    chosen,
+                    as_plain(span).take(pa.array([place - chosen[0] for place in chosen], pa.int64())),
+                )
+
+        return portion(positions)
 
 
 class Reader:
@@ -104,7 +128,7 @@ class Reader:
         rows = _parquet_rows(needed) if needed.num_columns else [{} for _ in range(chunk.rows)]
         if any(isinstance(row, BadRow) for row in rows):
             readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
-            table = table.take(pa.array(readable, pa.int64()))
+            table = as_plain(table).take(pa.array(readable, pa.int64()))
         return Rows(rows, table)
 
     def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
@@ -118,9 +142,7 @@ class Reader:
                 return self._group[1]
             try:
                 with open_file(file, self._credentials) as stream:
-                    parquet = pq.ParquetFile(stream)
-                    table = parquet.read_row_group(chunk.group, columns=self._decoded)
-                    table = table.cast(plain_schema(table.schema))
+                    table = _decoded(pq.ParquetFile(stream), chunk.group, self._decoded)
             except (pa.ArrowException, OSError, IndexError) as error:
                 raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
             # Be it ever so large: the chunks in work are slices of it, and would keep a copy each.
@@ -132,6 +154,27 @@ class Reader:
             stream.seek(0)
             self._headers[number], _ = text_start(self._listing.files[number], stream, True)
         return self._headers[number]
+
+
+def _decoded(parquet: pq.ParquetFile, group: int, columns: Sequence[str] | None) -> pa.Table:
+    """A row group, in batches that Arrow's columns hold."""
+    rows = rows_of_bytes(parquet.metadata, group)
+    while True:
+        batches = parquet.iter_batches(rows, row_groups=[group], columns=columns)
+        try:
+            found = list(batches)
+        except (pa.ArrowNotImplementedError, pa.ArrowCapacityError):
+            # Rows that repeat themselves take far more than the file says, and nested text has one chunk.
+            if rows == 1:
+                raise
+            rows = max(1, rows // 8)
+            continue
+        return pa.Table.from_batches(found, None if found else _read_schema(parquet, columns))
+
+
+def _read_schema(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> pa.Schema:
+    schema = parquet.schema_arrow
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
 def _parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:

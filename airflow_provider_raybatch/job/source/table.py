@@ -51,28 +51,6 @@ def as_text(value: Any) -> str | None:
     return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)
 
 
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The values' types in place of dictionaries, which differ from one row group to the next, and of views.
-
-    Arrow's `take` knows no views.
-    """
-    return pa.schema([column.with_type(_plain(column.type)) for column in schema])
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return _without_views(_plain(kind.value_type) if pa.types.is_dictionary(kind) else kind)
-
-
-def _without_views(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_without_views(kind.value_type)))
-    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
-
-
 def check_names(names: Sequence[str], uri: str) -> None:
     """:raises PreflightError: a column is there twice."""
     (name, times) = Counter(names).most_common(1)[0] if names else ("", 0)

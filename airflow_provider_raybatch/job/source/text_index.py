@@ -20,6 +20,8 @@ from airflow_provider_raybatch.job.source import csv_text
 
 _BLOCK = 8 * 1024 * 1024
 _SLOW_BATCH = 65_536
+_CELL_BYTES = 16 * 1024 * 1024
+"""Bytes after which a cell ends with the block, however few its rows are."""
 _LONGEST_BLANK = 16
 """Bytes, line feed included, up to which a line of nothing but white space is looked for."""
 _WHITE_SPACE = np.frombuffer(b" \t\r\n\x0b\x0c", dtype=np.uint8)
@@ -50,7 +52,7 @@ class LongRowError(ValueError):
 def index(
     stream: BinaryIO, *, quoted: bool, start: int = 0, cell_rows: int = CELL_ROWS, block: int = _BLOCK
 ) -> Iterator[Cell]:
-    """Cut a text file into cells of `cell_rows` rows; a last, smaller one takes the rest.
+    """Cut a text file into cells of `cell_rows` rows, or of fewer where rows are long.
 
     :param quoted: whether line feeds inside double quotes are data (CSV).
     :param start: first byte, past a header.
@@ -68,6 +70,9 @@ def index(
             start = cut
         open_rows = (open_rows + count) % cell_rows
         stop = int(ends[-1])
+        if open_rows and stop - start >= _CELL_BYTES:
+            yield Cell(start, stop, open_rows)
+            start, open_rows = stop, 0
     if open_rows:
         yield Cell(start, stop, open_rows)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.source.table import as_text, column_of, plain_schema, table_of
+from airflow_provider_raybatch.job.source.table import as_text, column_of, table_of
 
 scalars = st.one_of(
     st.none(),
@@ -98,24 +98,3 @@ def test_a_table_has_every_column_of_any_row() -> None:
 )
 def test_any_value_has_a_text(value: Any, text: str | None) -> None:
     assert as_text(value) == text
-
-
-def test_a_plain_schema_has_no_dictionaries() -> None:
-    schema = pa.schema([("a", pa.dictionary(pa.int8(), pa.large_string())), ("b", pa.int8())])
-    assert plain_schema(schema) == pa.schema([("a", pa.large_string()), ("b", pa.int8())])
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([["a"], None, []], pa.list_(pa.string_view())),
-        pa.array([["a"], None, []], pa.large_list(pa.binary_view())),
-        pa.array([{"k": "a"}, None, {"k": None}], pa.struct({"k": pa.string_view()})),
-        pa.array([{"k": [{"l": "a"}]}], pa.struct({"k": pa.list_(pa.struct({"l": pa.string_view()}))})),
-    ],
-    ids=lambda column: str(column.type),
-)
-def test_views_inside_of_other_types_can_be_taken_too(column: pa.Array) -> None:
-    table = pa.table({"x": column})
-    plain = table.cast(plain_schema(table.schema))
-    assert plain.take(pa.array(range(len(column)))).to_pylist() == table.to_pylist()

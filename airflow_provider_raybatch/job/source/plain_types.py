@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Arrow types that every later step can handle: values in place of dictionaries, views and run ends.
+
+Dictionaries differ from one row group to the next, Arrow's `take` knows no views, and Parquet holds neither
+list views nor run ends.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The same columns in plain types."""
+    return pa.schema([column.with_type(plain_type(column.type)) for column in schema])
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """`kind` with every dictionary, view and run-end encoding in it replaced by its values' type.
+
+    Extension types stay where they are the whole column: Arrow can't build them inside of others.
+    """
+    if isinstance(kind, pa.BaseExtensionType) and _inner(kind.storage_type).equals(kind.storage_type):
+        return kind
+    return _inner(kind)
+
+
+def _inner(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _inner(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _inner(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field), kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field), kind.list_size)
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(_plain_field(kind.value_field))
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+
+
+def as_plain(table: pa.Table) -> pa.Table:
+    """`table` in plain types; its columns may come in several chunks."""
+    schema = plain_schema(table.schema)
+    if table.schema.equals(schema):
+        return table
+    columns = [_converted(column, kind) for column, kind in zip(table.columns, schema.types, strict=True)]
+    return pa.table(columns, schema=schema)
+
+
+def decoded_bytes(table: pa.Table) -> int:
+    """What `table` takes in plain types: a dictionary's values count for each row that has them."""
+    size = int(table.nbytes)
+    for column in table.columns:
+        if pa.types.is_dictionary(column.type):
+            size += sum(_repeated_bytes(chunk) for chunk in column.chunks)
+    return size
+
+
+def _repeated_bytes(array: pa.DictionaryArray) -> int:
+    try:
+        lengths = pc.binary_length(array.dictionary)
+    except pa.ArrowNotImplementedError:  # numbers, which are as small as their indices
+        return 0
+    return int(pc.sum(lengths.take(array.indices)).as_py() or 0)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_inner(field.type))
+
+
+def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type.equals(kind):
+        return column
+    try:
+        converted = column.cast(kind)
+        converted.validate()  # the cast of a list view may make a broken list
+        return converted
+    except _REFUSED:
+        # The values of a dictionary need more than 2 GiB, or Arrow has no such cast.
+        if len(column) <= 1:
+            return pa.chunked_array([pa.array(column.to_pylist(), kind)], kind)
+        middle = len(column) // 2
+        halves = (_converted(column.slice(0, middle), kind), _converted(column.slice(middle), kind))
+        return pa.chunked_array([chunk for half in halves for chunk in half.chunks], kind)
