@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import ObjectStoragePath
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from airflow_provider_raybatch.coercion import (
+    ENGINE_ARG_TYPES,
+    SAMPLING_TYPES,
+    is_absent,
+    seconds,
+    typed_values,
+)
 from airflow_provider_raybatch.contract.base import sentence, shown
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -33,6 +38,9 @@ ARGUMENTS = (
     "flush_interval", "no_progress_timeout", "cluster_wait",
 )  # fmt: skip
 """The arguments that make up the spec, in the order of the documentation."""
+
+TEMPLATED = tuple(name for name in ARGUMENTS if name != "chat_template")
+"""Those that Airflow renders; a chat template is Jinja of the model's."""
 
 _ENGINE_FIELDS = (
     "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size", "processor", "max_restarts",
@@ -60,6 +68,16 @@ _ARGUMENT_OF_FIELD = {
     "reuse.uri": "reuse",
     "reuse.max_age": "reuse_max_age",
 }
+_KEPT_AS_TEXT = frozenset({
+    "source", "prompt", "messages", "messages_column", "prompt_column", "prompt_function", "model",
+    "destination", "chat_template",
+})  # fmt: skip
+"""Arguments whose text may be anything, so that "None" is a value of theirs."""
+_EMPTY_IS_NONE = frozenset({
+    "limit", "format", "system_prompt", "reuse", "replicas", "num_cpus", "rows_in_flight", "batch_size",
+    "max_restarts", "rows_per_part", "preserve_order", "deduplicate", *_COUNTED_LIMITS,
+})  # fmt: skip
+_TYPED = {"sampling": SAMPLING_TYPES, "engine_args": ENGINE_ARG_TYPES}
 _FREE_FORM = ("sampling", "engine_args", "processor", "chat_template_kwargs")
 _GROUPS = ("source", "destination", "engine", "model", "prompt", "limits")
 _FIELD = re.compile(r"^([A-Za-z_][\w.]*): ")
@@ -78,6 +96,8 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     given = {name: value for name, value in given.items() if value is not None}
     for name in _FREE_FORM:
         _check_plain(given.get(name), name)
+    for name, types in _TYPED.items():
+        given |= _some(**{name: typed_values(given.get(name), types, name)})
     paths, format_of_source = _source(
         _needed(given, "source", "name a file, a folder, a glob or a list of them")
     )
@@ -121,20 +141,6 @@ def check_names(arguments: Iterable[str], known: Sequence[str] = ARGUMENTS) -> N
             raise SpecError(f"{name}: there is no such argument; {remedy}")
 
 
-def seconds(value: timedelta | float | str | None, name: str) -> float | None:
-    """A duration in seconds.
-
-    :raises SpecError: it is neither a ``timedelta`` nor a finite number.
-    """
-    if value is None:
-        return None
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise SpecError(f"{name}: {shown(value)} is no duration; give seconds or a timedelta.")
-
-
 def in_the_operators_words(text: str, prompt_kind: str = "prompt") -> str:
     """A sentence about the spec's fields as one about the operator's arguments."""
     match = _FIELD.match(text)
@@ -168,7 +174,9 @@ def _model(given: Mapping[str, Any]) -> Any:
 
 def _absent_if_empty(name: str, value: Any) -> Any:
     # "{{ params.limit or '' }}" renders to an empty text where the template means nothing.
-    return None if name in {"limit", "format", "system_prompt", "reuse"} and value == "" else value
+    if value == "" and name not in _EMPTY_IS_NONE:
+        return value
+    return None if is_absent(value) and name not in _KEPT_AS_TEXT else value
 
 
 def _check_plain(value: Any, name: str) -> None:

@@ -14,6 +14,12 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 
+from airflow_provider_raybatch.coercion import (
+    boolean,
+    is_absent,
+    is_template,
+    positive_seconds,
+)
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.contract.spec import TaskKey
 from airflow_provider_raybatch.exceptions import (
@@ -25,7 +31,6 @@ from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConne
 from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
-from airflow_provider_raybatch.operators.arguments import seconds
 from airflow_provider_raybatch.operators.deadline import Deadline, moment
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
@@ -47,6 +52,11 @@ if TYPE_CHECKING:
 
 OnStaleState = Literal["replace", "adopt", "fail"]
 
+_SETTLED = (
+    "deferrable", "poll_interval", "timeout", "cancel_on_kill", "cancel_on_timeout", "on_stale_state",
+)  # fmt: skip
+TEMPLATED_OF_ALL = ("ray_conn_id", "deadline", *_SETTLED)
+"""The template fields that all operators have."""
 _DEFERRAL_GRACE = 300.0
 _LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
 _KILL_TIMEOUT = 60.0
@@ -75,7 +85,10 @@ class RayOperator(LiteralTextOperator):
     :param cancel_on_timeout: stop the job when its deadline passes; default yes.
     :param on_stale_state: what to do about a job of the same run that was submitted with other arguments:
         ``replace`` it (default), ``adopt`` it, or ``fail`` without a retry.
-    :raises SpecError: `poll_interval`, `timeout` or `on_stale_state` can't be used.
+    :raises SpecError: `poll_interval`, `timeout` or `on_stale_state` can't be used, and isn't a template.
+
+    All of them are template fields and take XComs. Text that a template leaves for a number, a duration or a
+    truth is converted; where it leaves ``None`` or nothing, an argument counts as not given.
     """
 
     operator_extra_links: Sequence[BaseOperatorLink] = (RayDashboardLink(),)
@@ -88,8 +101,8 @@ class RayOperator(LiteralTextOperator):
         *,
         ray_conn_id: str = DEFAULT_CONN_ID,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 10.0,
-        timeout: timedelta | float | None = None,
+        poll_interval: float | str = 10.0,
+        timeout: timedelta | float | str | None = None,
         deadline: datetime | str | None = None,
         cancel_on_kill: bool = True,
         cancel_on_timeout: bool = True,
@@ -97,20 +110,32 @@ class RayOperator(LiteralTextOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if on_stale_state not in {"replace", "adopt", "fail"}:
-            raise SpecError(
-                f"on_stale_state: {on_stale_state!r} is unknown; use 'replace', 'adopt' or 'fail'."
-            )
         self.ray_conn_id = ray_conn_id
         self.deferrable = deferrable
-        self.poll_interval = _positive(poll_interval, "poll_interval")
-        self.timeout = None if timeout is None else _positive(timeout, "timeout")
+        self.poll_interval: Any = poll_interval
+        self.timeout: Any = timeout
         self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
         self.cancel_on_timeout = cancel_on_timeout
         self.on_stale_state = on_stale_state
+        if not any(is_template(getattr(self, name)) for name in _SETTLED):
+            self._settle()  # what a DAG's author writes down is refused while the DAG is parsed
         self._stops: tuple[ClusterAddress, SubmissionKey] | None = None
         self._killed = False
+
+    def _settle(self) -> None:
+        """Give the rendered arguments their types.
+
+        :raises SpecError: one can't be used.
+        """
+        for name in ("deferrable", "cancel_on_kill", "cancel_on_timeout", "wait_for_completion"):
+            setattr(self, name, boolean(getattr(self, name), name))
+        self.poll_interval = positive_seconds(self.poll_interval, "poll_interval")
+        self.timeout = None if is_absent(self.timeout) else positive_seconds(self.timeout, "timeout")
+        if self.on_stale_state not in {"replace", "adopt", "fail"}:
+            raise SpecError(
+                f"on_stale_state: {self.on_stale_state!r} is unknown; use 'replace', 'adopt' or 'fail'."
+            )
 
     @abstractmethod
     def plan(self, run: TaskRun) -> JobPlan:
@@ -162,6 +187,7 @@ class RayOperator(LiteralTextOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As Airflow's, but a job whose trigger is gone ends, too."""
+        self._settle()
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
@@ -197,6 +223,7 @@ class RayOperator(LiteralTextOperator):
 
     def _execute(self, context: Context) -> Any:
         with self._leaving_no_job(context):
+            self._settle()
             run = self._task_run(context)
             plan = self.plan(run)
         if run.record.fingerprint == plan.fingerprint:
@@ -264,7 +291,8 @@ class RayOperator(LiteralTextOperator):
     def _longest(self) -> float | None:
         """Seconds of an attempt. Airflow's own bound counts no time in which a task is deferred."""
         own = self.execution_timeout.total_seconds() if self.deferrable and self.execution_timeout else None
-        return min((bound for bound in (self.timeout, own) if bound is not None), default=None)
+        bounds: tuple[float | None, ...] = (self.timeout, own)
+        return min((bound for bound in bounds if bound is not None), default=None)
 
     def _task_key(self, context: Context, connection: RayConnection, record: RunRecord) -> TaskKey:
         ti = context["ti"]
@@ -434,10 +462,3 @@ class RayOperator(LiteralTextOperator):
             self.log.error("The job could not be stopped: %s", error)
         else:
             self.log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
-
-
-def _positive(value: timedelta | float, name: str) -> float:
-    number = seconds(value, name)
-    if number is None or number <= 0:
-        raise SpecError(f"{name}: it must be more than 0 seconds, but it is {value!r}.")
-    return number

@@ -8,11 +8,17 @@ from datetime import timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_provider_raybatch.coercion import is_absent
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.spec import OutputFormat, SourceFormat, Submission
 from airflow_provider_raybatch.exceptions import RayBatchException
-from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec, in_the_operators_words
-from airflow_provider_raybatch.operators.base import RayOperator
+from airflow_provider_raybatch.operators.arguments import (
+    ARGUMENTS,
+    TEMPLATED,
+    build_spec,
+    in_the_operators_words,
+)
+from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.handover import result_of, tell_assets
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 
@@ -31,12 +37,11 @@ class RayBatchInferenceOperator(RayOperator):
     Returns a small dictionary, see :func:`~airflow_provider_raybatch.operators.handover.result_of`; the event
     of each outlet ``Asset`` carries manifest and counts in its `extra`.
 
-    Arguments are checked when the task runs, after rendering. Templated are `source`, `destination`, `reuse`,
-    `prompt`, `system_prompt`, `messages`, `model`, `sampling`, `engine`, `engine_args`, `limit`, `deadline`,
-    `runtime_env` and the connection ids; these also take XComs. ``{{ ... }}`` is Airflow's; ``{row.name}``
-    and ``{row['any name']}`` are filled in on the cluster, and every other brace is text. Text without an
-    expression never goes through Jinja; where literal text looks like one, wrap it in
-    ``airflow.sdk.literal``.
+    Arguments are checked when the task runs, after rendering. All but `chat_template` are template fields and
+    take XComs; a number, a duration or a truth may come as text, and text that renders to ``None`` counts as
+    not given. ``{{ ... }}`` is Airflow's; ``{row.name}`` and ``{row['any name']}`` are filled in on the
+    cluster, and every other brace is text. Text without an expression never goes through Jinja; where literal
+    text looks like one, wrap it in ``airflow.sdk.literal``.
 
     What is read:
 
@@ -129,12 +134,11 @@ class RayBatchInferenceOperator(RayOperator):
     """
 
     template_fields: Sequence[str] = (
-        "ray_conn_id", "source", "destination", "prompt", "system_prompt", "messages", "model", "sampling",
-        "engine", "engine_args", "limit", "reuse", "deadline", "runtime_env", "aws_conn_id", "hf_conn_id",
+        *TEMPLATED, "runtime_env", "aws_conn_id", "hf_conn_id", *TEMPLATED_OF_ALL,
     )  # fmt: skip
-    template_fields_renderers: ClassVar[dict[str, str]] = {
-        "messages": "json", "sampling": "json", "engine_args": "json", "runtime_env": "json",
-    }  # fmt: skip
+    template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("messages", "sampling", "engine_args", "processor", "chat_template_kwargs", "runtime_env"), "json"
+    )
 
     def __init__(
         self,
@@ -159,30 +163,30 @@ class RayBatchInferenceOperator(RayOperator):
         on_truncated: Literal["keep", "error"] | None = None,
         engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm",
         engine_args: Mapping[str, Any] | None = None,
-        replicas: int | None = None,
+        replicas: int | str | None = None,
         accelerator_type: str | None = None,
-        num_cpus: float | None = None,
-        rows_in_flight: int | None = None,
-        batch_size: int | None = None,
+        num_cpus: float | str | None = None,
+        rows_in_flight: int | str | None = None,
+        batch_size: int | str | None = None,
         processor: Mapping[str, Any] | None = None,
-        max_restarts: int | None = None,
+        max_restarts: int | str | None = None,
         destination_format: OutputFormat | None = None,
-        rows_per_part: int | None = None,
+        rows_per_part: int | str | None = None,
         on_destination_owned: Literal["refuse", "take_over"] | None = None,
         output_prefix: str | None = None,
-        preserve_order: bool | None = None,
+        preserve_order: bool | str | None = None,
         reuse: str | PathLike[str] | None = None,
-        reuse_max_age: timedelta | float | None = None,
-        deduplicate: bool | None = None,
+        reuse_max_age: timedelta | float | str | None = None,
+        deduplicate: bool | str | None = None,
         on_clear: Literal["keep", "regenerate"] | None = None,
-        max_error_fraction: float | None = None,
-        max_errors: int | None = None,
-        max_row_attempts: int | None = None,
-        max_tokens_total: int | None = None,
-        max_gpu_hours: float | None = None,
-        flush_interval: timedelta | float | None = None,
-        no_progress_timeout: timedelta | float | None = None,
-        cluster_wait: timedelta | float | None = None,
+        max_error_fraction: float | str | None = None,
+        max_errors: int | str | None = None,
+        max_row_attempts: int | str | None = None,
+        max_tokens_total: int | str | None = None,
+        max_gpu_hours: float | str | None = None,
+        flush_interval: timedelta | float | str | None = None,
+        no_progress_timeout: timedelta | float | str | None = None,
+        cluster_wait: timedelta | float | str | None = None,
         aws_conn_id: str | None = None,
         hf_conn_id: str | None = None,
         runtime_env: Mapping[str, Any] | None = None,
@@ -284,11 +288,12 @@ class RayBatchInferenceOperator(RayOperator):
         return in_the_operators_words(message)
 
     def _secrets(self) -> Secrets | None:
-        if not self.aws_conn_id and not self.hf_conn_id:
+        aws, hub = (None if is_absent(name) else name for name in (self.aws_conn_id, self.hf_conn_id))
+        if aws is None and hub is None:
             return None
         from airflow_provider_raybatch.hooks.credentials import job_secrets
 
-        return job_secrets(self.aws_conn_id, self.hf_conn_id)
+        return job_secrets(aws, hub)
 
 
 async def _has_committed(client: RayJobsClient, info: JobInfo) -> bool:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_provider_raybatch.coercion import is_absent, typed
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.operators.base import RayOperator
+from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 
 if TYPE_CHECKING:
@@ -17,29 +18,35 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
 
 
+_RESERVED = {"entrypoint_num_cpus": float, "entrypoint_num_gpus": float, "entrypoint_memory": int}
+
+
 class RayJobOperator(RayOperator):
     """Runs a command as a Ray job: submitted once whatever dies, followed, stopped with its task.
 
-    Returns ``{"submission_id", "status", "dashboard_url"}``.
+    Returns ``{"submission_id", "status", "dashboard_url"}``. All arguments are template fields.
 
-    :param entrypoint: the command, such as ``python train.py``. Templated.
+    :param entrypoint: the command, such as ``python train.py``.
     :param runtime_env: Ray's runtime environment. `working_dir` and the entries of `py_modules` may be
         folders of the Airflow worker, which are zipped and uploaded. Its `env_vars` can be read by everyone
-        who reaches the Jobs API, so keep secrets out of them. Templated.
+        who reaches the Jobs API, so keep secrets out of them.
     :param entrypoint_num_cpus: CPUs reserved for the driver; by default none, and the driver runs on the head
         node.
     :param entrypoint_num_gpus: GPUs reserved for the driver; by default none.
     :param entrypoint_memory: bytes reserved for the driver; by default none.
     :param entrypoint_resources: custom resources reserved for the driver, by name.
     :param entrypoint_label_selector: labels that the driver's node must have.
-    :param metadata: text by name, kept with the job. Templated.
+    :param metadata: text by name, kept with the job.
     :param wait_for_completion: default yes; ``False``: only submit, and leave the rest to a
         ``RayJobSensor``. Then no `timeout` or `deadline` ends the job.
 
     The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.
     """
 
-    template_fields: Sequence[str] = ("ray_conn_id", "entrypoint", "runtime_env", "metadata", "deadline")
+    template_fields: Sequence[str] = (
+        "entrypoint", "runtime_env", *_RESERVED, "entrypoint_resources", "entrypoint_label_selector",
+        "metadata", "wait_for_completion", *TEMPLATED_OF_ALL,
+    )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "entrypoint": "bash",
         "runtime_env": "json",
@@ -51,9 +58,9 @@ class RayJobOperator(RayOperator):
         *,
         entrypoint: str,
         runtime_env: Mapping[str, Any] | None = None,
-        entrypoint_num_cpus: float | None = None,
-        entrypoint_num_gpus: float | None = None,
-        entrypoint_memory: int | None = None,
+        entrypoint_num_cpus: float | str | None = None,
+        entrypoint_num_gpus: float | str | None = None,
+        entrypoint_memory: int | str | None = None,
         entrypoint_resources: Mapping[str, float] | None = None,
         entrypoint_label_selector: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -80,10 +87,8 @@ class RayJobOperator(RayOperator):
         if not isinstance(metadata, Mapping):
             raise SpecError(f"metadata: {shown(metadata)} is no dictionary; give texts by name.")
         driver: dict[str, Any] = {
-            "entrypoint_num_cpus": self.entrypoint_num_cpus,
-            "entrypoint_num_gpus": self.entrypoint_num_gpus,
-            "entrypoint_memory": self.entrypoint_memory,
-            "entrypoint_resources": self.entrypoint_resources,
+            **{name: _reserved(getattr(self, name), kind, name) for name, kind in _RESERVED.items()},
+            "entrypoint_resources": _resources(self.entrypoint_resources),
             "entrypoint_label_selector": self.entrypoint_label_selector,
         }
         # Ray takes text alone here; a number out of a template or an XCom is meant as its text.
@@ -107,6 +112,16 @@ class RayJobOperator(RayOperator):
     def submitted(self, handle: Mapping[str, Any], info: JobInfo) -> dict[str, Any]:
         """See :meth:`RayOperator.submitted`."""
         return _result(handle, info.status.value)
+
+
+def _reserved(value: Any, kind: type, name: str) -> Any:
+    return None if is_absent(value) else typed(value, kind, name)
+
+
+def _resources(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: typed(amount, float, f"entrypoint_resources: {name}") for name, amount in value.items()}
 
 
 def _result(handle: Mapping[str, Any], status: str) -> dict[str, Any]:

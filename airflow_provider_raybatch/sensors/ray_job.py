@@ -12,8 +12,9 @@ from airflow.sdk import BaseOperatorLink, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_raybatch.coercion import boolean
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
@@ -47,7 +48,7 @@ class RayJobSensor(BaseSensorOperator):
     minutes at most, after which the attempt fails and may be retried.
     """
 
-    template_fields: Sequence[str] = ("ray_conn_id", "submission_id")
+    template_fields: Sequence[str] = ("ray_conn_id", "submission_id", "deferrable")
     operator_extra_links: Sequence[BaseOperatorLink] = (RayDashboardLink(),)
     ui_color: str = "#e6f2fb"
     dashboard_url: str | None = None
@@ -70,7 +71,11 @@ class RayJobSensor(BaseSensorOperator):
         """Wait here, or in the triggerer."""
         self.dashboard_url = ""
         RayDashboardLink().show(self, context["ti"], self._dashboard_url())
-        if not self.deferrable:
+        try:
+            deferrable = boolean(self.deferrable, "deferrable")
+        except SpecError as error:
+            raise airflow_exception(error.failure_class, str(error)) from error
+        if not deferrable:
             return super().execute(context)
         try:
             verdict = self._look(context)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from airflow.sdk import ObjectStoragePath
 
+from airflow_provider_raybatch.coercion import boolean, seconds
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.operators.arguments import build_spec, seconds
+from airflow_provider_raybatch.operators.arguments import build_spec
 
 GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
 
@@ -122,6 +123,41 @@ def test_without_a_store_nothing_is_reused() -> None:
     assert spec(reuse=Path("/store")).reuse.max_age is None
 
 
+def test_text_of_templates_becomes_what_it_says() -> None:
+    built = spec(
+        limit=" 5 ", replicas="2", num_cpus="0.5", max_error_fraction="0.1", max_errors="10",
+        max_tokens_total="1000", preserve_order="True", deduplicate="false", flush_interval="5",
+        no_progress_timeout="1e3", cluster_wait="0", reuse="/store", reuse_max_age="60",
+        sampling={"max_tokens": "7", "temperature": "0.5", "ignore_eos": "True", "n": "2", "stop": ["7"]},
+        engine_args={"tensor_parallel_size": "2", "gpu_memory_utilization": "0.8", "max_model_len": "4k"},
+    )  # fmt: skip
+    assert (built.source.limit, built.engine.replicas, built.engine.num_cpus) == (5, 2, 0.5)
+    limits = built.limits
+    assert (limits.max_error_fraction, limits.max_errors, limits.max_tokens_total) == (0.1, 10, 1000)
+    assert (limits.flush_interval, limits.no_progress_timeout, limits.cluster_wait) == (5.0, 1000.0, 0.0)
+    assert (built.preserve_order, built.deduplicate, built.reuse.max_age) == (True, False, 60.0)
+    assert built.sampling == {
+        "max_tokens": 7, "temperature": 0.5, "ignore_eos": True, "n": 2, "stop": ["7"],
+    }  # fmt: skip
+    assert built.engine.args == {
+        "tensor_parallel_size": 2, "gpu_memory_utilization": 0.8, "max_model_len": "4k",
+    }  # fmt: skip
+
+
+def test_none_as_text_counts_as_not_given() -> None:
+    optional = [
+        "format", "limit", "id_column", "system_prompt", "sampling_column", "response_format", "on_truncated",
+        "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size", "max_restarts",
+        "destination_format", "rows_per_part", "on_destination_owned", "output_prefix", "preserve_order",
+        "reuse", "reuse_max_age", "deduplicate", "on_clear", "max_error_fraction", "max_errors",
+        "max_row_attempts", "max_tokens_total", "max_gpu_hours", "flush_interval", "no_progress_timeout",
+        "cluster_wait",
+    ]  # fmt: skip
+    assert spec(**dict.fromkeys(optional, "None")) == spec()
+    numbers = ["limit", "replicas", "num_cpus", "max_errors", "max_error_fraction", "cluster_wait"]
+    assert spec(**dict.fromkeys(numbers, "")) == spec()
+
+
 def test_an_empty_limit_is_none() -> None:
     assert spec(limit="").source.limit is None
 
@@ -206,6 +242,16 @@ ONE_OF = (
         ),
         ({"model": ""}, "model: string should have at least 1 character"),
         ({"sampling": {"n": 0}}, "sampling: n: the number of completions must be a whole number"),
+        (
+            {"sampling": {"max_tokens": "many"}},
+            "sampling: max_tokens: it must be a whole number, but it is 'm",
+        ),
+        ({"sampling": {"n": "1.5"}}, "sampling: n: it must be a whole number, but it is '1.5'."),
+        ({"sampling": {"top_p": "None"}}, "sampling: top_p: it must be a number, but it is 'None'."),
+        (
+            {"engine_args": {"enforce_eager": "no"}},
+            "engine_args: enforce_eager: it must be true or false, but",
+        ),
         ({"sampling": "hot"}, "sampling: input should be a valid dictionary, but it is 'hot'."),
         ({"engine": "tgi"}, "engine: input should be 'vllm', 'ray_data_llm' or 'echo', but it is 'tgi'."),
         ({"engine_args": [1]}, "engine_args: input should be a valid dictionary, but it is [1]."),
@@ -285,7 +331,15 @@ def test_every_mistake_is_one_sentence_in_the_operators_words(
     assert "\n" not in message
 
 
+def test_truths() -> None:
+    assert [boolean(value, "x") for value in (True, "True", " false ")] == [True, True, False]
+    for value in ("yes", 1, None, "{{ x }}"):
+        with pytest.raises(SpecError, match="x: it must be true or false, but it is"):
+            boolean(value, "x")
+
+
 def test_durations() -> None:
+    assert (seconds("90", "x"), seconds("None", "x"), seconds("", "x")) == (90, None, None)
     assert seconds(timedelta(minutes=1), "x") == 60
     assert seconds(1.5, "x") == 1.5
     assert seconds(None, "x") is None

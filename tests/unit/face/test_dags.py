@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -44,16 +46,94 @@ def rendered(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
 
 def test_template_fields_keep_their_order() -> None:
     # A changed order changes every serialised DAG, so it is written down here a second time.
+    shared = (
+        "ray_conn_id", "deadline", "deferrable", "poll_interval", "timeout", "cancel_on_kill",
+        "cancel_on_timeout", "on_stale_state",
+    )  # fmt: skip
     fields = (
-        "ray_conn_id", "source", "destination", "prompt", "system_prompt", "messages", "model", "sampling",
-        "engine", "engine_args", "limit", "reuse", "deadline", "runtime_env", "aws_conn_id", "hf_conn_id",
+        "source", "format", "limit", "id_column", "prompt", "system_prompt", "messages", "messages_column",
+        "prompt_column", "prompt_function", "model", "chat_template_kwargs", "sampling", "sampling_column",
+        "response_format", "on_truncated", "engine", "engine_args", "replicas", "accelerator_type",
+        "num_cpus", "rows_in_flight", "batch_size", "processor", "max_restarts", "destination",
+        "destination_format", "rows_per_part", "on_destination_owned", "output_prefix", "preserve_order", "reuse", "reuse_max_age",
+        "deduplicate", "on_clear", "max_error_fraction", "max_errors", "max_row_attempts", "max_tokens_total",
+        "max_gpu_hours", "flush_interval", "no_progress_timeout", "cluster_wait", "runtime_env",
+        "aws_conn_id", "hf_conn_id", *shared,
     )  # fmt: skip
     assert RayBatchInferenceOperator.template_fields == fields
     assert RayBatchDecoratedOperator.template_fields == ("op_args", "op_kwargs", *fields)
     assert RayJobOperator.template_fields == (
-        "ray_conn_id", "entrypoint", "runtime_env", "metadata", "deadline",
+        "entrypoint", "runtime_env", "entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory",
+        "entrypoint_resources", "entrypoint_label_selector", "metadata", "wait_for_completion", *shared,
     )  # fmt: skip
-    assert RayJobSensor.template_fields == ("ray_conn_id", "submission_id")
+    assert RayJobSensor.template_fields == ("ray_conn_id", "submission_id", "deferrable")
+
+
+@pytest.mark.parametrize("kind", [RayBatchInferenceOperator, RayJobOperator, RayJobSensor])
+def test_every_argument_but_a_chat_template_is_rendered(kind: Any) -> None:
+    own = {
+        name
+        for each in kind.__mro__
+        if each.__module__.startswith("airflow_provider_raybatch") and "__init__" in vars(each)
+        for name in inspect.signature(each.__init__).parameters
+    }
+    assert own - {"self", "kwargs", "args", "chat_template"} == set(kind.template_fields)
+
+
+def test_an_xcom_in_any_argument_is_a_dependency() -> None:
+    with DAG("d", schedule=None):
+        first = RayJobOperator(task_id="first", entrypoint="x")
+        arguments = {"max_errors": first.output, "timeout": first.output, "output_prefix": first.output}
+        batch = RayBatchInferenceOperator(task_id="t", **{**ARGUMENTS, **arguments})
+        job = RayJobOperator(task_id="j", entrypoint="x", entrypoint_memory=first.output)
+    assert (batch.upstream_task_ids, job.upstream_task_ids) == ({"first"}, {"first"})
+
+
+def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
+    operator = RayBatchInferenceOperator(
+        task_id="t", **ARGUMENTS, output_prefix="p{{ ds_nodash }}_", max_errors="{{ params.n }}",
+        poll_interval="0.{{ params.n }}", timeout="{{ params.none }}", deferrable="{{ params.n == 4 }}",
+        on_stale_state="{{ 'adopt' }}", cancel_on_kill="{{ true }}", aws_conn_id="{{ params.none }}",
+    )  # fmt: skip
+    operator.render_template_fields({**CONTEXT, "ds_nodash": "20260101", "params": {"n": 3, "none": None}})
+    operator.execute(run.context())
+    (job,) = ray.jobs.values()
+    spec = ray.spec(job.body)
+    assert (spec["destination"]["output_prefix"], spec["limits"]["max_errors"]) == ("p20260101_", 3)
+    assert (operator.poll_interval, operator.timeout, operator.deferrable) == (0.3, None, False)
+    assert (operator.on_stale_state, operator.cancel_on_kill) == ("adopt", True)
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("timeout", "timeout: 'x' is no duration; give seconds or a timedelta."),
+        ("poll_interval", "poll_interval: 'x' is no duration; give seconds or a timedelta."),
+        ("deferrable", "deferrable: it must be true or false, but it is 'x'."),
+        ("cancel_on_timeout", "cancel_on_timeout: it must be true or false, but it is 'x'."),
+        ("on_stale_state", "on_stale_state: 'x' is unknown; use 'replace', 'adopt' or 'fail'."),
+    ],
+)
+def test_what_a_template_must_leave(ray: FakeRay, run: Run, argument: str, told: str) -> None:
+    operator = RayBatchInferenceOperator(task_id="t", **ARGUMENTS, **{argument: "{{ 'x' }}"})
+    with pytest.raises(RayBatchFailException, match=f"^{re.escape(told)}$"):
+        rendered(operator).execute(run.context())
+    assert not ray.jobs
+
+
+def test_templates_of_a_raw_job(ray: FakeRay, run: Run) -> None:
+    operator = RayJobOperator(
+        task_id="t", entrypoint="x", entrypoint_num_cpus="0.{{ params.n }}", entrypoint_num_gpus="{{ none }}",
+        entrypoint_memory="{{ params.n }}000", entrypoint_resources={"disk": "{{ params.n }}"},
+        wait_for_completion="{{ false }}", poll_interval=0.05,
+    )  # fmt: skip
+    operator.render_template_fields(CONTEXT)
+    operator.execute(run.context())
+    (job,) = ray.jobs.values()
+    given = {name: value for name, value in job.body.items() if name.startswith("entrypoint_")}
+    assert {name: value for name, value in given.items() if value is not None} == {
+        "entrypoint_num_cpus": 0.3, "entrypoint_memory": 3000, "entrypoint_resources": {"disk": 3.0},
+    }  # fmt: skip
 
 
 def test_expressions_are_rendered_and_braces_are_text() -> None:

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments out of the text that templates leave: ``"7"`` is a number, ``"None"`` counts as not given."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import XComArg
+
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.failures import SpecError
+
+_TRUTHS = {"true": True, "false": False}
+_WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+_WHAT = {bool: "true or false", int: "a whole number", float: "a number"}
+
+SAMPLING_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("n", "max_tokens", "min_tokens", "top_k", "seed", "logprobs", "prompt_logprobs",
+                     "truncate_prompt_tokens"), int),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty",
+                     "repetition_penalty"), float),
+    **dict.fromkeys(("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
+                     "include_stop_str_in_output"), bool),
+}  # fmt: skip
+"""Of vLLM's ``SamplingParams``, as far as they have one type."""
+
+ENGINE_ARG_TYPES: Mapping[str, type] = {
+    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs",
+                     "max_num_batched_tokens", "kv_cache_memory_bytes", "seed", "max_loras",
+                     "max_lora_rank"), int),
+    **dict.fromkeys(("gpu_memory_utilization", "cpu_offload_gb", "swap_space", "seconds_per_token",
+                     "startup_seconds"), float),
+    **dict.fromkeys(("enforce_eager", "trust_remote_code", "enable_prefix_caching", "enable_chunked_prefill",
+                     "enable_lora", "enable_expert_parallel", "disable_log_stats"), bool),
+}  # fmt: skip
+"""Of vLLM's engine arguments and the echo engine's, the common ones that have one type."""
+
+
+def is_template(value: object) -> bool:
+    """Whether an argument may become something else before the task runs."""
+    return isinstance(value, XComArg) or (isinstance(value, str) and "{" in value)
+
+
+def is_absent(value: object) -> bool:
+    """Whether a value counts as not given: Jinja writes an absent one as empty text or as ``None``."""
+    return value is None or (isinstance(value, str) and value.strip() in {"", "None"})
+
+
+def typed(value: Any, kind: type, name: str) -> Any:
+    """`value` as a ``bool``, ``int`` or ``float``; text is converted, other types stay as they are.
+
+    :raises SpecError: the text is none.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if kind is bool and text.lower() in _TRUTHS:
+        return _TRUTHS[text.lower()]
+    if kind is int and _WHOLE.fullmatch(text):
+        return int(text.partition(".")[0])
+    if kind is float:
+        try:
+            return float(text)
+        except ValueError:
+            pass
+    raise SpecError(f"{name}: it must be {_WHAT[kind]}, but it is {shown(value)}.")
+
+
+def typed_values(values: Any, kinds: Mapping[str, type], field: str) -> Any:
+    """A dictionary with its text values converted where `kinds` knows their type; never the caller's own."""
+    if not isinstance(values, Mapping):
+        return values
+    return {
+        name: typed(value, kinds[name], f"{field}: {name}") if name in kinds else value
+        for name, value in values.items()
+    }
+
+
+def boolean(value: Any, name: str) -> bool:
+    """A truth.
+
+    :raises SpecError: it is none.
+    """
+    found = typed(value, bool, name)
+    if not isinstance(found, bool):
+        raise SpecError(f"{name}: it must be true or false, but it is {shown(value)}.")
+    return found
+
+
+def seconds(value: timedelta | float | str | None, name: str) -> float | None:
+    """A duration in seconds.
+
+    :raises SpecError: it is neither a ``timedelta`` nor a finite number, nor the text of one.
+    """
+    if is_absent(value):
+        return None
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    found: object = value
+    if isinstance(value, str):
+        try:
+            found = float(value)
+        except ValueError:
+            found = None
+    if isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found):
+        return float(found)
+    raise SpecError(f"{name}: {shown(value)} is no duration; give seconds or a timedelta.")
+
+
+def positive_seconds(value: timedelta | float | str, name: str) -> float:
+    """A duration of more than 0 seconds.
+
+    :raises SpecError: it is none.
+    """
+    number = seconds(value, name)
+    if number is None or number <= 0:
+        raise SpecError(f"{name}: it must be more than 0 seconds, but it is {value!r}.")
+    return number
