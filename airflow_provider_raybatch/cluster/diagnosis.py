@@ -17,6 +17,7 @@ _TRANSIENT_SETUP = re.compile(
     r"Failed to download runtime_env file package|prematurely been deleted|[Tt]imed? ?out|[Cc]onnection|"
     r"[Tt]emporary failure|[Uu]navailable|No space left",
 )
+_NO_RAY = re.compile(r"No module named 'ray'|\bpython[\d.]*: (?:command )?not found")
 
 # Ray's JobErrorType (ray.dashboard.modules.job.common).
 _CLASSES = {
@@ -59,6 +60,12 @@ def diagnose(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
             FailureClass.OUT_OF_MEMORY,
             f"The driver was killed (exit code {info.driver_exit_code}), most often because its node ran out "
             f"of memory; last it said: {message}",
+        )
+    if _NO_RAY.search(message) or _NO_RAY.search(info.message):
+        return Diagnosis(
+            FailureClass.USER_ERROR,
+            "The job's command found no Python that has Ray; on the cluster's head, put the folder of the "
+            "Python that runs Ray first into PATH before `ray start`, or use an image that does.",
         )
     code = f" (exit code {info.driver_exit_code})" if info.driver_exit_code is not None else ""
     return Diagnosis(failure_class, f"The job failed{code}: {message}")

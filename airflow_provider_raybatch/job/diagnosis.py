@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ray.exceptions import RayTaskError
+
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 _LONGEST = 600
@@ -80,7 +82,9 @@ def diagnose(error: BaseException) -> tuple[FailureClass, str]:
     its marks.
     """
     for inner in _chain(error):
-        if isinstance(inner, RaybatchError):
+        # What Ray raises for a failed task is an instance of the cause's class too. Its text is a traceback,
+        # and its failure class the default of that class: both are right in the cause alone.
+        if isinstance(inner, RaybatchError) and not isinstance(inner, RayTaskError):
             return inner.failure_class, _one_line(str(inner))
     if any(isinstance(inner, KeyboardInterrupt) for inner in _chain(error)):
         return FailureClass.CANCELLED, "the job was stopped."

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submissi
 from airflow_provider_raybatch.job import pipeline
 from airflow_provider_raybatch.job.destination import leftovers
 from airflow_provider_raybatch.job.destination.commit import commit
+from airflow_provider_raybatch.job.failed_rows import with_dead_letters
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.ledger import add_up
 from airflow_provider_raybatch.job.planning import cluster_view, plan
@@ -44,6 +45,22 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
         say(events.Committed(summary=ready.summary, reused=True))
         remember_committed(spec, ready.destination, ready.credentials, say)
         return ready.summary
+    try:
+        return _finish(spec, submission, ready, say, began)
+    except Exception as error:
+        told = with_dead_letters(error, ready.job, ready.source.rows)
+        if told is error:
+            raise
+        raise told from error
+
+
+def _finish(
+    spec: BatchInferenceSpec, submission: Submission, ready: Ready, say: Say, began: float
+) -> Summary:
+    """Reuse, generate and commit.
+
+    :param began: epoch seconds at which the job started.
+    """
     job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
     given_up = earlier.given_up(spec.limits.max_row_attempts)
     tolerance = replace(ready.tolerance, given_up=int(np.count_nonzero(given_up)))
@@ -90,7 +107,7 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
 
     say(events.Phase(phase="committing", message="publishing the dataset"))
     ledger += savings.fan_out(job, source, ledger)
-    tolerance.after(add_up(job.folder, ledger, source.rows), job.folder)
+    tolerance.after(add_up(job.folder, ledger, source.rows))
     told = report(ran, chosen, began, preflight_seconds)
     versions = {**ready.versions, **told.versions}
     told = replace(told, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,10 +47,24 @@ def ray_cluster() -> Iterator[RayCluster]:
 
 
 @pytest.fixture(scope="module")
-def token_ray_cluster() -> Iterator[RayCluster]:
-    """The same, but it wants its token, which is in the address."""
-    with started() as cluster:
+def token_ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """The same, but it wants its token, which is in the address.
+
+    It is started by its full path, and the `python` on its PATH has no Ray.
+    """
+    folder = tmp_path_factory.mktemp("path")
+    bare = getattr(sys, "_base_executable", sys.executable)
+    _command(folder / "bin/python", f'exec {shlex.quote(bare)} "$@"')
+    path = f"{folder / 'bin'}:{os.defpath}"
+    _command(folder / "ray", f'PATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} "$@"')
+    with started(str(folder / "ray")) as cluster:
         yield cluster
+
+
+def _command(path: Path, line: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
 
 
 @pytest.fixture(scope="session")

@@ -151,7 +151,7 @@ def publish(range_: Range, target: Target) -> Published:
         result.finish_reasons = _finish_reasons(output, target.keeps_completions)
         result.origins = dict(Counter(good["origin"].to_pylist()))
     if bad.num_rows:
-        target.folder.write(f"{target.dead_letter}/part-{range_.number:05d}.jsonl", _dead_letters(bad))
+        target.folder.write(f"{target.dead_letter}/part-{range_.number:05d}.jsonl", dead_letters(bad))
         result.failed_steps = dict(Counter(pc.struct_field(bad["failure"], "step").to_pylist()))
     return result
 
@@ -265,7 +265,8 @@ def _inputs(column: pa.ChunkedArray) -> list[Any]:
         return _rows(pa.Table.from_struct_array(column))
 
 
-def _dead_letters(table: pa.Table) -> bytes:
+def dead_letters(table: pa.Table) -> bytes:
+    """Failed rows of parts as JSON lines: position, id, step, reason, request and input columns."""
     inputs = _inputs(table["input"]) if "input" in table.schema.names else [None] * table.num_rows
     lines = []
     failures = table["failure"].to_pylist()

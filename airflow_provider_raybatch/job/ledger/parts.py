@@ -254,14 +254,3 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 def _nullable(field: pa.Field) -> pa.Field:
     return field.with_nullable(True).remove_metadata()
-
-
-def first_failure(folder: Folder, parts: Sequence[Part]) -> str:
-    """Step and reason of one failed row, as an example."""
-    for part in parts:
-        if part.ok < part.rows:
-            with folder.open(part.path) as stream:
-                failures = pq.read_table(stream, columns=["failure"])["failure"].to_pylist()
-            failure = next(failure for failure in failures if failure is not None)
-            return f"for example, {failure['step']}: {failure['reason']}"
-    return "no example is left"

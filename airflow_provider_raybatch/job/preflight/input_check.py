@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.prompt import (
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.failed_rows import counted
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
 from airflow_provider_raybatch.job.source.chunks import Chunk, Surveyed, cut, survey
@@ -93,27 +94,27 @@ def check_rows(
             )
     reader = Reader(source.listing, needed_columns(spec), credentials)
     requests: list[Request] = []
-    failures: list[RowFailure] = []
+    failures: list[tuple[int, RowFailure]] = []
     seen = 0
     for chunk in source.chunks(_SAMPLE_CHUNK):
         wanted = replace(chunk, rows=min(chunk.rows, _SAMPLE_ROWS - seen))
-        for made in render_all(render, reader.read(wanted).rows):
+        for ordinal, made in enumerate(render_all(render, reader.read(wanted).rows), wanted.ordinal):
             if isinstance(made, RowFailure):
-                failures.append(made)
+                failures.append((ordinal, made))
             else:
                 requests.append(made)
         seen += wanted.rows
         if seen >= _SAMPLE_ROWS:
             break
     if failures and not requests:
+        _, first = failures[0]
         raise PreflightError(
             f"prompt: none of the first {seen} rows makes a request; the first fails in step "
-            f"{failures[0].step!r}: {failures[0].reason}."
+            f"{first.step!r}: {first.reason}."
         )
     if failures:
         tolerance.before(failures, seen)
-        example = f"for example, {failures[0].step}: {failures[0].reason}"
-        text = f"{len(failures)} of the first {seen} rows will be dead letters ({example})."
+        text = f"{len(failures)} of the first {seen} rows will be dead letters: {counted(failures)}."
         say(Notice(level="warning", message=text))
     return requests
 

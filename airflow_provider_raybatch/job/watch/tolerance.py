@@ -9,10 +9,9 @@ from fractions import Fraction
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.failed_rows import counted
 from airflow_provider_raybatch.job.ledger.ledger import Ledger
 from airflow_provider_raybatch.job.request import RowFailure
-from airflow_provider_raybatch.job.storage.folder import Folder
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
 
 _TELLING_ROWS = 1000
@@ -40,13 +39,17 @@ class Tolerance:
         """Whether so many failed rows are too many, whatever becomes of the others."""
         return failed > self.allowed
 
-    def before(self, failures: Sequence[RowFailure], seen: int) -> None:
-        """:raises RaybatchError: so many of the `seen` first rows make no request that the job must fail."""
+    def before(self, failures: Sequence[tuple[int, RowFailure]], seen: int) -> None:
+        """Judge the first rows.
+
+        :param failures: of those that make no request, each with the row's position in the input.
+        :param seen: how many rows were looked at.
+        :raises RaybatchError: so many fail that the job must.
+        """
         if self.exceeded(len(failures)):
-            example = f"for example, {failures[0].step}: {failures[0].reason}"
             raise self._too_many(
-                f"{len(failures):,} of the first {seen:,} rows fail already, more than {self._rule} "
-                f"({example}); mend them or raise {self._field}."
+                f"{len(failures):,} of the first {seen:,} rows fail already, more than {self._rule}: "
+                f"{counted(failures)}; mend them or raise {self._field}."
             )
 
     def during(self, reports: Sequence[ReplicaReport]) -> None:
@@ -67,7 +70,7 @@ class Tolerance:
         if done >= _TELLING_ROWS and share >= _FAILING_EVERYWHERE > self._share:
             raise self._too_many(f"{failed:,} of the first {done:,} rows failed, nearly all; {kept}.")
 
-    def after(self, ledger: Ledger, folder: Folder) -> None:
+    def after(self, ledger: Ledger) -> None:
         """The final count, now that it is known which failed rows another submission mended.
 
         :raises RaybatchError: too many rows failed; nothing is published.
@@ -75,8 +78,7 @@ class Tolerance:
         failed = self.rows - ledger.rows
         if self.exceeded(failed):
             raise self._too_many(
-                f"{failed:,} rows failed, more than {self._rule} "
-                f"({parts.first_failure(folder, ledger.parts)}); the finished rows are kept for the next "
+                f"{failed:,} rows failed, more than {self._rule}; the finished rows are kept for the next "
                 "attempt."
             )
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import re
 from collections.abc import Callable
@@ -80,6 +82,24 @@ class Place:
         summary = run(spec, spec.submission, self.said.append)
         return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
 
+    def refused(self, **fields: Any) -> events.Failed:
+        """The job as its driver does it, from the spec file to the event with which it ends badly."""
+        import ray
+
+        from airflow_provider_raybatch.job.main import main
+
+        path = self.folder.with_suffix(".spec")  # beside what a case makes a source of
+        path.write_text(json.dumps(self.document(**fields)))
+        printed = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+            patch.setattr(ray, "init", lambda **_: None)  # this process is connected already
+            assert main([str(path)]) == 1
+        found = [events.read_line(line) for line in printed.getvalue().splitlines()]
+        self.said[:] = [event for event in found if event is not None]
+        failed = self.said.pop()
+        assert isinstance(failed, events.Failed)
+        return failed
+
     def dead_letters(self, manifest: BatchManifest) -> dict[int, dict[str, Any]]:
         """By ordinal."""
         if manifest.dead_letter_uri is None:
@@ -117,10 +137,11 @@ def case(name: str, fields: Any, *telling: str, ends: FailureClass = FailureClas
     return pytest.param(Case(name, made, telling, ends), id=name.replace(" ", "-"))
 
 
-def assert_one_sentence(error: RaybatchError, expected: Case) -> None:
-    sentence = str(error)
+def assert_one_sentence(error: RaybatchError | events.Failed, expected: Case) -> None:
+    sentence = error.message if isinstance(error, events.Failed) else str(error)
     assert re.match(rf"({FIELDS})(\.\w+)*: ", sentence), sentence
     assert "\n" not in sentence
+    assert "\x1b" not in sentence
     assert sentence.endswith((".", "?")), sentence
     assert len(sentence) < 700
     for part in expected.telling:

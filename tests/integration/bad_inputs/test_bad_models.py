@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM would refuse, asked of the function that the job asks on a node before it starts vLLM."""
+"""What vLLM would refuse is refused before vLLM starts: one sentence in the driver's last event."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
-from .place import Case, Place, assert_one_sentence, case
+from .place import Case, Place, assert_nothing_happened, assert_one_sentence, case
 
 MODEL = Path(__file__).parents[3] / "dags_examples" / "demo_model" / "model"
 
@@ -101,19 +100,11 @@ VLLM = [
 
 
 @pytest.mark.parametrize("wrong", VLLM)
-def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place) -> None:
-    """As the job asks it of a node, with the installed vLLM and the demo model."""
-    from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source
-    from airflow_provider_raybatch.job.preflight.model_check import check_model
-    from airflow_provider_raybatch.job.watch.tolerance import Tolerance
-
+def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place, ray_here: Any) -> None:
+    """The check runs in a Ray worker, with the installed vLLM and the demo model; the driver ends with it."""
     pytest.importorskip("vllm")
-    spec = parse(BatchInferenceSpec, json.dumps(place.document(**wrong.fields(place))))
-    source = look_at_source(spec, None)
-    requests = check_rows(spec, source, None, Tolerance(0.0, source.rows), place.said.append)
-    with pytest.raises(RaybatchError) as caught:
-        check_model(spec, requests, {})
-    assert_one_sentence(caught.value, wrong)
+    assert_one_sentence(place.refused(**wrong.fields(place)), wrong)
+    assert_nothing_happened(place)
 
 
 def test_some_prompts_too_long_are_counted(place: Place) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.job.storage.folder import folder as open_folder
 
 from ...s3_server import S3Server
 from .place import Place, function
@@ -181,16 +184,33 @@ def test_all_other_rows_are_delivered(group: str, deliveries: dict[str, Delivere
     assert [row["response"] for row in delivered.rows] == [expected % number for number in range(count)]
 
 
-def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(place: Place, ray_here: Any) -> None:
+@pytest.mark.parametrize("in_s3", [False, True])
+def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(
+    in_s3: bool, place: Place, ray_here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last event counts the failed rows and says where their dead letters are."""
+    aws = place.s3.credentials if in_s3 else None
+    uri = f"s3://{place.s3.new_bucket()}/out" if in_s3 else str(place.out)
+    monkeypatch.setattr("airflow_provider_raybatch.job.credentials.fetch", lambda package: Secrets(aws=aws))
     rows = [{"text": f"fine {number}"} for number in range(1000)] + [{"text": "poison"}] * 50
-    with pytest.raises(RaybatchError) as caught:
-        place.run(
-            source=place.jsonl(*rows),
-            engine={"kind": "echo", "args": {"fail_pattern": "poison"}},
-            limits={"max_error_fraction": 0.01},
-        )
-    assert caught.value.failure_class is FailureClass.TOO_MANY_ERRORS
-    assert str(caught.value).startswith("max_error_fraction: ")
-    assert "the finished rows are kept for the next attempt" in str(caught.value)
-    assert not (place.out / "manifest.json").exists()
-    assert not (place.out / "data").exists()
+    failed = place.refused(
+        source=place.jsonl(*rows),
+        engine={"kind": "echo", "args": {"fail_pattern": "poison"}},
+        limits={"max_error_fraction": 0.01},
+        destination={"uri": uri},
+    )
+    assert failed.failure_class is FailureClass.TOO_MANY_ERRORS
+    told = re.fullmatch(
+        r"max_error_fraction: \d+ rows failed(?: so far)?, more than 0.01 of 1,050 rows allows; "
+        r"the finished rows are kept for the next attempt; "
+        r"the dead letters of (\d+) failed rows are in (\S+): (\d+) in step 'engine' \(row (\d+): .*\)\.",
+        failed.message,
+    )
+    assert told is not None, failed.message
+    folder = open_folder(told[2], aws)
+    letters = [json.loads(line) for entry in folder.list() for line in folder.read(entry.path).splitlines()]
+    assert len(letters) == int(told[1]) == int(told[3]) > 10
+    assert {letter["row"]["text"] for letter in letters} == {"poison"}
+    assert int(told[4]) in {letter["ordinal"] for letter in letters}
+    kinds = {entry.path.split("/")[0] for entry in open_folder(uri, aws).list()}
+    assert kinds == {"_raybatch", "dead_letter"}

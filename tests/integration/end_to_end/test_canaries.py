@@ -7,6 +7,7 @@ the key's id as a login and all else encrypted.
 
 from __future__ import annotations
 
+import re
 import secrets as random_tokens
 import time
 from collections.abc import Iterator
@@ -194,7 +195,12 @@ def test_every_run_ended_its_way(tasks, place):
     tries = {name: task.read()["try_number"] for name, task in tasks.items()}
     assert tries == {"success": 1, "failure": 1, "locked": 1, "kill": 1, "crash": 2}
     assert [job["status"] for job in place.jobs.of(tasks["crash"])] == ["FAILED", "SUCCEEDED"]
-    assert any("too_many_errors" in line or "rows failed" in line for line in tasks["failure"].log())
+    (line,) = [line for line in tasks["failure"].log() if line.startswith("RayBatchFailException: ")]
+    assert "too_many_errors: " in line
+    (folder,) = re.findall(
+        r"are in s3://lake/(out/failure/dead_letter/\S+): \d+ in step 'engine' \(row", line
+    )
+    assert any(b'"step": "engine"' in letters for letters in place.lake.contents(f"{folder}/").values())
     assert tasks["success"].xcom()["rows"] == tasks["crash"].xcom()["rows"] == 20
 
 

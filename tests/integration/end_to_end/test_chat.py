@@ -136,3 +136,16 @@ def test_two_cpus_are_enough(jobs, dataset):
     (head,) = json.loads(jobs.text("/api/v0/nodes?detail=1"))["data"]["result"]["result"]
     assert head["resources_total"]["CPU"] == 2.0
     assert dataset.manifest.plan["replicas"]["value"] == 1
+
+
+def test_a_refusal_is_one_sentence_in_the_task_log(api, jobs, tmp_path):
+    """The model is looked at in a Ray task; its sentence comes back through Ray, the driver and Airflow."""
+    source = tmp_path / "chats.jsonl"
+    source.write_text(json.dumps({"messages": [INDUSTRY], "sampling": None}) + "\n")
+    run = api.trigger("chat", source=str(source), destination=f"{tmp_path}/out", model="/no/such/model")
+    task = run.wait("failed", timeout=240).task("infer")
+    assert task.read()["try_number"] == 1  # though the DAG allows a retry
+    (line,) = [line for line in task.log() if line.startswith("RayBatchFailException: ")]
+    assert "user_error: model: '/no/such/model' can't be loaded (" in line
+    assert "ray::" not in line
+    assert "\x1b" not in line

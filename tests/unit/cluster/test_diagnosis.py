@@ -74,6 +74,20 @@ def test_the_telling_line(message, tail, line):
     assert shortened(message, tail) == line
 
 
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("Traceback (most recent call last):\nModuleNotFoundError: No module named 'ray'\n", 1),
+        ("Job entrypoint command failed with exit code 127\n/bin/sh: 1: python: not found\n", 127),
+        ("bash: line 1: python3: command not found", 127),
+    ],
+)
+def test_a_python_without_ray_says_what_to_do(message, code):
+    found = diagnose(failed(message, code=code))
+    assert found.failure_class is FailureClass.USER_ERROR
+    assert "put the folder of the Python that runs Ray first into PATH" in found.message
+
+
 def test_long_lines_are_cut():
     assert len(shortened("ValueError: " + "x" * 9000)) == 600
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pytest
+from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.diagnosis import diagnose, start_failure, without_queries
@@ -20,6 +21,30 @@ def test_an_error_of_ours_speaks_for_itself_however_deep() -> None:
     outer = RuntimeError("the job failed")
     outer.__cause__ = WrappedError("ray::task() (pid=1)\nTraceback ...", inner)
     assert diagnose(outer) == (FailureClass.USER_ERROR, "source: nothing is there.")
+
+
+def as_ray_raises_it(cause: Exception) -> BaseException:
+    """What `ray.get` raises for a task that failed: an instance of Ray's class and of the cause's."""
+    task = "\x1b[36mray::check_model()\x1b[39m (pid=1, ip=10.0.0.1)"
+    traceback = f"{task}\n  File x, line 1\n{type(cause).__name__}: {cause}"
+    raised = RayTaskError("check_model", traceback, cause).as_instanceof_cause()
+    assert isinstance(raised, type(cause))
+    return raised
+
+
+def test_the_sentence_of_a_failed_task_arrives() -> None:
+    raised = as_ray_raises_it(PreflightError("sampling: 'x' is wrong."))
+    assert diagnose(raised) == (FailureClass.USER_ERROR, "sampling: 'x' is wrong.")
+    other = as_ray_raises_it(PreflightError("cluster_wait: over.", FailureClass.STALLED))
+    assert diagnose(other) == (FailureClass.STALLED, "cluster_wait: over.")
+    wrapped = RuntimeError("a UDF failed")
+    wrapped.__cause__ = raised
+    assert diagnose(wrapped) == (FailureClass.USER_ERROR, "sampling: 'x' is wrong.")
+
+
+def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
+    found, sentence = diagnose(as_ray_raises_it(KeyError("nodes")))
+    assert (found, sentence) == (FailureClass.INTERNAL, "KeyError: 'nodes'")
 
 
 @pytest.mark.parametrize(

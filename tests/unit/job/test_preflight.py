@@ -130,7 +130,8 @@ def test_rows_that_will_fail_are_told_with_an_example(tmp_path: Path) -> None:
     assert [(notice.level, notice.message) for notice in said] == [
         (
             "warning",
-            "2 of the first 4 rows will be dead letters (for example, template: column 'text' is null).",
+            "2 of the first 4 rows will be dead letters: 1 in step 'template' (row 1: column 'text' is "
+            "null), 1 in step 'template' (row 3: the row has no column 'text').",
         )
     ]
 

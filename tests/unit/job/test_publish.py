@@ -307,14 +307,6 @@ class TestLedger:
         assert add_up(disk, found[:1], 4).rows == 3
         assert add_up(disk, [], 4).rows == 0
 
-    def test_an_example_of_a_failure(self, disk: LocalFolder) -> None:
-        found = [
-            part(disk, numbered(1)),
-            part(disk, numbered(2, 1), [response(), failure("parse", "bad")], first=1),
-        ]
-        assert parts.first_failure(disk, found) == "for example, parse: bad"
-        assert parts.first_failure(disk, found[:1]) == "no example is left"
-
     def test_the_folder_of_a_run_depends_on_task_question_and_input_only(self) -> None:
         def place(spec: BatchInferenceSpec, listing: str = "a", digests: Digests | None = None) -> str:
             assert spec.submission is not None

@@ -168,9 +168,11 @@ class TestTolerance:
         ledger = [part(disk, [{}] * 20, [failure("parse", "no JSON")] * 3 + [response()] * 17)]
         judgements = [
             (
-                lambda: tolerance.before([RowFailure("template", "column 'x' is null")] * 3, 10),
-                "max_error_fraction: 3 of the first 10 rows fail already, more than 0.1 of 20 rows allows "
-                "(for example, template: column 'x' is null); mend them or raise max_error_fraction.",
+                lambda: tolerance.before(
+                    [(row, RowFailure("template", "column 'x' is null")) for row in (4, 5, 9)], 10
+                ),
+                "max_error_fraction: 3 of the first 10 rows fail already, more than 0.1 of 20 rows allows: "
+                "3 in step 'template' (row 4: column 'x' is null); mend them or raise max_error_fraction.",
             ),
             (
                 lambda: tolerance.during([report(written=5, errors=3)]),
@@ -178,9 +180,9 @@ class TestTolerance:
                 "rows are kept for the next attempt.",
             ),
             (
-                lambda: tolerance.after(add_up(disk, ledger, 20), disk),
-                "max_error_fraction: 3 rows failed, more than 0.1 of 20 rows allows (for example, parse: "
-                "no JSON); the finished rows are kept for the next attempt.",
+                lambda: tolerance.after(add_up(disk, ledger, 20)),
+                "max_error_fraction: 3 rows failed, more than 0.1 of 20 rows allows; the finished rows are "
+                "kept for the next attempt.",
             ),
         ]
         for judge, sentence in judgements:
@@ -192,14 +194,14 @@ class TestTolerance:
     def test_what_is_allowed_passes(self, tmp_path: Path) -> None:
         disk = LocalFolder(str(tmp_path))
         tolerance = Tolerance(Limits(max_error_fraction=0.5), 4)
-        tolerance.before([failure()] * 2, 2)
+        tolerance.before([(0, failure()), (1, failure())], 2)
         tolerance.during([report(written=2, errors=2)])
         # The second submission mended one of three.
         ledger = [
             part(disk, [{}] * 4, [failure()] * 3 + [response()]),
             part(disk, [{}], [response()], ordinals=[1], submission=1),
         ]
-        tolerance.after(add_up(disk, ledger, 4), disk)
+        tolerance.after(add_up(disk, ledger, 4))
 
 
 def report(**fields: int) -> ReplicaReport:
