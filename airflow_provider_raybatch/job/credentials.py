@@ -6,6 +6,9 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections.abc import Mapping
+
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.contract.secrets import SEAL_KEY_VARIABLE, Secrets, unseal
@@ -40,6 +43,14 @@ def fetch(package: str | None) -> Secrets:
     return unseal(sealed, os.environ.get(SEAL_KEY_VARIABLE))
 
 
-def environment(secrets: Secrets) -> dict[str, str]:
-    """Variables for the engine's processes, set inside them and nowhere else."""
-    return {"HF_TOKEN": secrets.hf_token.get_secret_value()} if secrets.hf_token else {}
+def environment(secrets: Secrets) -> dict[str, SecretStr]:
+    """Variables for the engine's processes, set inside them and nowhere else.
+
+    Ray Data exports the arguments of its operators as text, which of such a value says nothing.
+    """
+    return {"HF_TOKEN": secrets.hf_token} if secrets.hf_token else {}
+
+
+def set_environment(variables: Mapping[str, SecretStr]) -> None:
+    """Set them in this process."""
+    os.environ.update({name: value.get_secret_value() for name, value in variables.items()})

@@ -79,7 +79,12 @@ def run(
     :raises RaybatchError: what `check` raises, or that nothing moved for `no_progress_timeout`.
     """
     logging.getLogger("ray.data").setLevel(logging.WARNING)
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # Ray's own guard sees chunks, of which a slow start or long responses finish none for half an hour.
+    # `no_progress_timeout` sees rows.
+    if hasattr(context, "execution_no_progress_timeout_s"):
+        context.execution_no_progress_timeout_s = -1
     board = _board()
     ran, failure = Ran(), _Failure()
     stages = _dataset(job, plan, items, board)

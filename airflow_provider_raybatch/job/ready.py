@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import Digests, Summary
@@ -117,7 +118,7 @@ def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> 
 
 
 def _check_engine(
-    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, str], say: Say
+    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, SecretStr], say: Say
 ) -> Checked:
     """Check what can be checked of engine and model.
 

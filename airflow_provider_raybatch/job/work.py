@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from pydantic import SecretStr
+
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.keys import Keyer
@@ -80,7 +82,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Job:
-    """What every replica of a job is given.
+    """What every replica of a job is given. Ray Data exports it as text: a secret is a ``SecretStr``.
 
     :param folder: the destination.
     :param part_folder: where this submission keeps its parts, relative to `folder`.
@@ -92,7 +94,7 @@ class Job:
     part_folder: str
     keyer: Keyer
     credentials: AwsCredentials | None = None
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, SecretStr] = field(default_factory=dict)
 
 
 class Stopwatch:

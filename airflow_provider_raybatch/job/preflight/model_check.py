@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.credentials import set_environment
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder
 from airflow_provider_raybatch.job.request import Request, RowFailure
 
@@ -43,13 +45,13 @@ class Checked:
 
 
 def check_model(
-    spec: BatchInferenceSpec, requests: Sequence[Request], environment: dict[str, str]
+    spec: BatchInferenceSpec, requests: Sequence[Request], environment: dict[str, SecretStr]
 ) -> Checked:
     """Check engine arguments, sampling, model files, chat template and the length of the prompts.
 
     :raises PreflightError: whatever is wrong, as one sentence.
     """
-    os.environ.update(environment)
+    set_environment(environment)
     _check_version()
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 

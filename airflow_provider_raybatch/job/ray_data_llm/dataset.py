@@ -43,9 +43,6 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
     """Read, Ray's processor, write. Lazy: nothing runs until it is consumed."""
     from ray.data.llm import build_processor
 
-    context = ray.data.DataContext.get_current()
-    if hasattr(context, "execution_no_progress_timeout_s"):
-        context.execution_no_progress_timeout_s = -1  # our own watch tells why it stands still
     kind = variant(job.spec)
     cpus: dict[str, Any] = {"num_cpus": _STAGE_CPUS}
     processor = build_processor(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.credentials import set_environment
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.opening import open_engine
 from airflow_provider_raybatch.job.ledger import parts
@@ -66,7 +67,7 @@ class Replica:
 
     def __init__(self, job: Job, board: Any) -> None:
         began = time.time()
-        os.environ.update(job.environment)
+        set_environment(job.environment)
         self._job = job
         self._board = board
         self._actor = _actor()

@@ -71,6 +71,8 @@ def place(api: AirflowApi) -> Iterator[Place]:
     environment = {
         SEAL_KEY_VARIABLE: seal_key,
         "RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S": str(PACKAGE_SECONDS),
+        # Ray Data writes the arguments of its operators into the session's folder.
+        "RAY_enable_export_api_write_config": "EXPORT_DATASET_METADATA",
     }
     extra = {
         "headers": {"X-Api-Key": header},
@@ -235,6 +237,8 @@ def test_files_hold_none(tasks, place, airflow: AirflowStack):
     left = dict(left_in_files(airflow.home, airflow.temp, session_folder(place.jobs)))
     assert any(name.endswith("airflow.db") for name in left)
     assert len([content for content in left.values() if b"raybatch" in content]) > 10
+    arguments = b"".join(content for name, content in left.items() if "DATASET_METADATA" in name)
+    assert arguments.count(b"HF_TOKEN") >= len(tasks) - 1  # all but one came as far as their replicas
     assert not place.secrets.leaks(left.items())
 
 
