@@ -86,8 +86,9 @@ def test_an_id_that_is_none(ray: FakeRay, run: Run) -> None:
         sensor(submission_id="").execute(run.context())
 
 
-def test_needs_a_cluster(run: Run) -> None:
-    with pytest.raises(AirflowFailException, match="field host: it names no cluster"):
+def test_needs_a_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
+    with pytest.raises(AirflowFailException, match="field host: 'local' names no cluster"):
         sensor().execute(run.context())
 
 
