@@ -106,6 +106,12 @@ class Outcome:
     summary: Summary | None = None
     info: JobInfo | None = None
 
+    @property
+    def saw_the_end(self) -> bool:
+        """Whether nothing can come after it: the job has ended, or the cluster knows it no more."""
+        ended = self.info is not None and self.info.status.is_terminal
+        return ended or self.state in {"succeeded", "lost", "deleted"}
+
     def to_json(self) -> dict[str, Any]:
         """Plain data, for a trigger's event."""
         return _plain(_OUTCOME, self)

@@ -174,7 +174,7 @@ async def submit_or_adopt(
         session_name = (await client.version()).session_name
     with at_a_known_address():
         for _ in range(_MOST_ROUNDS):
-            k, latest = await _highest(client, key)
+            k, latest = await latest_submission(client, key)
             done = (
                 latest is not None
                 and latest.status is JobStatus.SUCCEEDED
@@ -230,7 +230,7 @@ async def stop_run(
     :return: id of the job that was stopped.
     :raises StopTimeoutError: the job doesn't end.
     """
-    _, latest = await _highest(client, key)
+    _, latest = await latest_submission(client, key)
     if latest is None or not latest.is_active:
         return None
     await client.stop_until_terminal(latest.submission_id, timeout)
@@ -268,7 +268,7 @@ async def stop_older(
     return older
 
 
-async def _highest(client: RayJobsClient, key: SubmissionKey) -> tuple[int, JobInfo | None]:
+async def latest_submission(client: RayJobsClient, key: SubmissionKey) -> tuple[int, JobInfo | None]:
     """The last submission of a run; -1 and ``None`` when there is none. Costs one GET more than there are."""
     latest: JobInfo | None = None
     for k in range(_MOST_SUBMISSIONS):

@@ -34,6 +34,7 @@ from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.deadline import Deadline, moment
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
+from airflow_provider_raybatch.operators.resuming import Resumption
 from airflow_provider_raybatch.operators.run_record import (
     RunRecord,
     current_run,
@@ -183,25 +184,26 @@ class RayOperator(LiteralTextOperator):
         """
         from airflow_provider_raybatch.cluster.following import Outcome
 
-        return self._end(context, Outcome.from_json(dict(event["outcome"])), event["handle"])
+        outcome, handle = Outcome.from_json(dict(event["outcome"])), event["handle"]
+        if not outcome.saw_the_end:
+            outcome = self._looked_again(context, outcome, handle)
+        return self._end(context, outcome, handle)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """As Airflow's, but a job whose trigger is gone ends, too."""
+        """As Airflow's; where the trigger is gone, the job itself is asked what became of it."""
+        from airflow_provider_raybatch.cluster.following import Outcome
+
         self._settle()
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
-            if self.cancel_on_timeout:
-                self._stop_left_behind(context)
-            raise self._failure(
-                FailureClass.TIMEOUT, f"timeout: the trigger did not end the job at its deadline ({error})."
-            ) from error
+            message = f"the trigger did not end the job at its deadline ({error})."
+            outcome = Outcome("timeout", FailureClass.TIMEOUT, message)
+            return self._end_without_trigger(context, outcome, error)
         except TaskDeferralError as error:
-            self._stop_left_behind(context)
-            raise RayBatchException(
-                f"The trigger that followed the job failed ({error}); a retry goes on where the job stopped.",
-                FailureClass.INTERNAL,
-            ) from error
+            message = f"The trigger that followed the job failed ({error})."
+            outcome = Outcome("unreachable", FailureClass.INTERNAL, message)
+            return self._end_without_trigger(context, outcome, error)
 
     def on_kill(self) -> None:
         """Stop the job of a task that is killed while it blocks a worker. Runs in a signal handler."""
@@ -280,11 +282,15 @@ class RayOperator(LiteralTextOperator):
             task=self._task_key(context, connection, record),
             record=record,
             connection=connection,
-            deadline=Deadline(
-                of_attempt=None if self._longest is None else ti.start_date.timestamp() + self._longest,
-                of_run=moment(self.deadline),
-            ),
+            deadline=self._deadlines(context),
             again=earlier is not None and earlier.token == record.token,
+        )
+
+    def _deadlines(self, context: Context) -> Deadline:
+        began = context["ti"].start_date.timestamp()  # of the attempt, also after a deferral
+        return Deadline(
+            of_attempt=None if self._longest is None else began + self._longest,
+            of_run=moment(self.deadline),
         )
 
     @property
@@ -410,6 +416,47 @@ class RayOperator(LiteralTextOperator):
                 f"Job {handle['submission_id']} {outcome.state}: {self.translated(outcome.message)}",
             )
         return self._succeeded(context, handle, self.hand_over(outcome, handle))
+
+    def _end_without_trigger(self, context: Context, outcome: Outcome, cause: Exception) -> Any:
+        handle: dict[str, Any] | None = None
+        try:
+            resumption = self._resumption(context)
+            if resumption is not None:
+                handle = resumption.latest_handle(self.log)
+        except (RaybatchError, RayBatchException) as error:
+            self.log.error("The job can't be asked how it ended: %s", error)
+        if handle is None:
+            failure_class = outcome.failure_class or FailureClass.INTERNAL
+            raise self._failure(failure_class, f"{outcome.state}: {outcome.message}") from cause
+        return self._end(context, self._looked_again(context, outcome, handle), handle)
+
+    def _looked_again(self, context: Context, told: Outcome, handle: Mapping[str, Any]) -> Outcome:
+        try:
+            resumption = self._resumption(context)
+            if resumption is None:
+                return told
+            self._stops = (resumption.connection.address(), resumption.key)
+        except (RaybatchError, RayBatchException) as error:
+            self.log.error("The job can't be asked how it ended: %s", error)
+            return told
+        return resumption.look_again(told, str(handle["submission_id"]), self.log)
+
+    def _resumption(self, context: Context) -> Resumption | None:
+        """``None`` where no job of this run is on record."""
+        from airflow_provider_raybatch.cluster.submission import SubmissionKey
+
+        record = recorded_run(context["task_state_store"])
+        if record is None:
+            return None
+        connection = RayHook(self.ray_conn_id).read()
+        return Resumption(
+            connection=connection,
+            key=SubmissionKey(self._task_key(context, connection), record.token),
+            deadline=self._deadlines(context).earlier,
+            poll_interval=self.poll_interval,
+            stop_at_deadline=self.cancel_on_timeout,
+            retries_left=context["ti"].try_number <= context["ti"].max_tries,
+        )
 
     def _failure(self, failure_class: FailureClass, message: str) -> RayBatchException:
         if failure_class is FailureClass.TIMEOUT and Deadline(of_run=moment(self.deadline)).passed_for_good:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.address import ClusterAddress
     from airflow_provider_raybatch.cluster.following import Outcome, Verdict
 
+_TRIGGER_IS_GONE = "__fail__"  # Airflow's next_method after a deferral's timeout and a trigger's failure
+
 
 class RayJobSensor(BaseSensorOperator):
     """Waits until a job has succeeded; fails, without retries, when it ended in any other way.
@@ -113,7 +115,24 @@ class RayJobSensor(BaseSensorOperator):
         """Take over from the trigger."""
         from airflow_provider_raybatch.cluster.following import Outcome
 
-        return self._judge(Outcome.from_json(dict(event["outcome"])))
+        outcome = Outcome.from_json(dict(event["outcome"]))
+        return self._judge(outcome if outcome.saw_the_end else self._end_now(context) or outcome)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """As Airflow's; where the trigger is gone, a job that has ended meanwhile counts."""
+        if next_method == _TRIGGER_IS_GONE and (outcome := self._end_now(context)) is not None:
+            next_method, next_kwargs = "execute_complete", {"event": {"outcome": outcome.to_json()}}
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def _end_now(self, context: Context) -> Outcome | None:
+        """The job's end as the cluster tells it now; ``None`` while it runs, or without an answer."""
+        self._looked = True  # the address was right when the task deferred
+        try:
+            verdict = self._look(context)
+        except RayBatchException as error:
+            self.log.warning("The job can't be asked how it ended: %s", error)
+            return None
+        return None if verdict is None else verdict.outcome
 
     def _look(self, context: Context) -> Verdict | None:
         """One look; ``None`` without an answer, which is borne until the sensor's own timeout."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.address import ClusterAddress
     from airflow_provider_raybatch.cluster.following import FollowedLine, Outcome
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.models import JobInfo
     from airflow_provider_raybatch.cluster.submission import SubmissionKey
+
+Answer = TypeVar("Answer")
 
 _ASK_AGAIN_SECONDS = 1.0
 STOP_TIMEOUT = 120.0
@@ -87,6 +90,40 @@ async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) ->
         return outcome
 
 
+async def look_again(
+    address: ClusterAddress, job: Followed, told: Outcome, log: Log, *, leave_to_a_retry: bool
+) -> Outcome:
+    """What became of a job whose follower ended without having seen the job's end.
+
+    The job itself is asked first: a finished one counts, whatever its follower said.
+
+    :param told: what the follower said; kept where the cluster doesn't answer or doesn't know the job.
+    :param leave_to_a_retry: whether another attempt takes over a job that still runs. If not, and the
+        deadline has not passed, the job is followed from here.
+    """
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+
+    if told.saw_the_end:
+        return told
+    async with RayJobsClient(address) as client:
+        found = await _ended(client, job, STOP_TIMEOUT)
+        if found is None and told.state == "timeout":
+            return await _stopped_at_deadline(client, job, told, log) if job.stop_at_deadline else told
+    if found is None:
+        if not leave_to_a_retry:
+            log.warning("%s Job %s still runs, so it is followed here.", told.message, job.submission_id)
+            return await follow_to_the_end(address, job, log)
+        failure_class = told.failure_class or FailureClass.INTERNAL
+        if not failure_class.retryable:
+            failure_class = FailureClass.INTERNAL  # the job is healthy and can be reached from here
+        message = f"{told.message} The job still runs; a retry follows it."
+        return replace(told, failure_class=failure_class, message=message)
+    if found.state in {"unreachable", "lost"} or (told.state == "timeout" and found.state == "stopped"):
+        return told
+    log.info("Job %s has ended: %s", job.submission_id, found.message)
+    return found
+
+
 async def stop_jobs_of(
     address: ClusterAddress,
     key: SubmissionKey,
@@ -98,21 +135,37 @@ async def stop_jobs_of(
 
     :return: submission ids of the jobs that were stopped.
     """
-    from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
     from airflow_provider_raybatch.cluster.submission import stop_run
 
     deadline = time.monotonic() + timeout
     async with RayJobsClient(address) as client:
-        while True:
-            try:
-                stopped = await stop_run(client, key, timeout)
-            except (ClusterUnreachableError, NotARayDashboardError):
-                if time.monotonic() >= deadline:
-                    raise
-            else:
-                return [] if stopped is None else [stopped]
-            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        stopped = await _answered(lambda: stop_run(client, key, timeout), deadline)
+        return [] if stopped is None else [stopped]
+
+
+async def latest_job(address: ClusterAddress, key: SubmissionKey) -> JobInfo | None:
+    """The latest job of a run, ``None`` where it has none."""
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.submission import latest_submission
+
+    async with RayJobsClient(address) as client:
+        deadline = time.monotonic() + STOP_TIMEOUT
+        _, latest = await _answered(lambda: latest_submission(client, key), deadline)
+        return latest
+
+
+async def _answered(ask: Callable[[], Awaitable[Answer]], deadline: float) -> Answer:
+    """An answer, asked for until `deadline` while the cluster, or a proxy before it, has none."""
+    from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
+
+    while True:
+        try:
+            return await ask()
+        except (ClusterUnreachableError, NotARayDashboardError):
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
 async def stop_job(
@@ -128,7 +181,6 @@ async def stop_job(
 
 
 async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Outcome, log: Log) -> Outcome:
-    from airflow_provider_raybatch.cluster.following import FollowState, look
     from airflow_provider_raybatch.cluster.models import JobStatus
 
     try:
@@ -137,10 +189,26 @@ async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Ou
         log.error("%s", error)
         return replace(outcome, message=f"{outcome.message} It could not be stopped: {error}")
     # It may have published between the last look and the order to stop: that is paid for and stands.
-    state = FollowState(session_name=job.session_name, from_start=False)
-    finished = (await look(client, job.submission_id, state)).outcome
+    finished = await _ended(client, job, STOP_TIMEOUT)
     if finished is not None and finished.state == "succeeded":
         return finished
     if ended is not None and ended.status is JobStatus.SUCCEEDED:
         return outcome
     return replace(outcome, message=f"{outcome.message} It was stopped.")
+
+
+async def _ended(client: RayJobsClient, job: Followed, patience: float) -> Outcome | None:
+    """How the job ended, ``None`` while it goes on.
+
+    :param patience: seconds without an answer that are borne; after them, the outcome is ``unreachable``.
+    """
+    from airflow_provider_raybatch.cluster.following import FollowState, look
+
+    state = FollowState(session_name=job.session_name, from_start=False)
+    while True:
+        verdict = await look(client, job.submission_id, state, unreachable_timeout=patience)
+        state = verdict.state
+        undecided = state.unreachable_since is not None or state.blind_looks
+        if verdict.outcome is not None or not undecided:
+            return verdict.outcome
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)

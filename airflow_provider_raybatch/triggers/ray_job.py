@@ -25,8 +25,20 @@ if TYPE_CHECKING:
 
 _RESTARTED_AFTER = 300.0
 _CONNECTION_WAITS = (1.0, 5.0, 30.0, 60.0)
-_STATE_WAITS = (0.5, 2.0)
+_STATE_WAITS = (0.5, 1.0, 2.0, 4.0, 6.0)
 _KILL_TIMEOUT = 25.0  # below Airflow's own bound, [triggerer] on_kill_timeout, of 30 s
+_SHORTEST_STOP = 5.0
+_UNREADABLE = "unreadable"
+_GOES_ON = {
+    # Another triggerer has taken the trigger over.
+    "deferred": "The task is still deferred, so job %s goes on.",
+    # No user's word leads there; the next attempt adopts the job.
+    "up_for_retry": "The task is going to be retried, so job %s is left to its next attempt.",
+    _UNREADABLE: (
+        "Airflow doesn't tell whether somebody ended the task, so job %s goes on; if nobody follows it, it "
+        "ends by its own bounds. Stop it on the Ray dashboard if it is not wanted."
+    ),
+}
 
 
 class RayJobTrigger(BaseTrigger):
@@ -97,7 +109,8 @@ class RayJobTrigger(BaseTrigger):
         """Stop the job of a task that a user marked or cleared.
 
         Airflow also calls this when another triggerer has taken the trigger over; the task then is still
-        deferred, and its job is left alone.
+        deferred, or waits for a retry, and its job is left alone. So it is where the task's state can't be
+        read: a healthy job is worth more than the minutes until an unwanted one ends itself.
 
         Until a trigger has ended, Airflow's triggerer cancels it anew at each of its looks, once a second
         (`TriggerRunner.cancel_triggers` in 3.3 and 3.4), also while this is at work. So the work is a task
@@ -112,13 +125,15 @@ class RayJobTrigger(BaseTrigger):
         await self._killing
 
     async def _stop_unless_deferred(self) -> None:
+        began = time.monotonic()
         state = await self._task_state()
-        if state == "deferred":
-            self.log.info("The task is still deferred, so job %s goes on.", self.submission_id)
+        if state in _GOES_ON:
+            self.log.info(_GOES_ON[state], self.submission_id)
             return
         self.log.info("The task is %s now; stopping job %s.", state or "gone", self.submission_id)
         address = self._address or await RayHook(self.ray_conn_id).aget_address()
-        await stop_job(address, self.submission_id, _KILL_TIMEOUT)
+        left = max(_SHORTEST_STOP, _KILL_TIMEOUT - (time.monotonic() - began))
+        await stop_job(address, self.submission_id, left)
         self.log.info("Job %s has ended.", self.submission_id)
 
     async def _follow(self) -> Outcome:
@@ -152,7 +167,7 @@ class RayJobTrigger(BaseTrigger):
         return await RayHook(self.ray_conn_id).aget_address()
 
     async def _task_state(self) -> str | None:
-        """State of this trigger's task in Airflow; ``None`` when it is gone or can't be told."""
+        """State of this trigger's task in Airflow; ``None`` when it was cleared or is gone."""
         ti = self.task_instance
         if ti is None:
             return None
@@ -169,4 +184,4 @@ class RayJobTrigger(BaseTrigger):
                 return None if state is None else str(state)
             if wait is not None:
                 await asyncio.sleep(wait)
-        return None
+        return _UNREADABLE

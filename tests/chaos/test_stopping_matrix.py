@@ -44,11 +44,6 @@ def test_bounds_of_time(way, mode, by_bound):
     assert_stopped(by_bound[way, mode])
 
 
-def test_a_trigger_that_raises(by_bound):
-    (stop,) = (stop for stop in by_bound.values() if stop.way == "trigger raised")
-    assert_stopped(stop)
-
-
 def assert_stopped(stop):
     assert stop.status in {"STOPPED", "FAILED"}
     assert stop.stop_s <= LONGEST
@@ -57,7 +52,7 @@ def assert_stopped(stop):
 
 def test_airflows_own_accidents_stop_nothing(world):
     airflow = world.airflow
-    with going(world, ["stop_blocking", "stop_deferrable"]) as runs:
+    with going(world, ["stop_blocking", "stop_deferrable", "bad_trigger"]) as runs:
         before = [(run.job()["submission_id"], run.replicas()) for run in runs]
         killed = triggerer_of(runs[1].task)
         for component, with_family in (("dag-processor", True), ("scheduler", False), ("triggerer", True)):

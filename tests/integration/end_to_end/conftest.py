@@ -25,6 +25,7 @@ DAGS = [
     "nightly_synthetic_data",
     "report_on_questions",
     *(f"{name}_{mode}" for name in ("batch", "once", "dies_after_post", "timeout") for mode in MODES),
+    "bad_trigger",
     "chat",
     "lost_trigger",
     "mapped",

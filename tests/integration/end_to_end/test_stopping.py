@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
+
+import psutil
 import pytest
 
 from .conftest import MODES
@@ -11,6 +15,7 @@ from .waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
+TIMEOUT_OF_DAG = 20  # timeout_deferrable's
 NEVER = {"seconds_per_token": 3600}
 FOLLOWED_IN = {"blocking": "running", "deferrable": "deferred"}
 
@@ -71,17 +76,36 @@ def test_timeout(mode, runs_with_timeout, jobs):
     assert job["status"] == "STOPPED"
 
 
-def test_deferral_without_a_triggerer(airflow, api, jobs):
+def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
+    scheduler = psutil.Process(airflow.pid("scheduler"))
     airflow.stop("triggerer")
     try:
-        task = api.trigger("lost_trigger").task("sleep")
-        task.wait("deferred")
-        jobs.wait_for_one(task, "RUNNING")
-        task.run.wait("failed", timeout=90)
-        assert jobs.of(task)[0]["status"] == "STOPPED"
-        assert_one_sentence(task, "timeout: the trigger did not end the job at its deadline")
+        endless = api.trigger("lost_trigger").task("sleep")
+        ended = api.trigger("lost_trigger", seconds=1).task("sleep")
+        batch_run = api.trigger("timeout_deferrable", seconds=1, **batch(tmp_path, ["on"]))
+        tasks = [batch_run.task(task_id) for task_id in ("infer", "sleep")]
+        for task in (ended, endless, *tasks):
+            task.wait("deferred")
+        # The scheduler ends deferrals that took too long; not before these jobs are where they should be.
+        scheduler.suspend()
+        jobs.wait_for_one(endless, "RUNNING")
+        for task in (ended, *tasks):
+            jobs.wait_for_one(task, "SUCCEEDED", timeout=120)
+        scheduler.resume()
+        endless.run.wait("failed", timeout=120)
+        assert jobs.of(endless)[0]["status"] == "STOPPED"
+        assert_one_sentence(endless, "timeout: the trigger did not end the job at its deadline")
+        # The job itself is asked first: by the worker where Airflow gave the trigger up ...
+        assert ended.run.wait(timeout=120).task("sleep").xcom()["status"] == "SUCCEEDED"
+        # ... and by a trigger that starts after the deadline.
+        began = max(datetime.fromisoformat(task.read()["start_date"]).timestamp() for task in tasks)
+        time.sleep(max(0.0, began + TIMEOUT_OF_DAG + 1 - time.time()))
+        assert {task.state for task in tasks} == {"deferred"}
     finally:
+        scheduler.resume()
         airflow.restart("triggerer")
+    batch_run.wait(timeout=120)
+    assert batch_run.task("infer").xcom()["rows"] == 1
 
 
 def assert_one_sentence(task, text):

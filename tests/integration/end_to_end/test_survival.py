@@ -61,6 +61,11 @@ def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     assert_result_of(task, job)
 
 
+def test_retry_goes_on_with_the_job_of_a_failed_trigger(api, jobs, conf):
+    task = api.trigger("bad_trigger", engine_args=SLOWLY, **conf).wait(timeout=180).task("infer")
+    assert_second_try_followed_the_first_ones_job(task, jobs)
+
+
 def test_cleared_success_runs_again(api, jobs, conf):
     task = api.trigger("batch_deferrable", **conf).wait(timeout=180).task("infer")
     first = task.xcom()

@@ -133,27 +133,6 @@ def test_is_also_airflows_own_bound_while_deferred(
     assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - expected) < 30
 
 
-@pytest.mark.parametrize(
-    ("error", "failure_class"),
-    [
-        ("Trigger timeout", FailureClass.TIMEOUT),
-        ("Trigger failure", FailureClass.INTERNAL),
-    ],
-)
-def test_a_trigger_that_is_gone_leaves_no_job(
-    ray: FakeRay, run: Run, error: str, failure_class: FailureClass
-) -> None:
-    ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
-    assert ray.active
-    with pytest.raises(RayBatchException) as caught:
-        batch().resume_execution("__fail__", {"error": error}, run.context())
-    assert caught.value.failure_class is failure_class
-    assert not isinstance(caught.value, AirflowFailException)
-    assert not ray.active
-
-
 @pytest.mark.parametrize("code", [503, 404])
 def test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, code: int

@@ -126,6 +126,23 @@ async def test_deadline(ray: FakeRay, cancel: bool) -> None:
     assert bool(ray.active) is not cancel
 
 
+@pytest.mark.parametrize("silent", [False, True])
+async def test_that_starts_past_its_deadline_looks_first(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    """Also where the cluster has no answer at that very moment."""
+    from airflow_provider_raybatch.cluster import transport
+
+    published = summary()
+    submit(ray, Script([line(Committed(summary=published))]))
+    monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+    if silent:
+        ray.down = True
+        threading.Timer(0.5, setattr, (ray, "down", False)).start()
+    outcome = await fired(trigger(ray, deadline=time.time() - 60))
+    assert (outcome.state, outcome.summary) == ("succeeded", published)
+
+
 async def test_a_job_that_finishes_while_it_is_stopped_counts(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +231,7 @@ class TestOnKill:
     @pytest.fixture(autouse=True)
     def _job(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
         submit(ray, Script(seconds=60))
-        monkeypatch.setattr(ray_job, "_STATE_WAITS", (0.0, 0.0))
+        monkeypatch.setattr(ray_job, "_STATE_WAITS", (0.0, 0.0, 0.0))
 
     def killed(self, ray: FakeRay, map_index: int = -1, **arguments: Any) -> RayJobTrigger:
         killed = trigger(ray, **arguments)
@@ -242,15 +259,31 @@ class TestOnKill:
             ({"r": {"t": None}}, -1, True),
             ({"r": {"t": "running"}}, -1, True),
             ({}, -1, True),
-            (ConnectionError("the API server is away"), -1, True),
+            ({"r": {"t": "up_for_retry"}}, -1, False),
+            (ConnectionError("the API server is away"), -1, False),
         ],
     )
-    async def test_stops_the_job_unless_the_task_is_still_deferred(
+    async def test_stops_the_job_of_a_task_that_a_user_ended(
         self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, answer: Any, map_index: int, stopped: bool
     ) -> None:
         self.answering(monkeypatch, answer)
         await self.killed(ray, map_index).on_kill()
         assert (not ray.active) is stopped
+
+    async def test_asks_again_where_airflow_is_away_for_a_while(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers: list[Any] = [ConnectionError("away"), ConnectionError("away"), {"r": {"t": "failed"}}]
+
+        def states(**asked: Any) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+        await self.killed(ray).on_kill()
+        assert not ray.active
 
     async def test_can_be_switched_off(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answering(monkeypatch, {"r": {"t": "failed"}})

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, task
+from airflow.triggers.testing import FailureTrigger
 
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
@@ -53,7 +54,7 @@ class ShortGrace(RayJobOperator):
     def execute(self, context: Any) -> Any:
         from airflow_provider_raybatch.operators import base
 
-        base._DEFERRAL_GRACE = 3.0
+        base._DEFERRAL_GRACE = 8.0
         return super().execute(context)
 
 
@@ -106,6 +107,21 @@ for mode, deferrable in MODES.items():
             }),
         ):  # fmt: skip
             operator(task_id=task_id, retries=0, timeout=20, **options)  # type: ignore[operator]
+
+
+class BadTrigger(RayBatchInferenceOperator):
+    """The trigger of its first attempt fails at once."""
+
+    def defer(self, *, trigger: Any, **options: Any) -> Any:
+        from airflow.sdk import get_current_context
+
+        if get_current_context()["ti"].try_number == 1:
+            trigger = FailureTrigger()  # type: ignore[no-untyped-call]
+        super().defer(trigger=trigger, **options)
+
+
+with dag_of("bad_trigger"):
+    BadTrigger(task_id="infer", **arguments(deferrable=True))
 
 with dag_of("chat"):
     RayBatchInferenceOperator(
