@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -100,19 +103,60 @@ class ClusterAddress:
             headers["Authorization"] = f"Bearer {self.token}"
         return headers
 
-    def tls(self) -> ssl.SSLContext | bool:
-        """What httpx takes as `verify`.
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """All that a connection depends on, hashable; holds secrets, so it is never shown."""
+        return (
+            self.url,
+            self.token,
+            tuple(sorted(self.headers.items())),
+            tuple(sorted(self.cookies.items())),
+            self.verify,
+            self.connect_timeout,
+            self.request_timeout,
+        )
+
+    @property
+    def _uses_tls(self) -> bool:
+        return urlsplit(self.url).scheme == "https"
+
+    async def ca_bundle_version(self) -> object:
+        """Changes when the CA bundle's file does; ``None`` where there is none."""
+        if isinstance(self.verify, bool):
+            return None
+        return await asyncio.to_thread(_version_of, self.verify)
+
+    async def tls(self) -> ssl.SSLContext | bool:
+        """What httpx takes as `verify`; made in a thread, since it reads files for some 30 ms, and kept.
 
         :raises SpecError: the CA bundle can't be read.
         """
-        if isinstance(self.verify, bool):
-            return self.verify
+        if self.verify is False or (self.verify is True and not self._uses_tls):
+            return False  # without TLS nothing is verified, and no roots need to be read
+        path = None if self.verify is True else self.verify
         try:
-            return ssl.create_default_context(cafile=self.verify)
+            return await asyncio.to_thread(_context, path, await self.ca_bundle_version())
         except (OSError, ssl.SSLError) as error:
             raise SpecError(
                 f"verify: the CA bundle {self.verify!r} can't be read ({error}); name a PEM file."
             ) from None
+
+
+@lru_cache(maxsize=16)
+def _context(ca_bundle: str | None, version: object) -> ssl.SSLContext:
+    if ca_bundle is None:
+        import httpx
+
+        return httpx.create_ssl_context()
+    return ssl.create_default_context(cafile=ca_bundle)
+
+
+def _version_of(path: str) -> object:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _without_userinfo(url: str) -> str:

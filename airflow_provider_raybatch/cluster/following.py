@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 
@@ -18,8 +19,8 @@ from airflow_provider_raybatch.cluster.judging import (
     describe,
     judge,
 )
-from airflow_provider_raybatch.cluster.log_tail import digest, first_new
-from airflow_provider_raybatch.cluster.models import TAIL_LINES
+from airflow_provider_raybatch.cluster.log_tail import digest, first_new, tells_growth
+from airflow_provider_raybatch.cluster.models import TAIL_LINES, JobInfo
 
 __all__ = [
     "FollowState",
@@ -48,15 +49,33 @@ async def observe(client: RayJobsClient, submission_id: str, state: FollowState)
         return Observation(at=time.time(), error=str(error))
     try:
         # After the state, so that the log of a finished job is read when nothing is added to it any more.
-        tail, limit = await client.log_tail(info, TAIL_LINES), TAIL_LINES
-        if (
-            len(tail) >= TAIL_LINES
-            and first_new(state.seen, [digest(line) for line in tail], TAIL_LINES) is None
-        ):
-            tail, limit = await client.log_tail(info, _CATCH_UP_LINES), _CATCH_UP_LINES
+        tail, limit = await _end_of_log(client, info, state)
     except ClusterError:
         return Observation(at=time.time(), info=info)
     return Observation(at=time.time(), info=info, tail=tuple(tail), tail_limit=limit)
+
+
+async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) -> tuple[list[str], int]:
+    """The end of the log from where the last look ended, and how many lines were asked for.
+
+    Ray gives the last lines of a file, and no offsets. So few are asked for, and more where these don't meet
+    what was seen before. Of an ended job the last word is wanted, which noise may follow.
+    """
+    steps = [_CATCH_UP_LINES, TAIL_LINES]
+    if state.looked and not info.status.is_terminal and state.expected_lines < TAIL_LINES:
+        steps += [min(TAIL_LINES, 8 * state.expected_lines), state.expected_lines]
+    while True:
+        asked = steps.pop()
+        tail = await client.log_tail(info, asked)
+        if len(tail) < asked or not steps:  # the whole log, or all that can be had
+            return tail, asked
+        digests = [digest(line) for line in tail]
+        if asked < TAIL_LINES:
+            enough = tells_growth(state.seen, digests, TAIL_LINES)
+        else:
+            enough = first_new(state.seen, digests, TAIL_LINES) is not None
+        if enough:
+            return tail, asked
 
 
 async def look(
@@ -93,6 +112,8 @@ async def follow(
         already.
     """
     state = FollowState(session_name=session_name, from_start=from_start)
+    # Followers that start together, as after a restart of the triggerer, spread over the interval.
+    pause = poll_interval * random.random()
     while True:
         verdict = await look(
             client, submission_id, state, deadline=deadline, unreachable_timeout=unreachable_timeout
@@ -102,5 +123,5 @@ async def follow(
         if verdict.outcome is not None:
             return verdict.outcome
         state = verdict.state
-        pause = poll_interval if deadline is None else min(poll_interval, max(0.1, deadline - time.time()))
-        await asyncio.sleep(pause)
+        await asyncio.sleep(pause if deadline is None else min(pause, max(0.1, deadline - time.time())))
+        pause = poll_interval

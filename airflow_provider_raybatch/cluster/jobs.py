@@ -47,7 +47,9 @@ _STOP_AGAIN_SECONDS = 1.0
 
 
 class RayJobsClient:
-    """An async context manager; one per event loop.
+    """An async context manager; of use in one event loop, and only when entered.
+
+    :raises SpecError: when entered: the CA bundle or the environment's proxy can't be used.
 
     Each method may raise, besides what it names itself:
 
@@ -167,7 +169,7 @@ class RayJobsClient:
             params = {
                 "node_id": info.driver_node_id,
                 "filename": f"job-driver-{info.submission_id}.log",
-                "lines": str(lines),
+                "lines": str(lines + 1),  # the last one may not be whole yet
             }
             response = await self._http.request("GET", "api/v0/logs/file", params=params, repeat=True)
             text = response.text

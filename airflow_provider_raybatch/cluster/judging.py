@@ -30,6 +30,7 @@ State = Literal["succeeded", "failed", "stopped", "lost", "deleted", "unreachabl
 Level = Literal["info", "warning", "error"]
 
 _LOOKS_FOR_THE_END = 3
+_LEAST_LINES = 8
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class FollowState:
     :param session_name: of the Ray session that took the job; ``None`` if unknown.
     :param from_start: whether the first look shows all lines, or (after a restart of the follower) only the
         last progress.
-    :param seen: stand-ins of the lines that the last look showed.
+    :param seen: stand-ins of the last lines so far.
+    :param expected_lines: how many lines the next look asks for first.
     :param looked: whether the log was read at least once.
     :param unreachable_since: epoch seconds, ``None`` while the cluster answers.
     :param blind_looks: looks at a finished job whose log could not be read.
@@ -57,6 +59,7 @@ class FollowState:
     session_name: str | None = None
     from_start: bool = True
     seen: tuple[str, ...] = ()
+    expected_lines: int = TAIL_LINES
     looked: bool = False
     unreachable_since: float | None = None
     blind_looks: int = 0
@@ -268,7 +271,14 @@ def _new_lines(observation: Observation, state: FollowState) -> tuple[tuple[Foll
         kept = tuple(line for line in early if MARKER in line)
         skipped = skipped or f"{len(early) - len(kept):,} lines"
         new = kept + new
-    state = replace(state, seen=digests[-TAIL_LINES:], looked=True)
+    added = digests if start is None or not state.looked else digests[start:]
+    known = () if start is None else state.seen
+    state = replace(
+        state,
+        seen=(known + added)[-TAIL_LINES:] if added else state.seen,
+        expected_lines=min(TAIL_LINES, _LEAST_LINES + 2 * len(added)),
+        looked=True,
+    )
     followed = tuple(_followed(line) for line in new)
     if skipped:
         note = FollowedLine(f"[{skipped} of the driver's log left out here; the Ray dashboard has them.]")

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+_LEAST_OVERLAP = 4
 
 
 def digest(line: str) -> str:
@@ -23,6 +25,19 @@ def first_new(seen: Sequence[str], tail: Sequence[str], limit: int) -> int | Non
     """
     if not seen or not tail:
         return 0
+    return next(_starts(seen, tail, limit), None)
+
+
+def tells_growth(seen: Sequence[str], tail: Sequence[str], limit: int) -> bool:
+    """Whether a look that shows the end of a log alone leaves no doubt about what is new in it.
+
+    Few lines may look alike: they count only if they overlap in one way, and by more than a line or two.
+    """
+    starts = list(_starts(seen, tail, limit)) if seen else []
+    return len(starts) == 1 and starts[0] >= min(_LEAST_OVERLAP, len(seen))
+
+
+def _starts(seen: Sequence[str], tail: Sequence[str], limit: int) -> Iterator[int]:
     # Lines are only ever added: where the whole log was seen, at least the growth is new.
     least = max(0, len(tail) - len(seen)) if len(seen) < limit else 0
     for new in range(least, len(tail)):
@@ -31,5 +46,4 @@ def first_new(seen: Sequence[str], tail: Sequence[str], limit: int) -> int | Non
             continue
         overlap = min(len(seen), start)
         if list(seen[-overlap:]) == list(tail[start - overlap : start]):
-            return start
-    return None
+            yield start

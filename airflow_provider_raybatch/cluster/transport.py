@@ -56,7 +56,10 @@ class Transport:
     def __init__(self, address: ClusterAddress, retries: RetryPolicy) -> None:
         self._address = address
         self._retries = retries
-        verify = address.tls()
+
+    async def __aenter__(self) -> Self:
+        address = self._address
+        verify = await address.tls()
         try:
             self._client = httpx.AsyncClient(
                 headers=address.request_headers(),
@@ -71,8 +74,6 @@ class Transport:
                 f"url: the proxy that this machine's environment names can't be used ({error}); correct "
                 "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, or name the cluster in NO_PROXY."
             ) from None
-
-    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

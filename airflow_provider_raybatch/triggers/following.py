@@ -70,9 +70,9 @@ def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
 async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
     """Follow a job until it ended, its deadline passed, or its cluster was silent for too long."""
     from airflow_provider_raybatch.cluster.following import follow
-    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+    from airflow_provider_raybatch.cluster.sharing import shared_client
 
-    async with RayJobsClient(address) as client:
+    async with shared_client(address) as client:
         session_name = job.session_name
         if session_name is None:
             session_name = (await client.version()).session_name

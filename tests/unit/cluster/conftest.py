@@ -43,6 +43,7 @@ class Dashboard:
     headers: list[dict[str, str]] = field(default_factory=list)
     staged: list[tuple[str, str, Callable[[], Answer]]] = field(default_factory=list)
     stops_needed: int = 1
+    bytes_of_logs: int = 0
 
     def stage(self, method: str, path: str, answer: Answer | Callable[[], Answer]) -> None:
         self.staged.append((method, path, answer if callable(answer) else lambda: answer))
@@ -80,7 +81,9 @@ class Dashboard:
                 query = parse_qs(url.query)
                 name = query["filename"][0].removeprefix("job-driver-").removesuffix(".log")
                 lines = self.logs.get(name, [])[-int(query["lines"][0]) :]
-                return Answer(200, "".join(line + "\n" for line in lines).encode())
+                answer = Answer(200, "".join(line + "\n" for line in lines).encode())
+                self.bytes_of_logs += len(answer.body)
+                return answer
             case "GET", ["packages", "gcs", name]:
                 return Answer(200 if name in self.packages else 404, b"Package does not exist")
             case "PUT", ["packages", "gcs", name]:

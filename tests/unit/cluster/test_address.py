@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
+import ssl
+from pathlib import Path
+
+import certifi
 import pytest
 
 from airflow_provider_raybatch.cluster.address import ClusterAddress
@@ -77,11 +84,39 @@ def test_secrets_stay_out_of_the_representation():
     assert "s3cret" not in shown
 
 
-def test_unreadable_ca_bundle(tmp_path):
+async def test_unreadable_ca_bundle(tmp_path):
     for bundle in (tmp_path / "missing.pem", tmp_path / "empty.pem"):
         (tmp_path / "empty.pem").write_text("nothing")
         with pytest.raises(SpecError, match="CA bundle"):
-            ClusterAddress("https://h", verify=str(bundle)).tls()
+            await ClusterAddress("https://h", verify=str(bundle)).tls()
+
+
+async def test_tls_is_set_up_once_and_only_for_https():
+    assert await ClusterAddress("http://h").tls() is False
+    first = await ClusterAddress("https://h").tls()
+    assert isinstance(first, ssl.SSLContext)
+    assert await ClusterAddress("https://other", token="t").tls() is first
+
+
+async def test_a_replaced_ca_bundle_is_read_again(tmp_path):
+    bundle = tmp_path / "ca.pem"
+    shutil.copy(certifi.where(), bundle)
+    address = ClusterAddress("https://h", verify=str(bundle))
+    first = await address.tls()
+    bundle.write_bytes(bundle.read_bytes() + b"\n")
+    assert await address.tls() is not first
+
+
+async def test_a_ca_bundle_on_a_slow_disk_leaves_the_loop_free(tmp_path):
+    """A pipe stands for the disk: reading it takes until somebody writes."""
+    bundle = tmp_path / "ca.pem"
+    os.mkfifo(bundle)
+    reading = asyncio.create_task(ClusterAddress("https://h", verify=str(bundle)).tls())
+    await asyncio.sleep(0.2)
+    assert not reading.done()
+    roots = await asyncio.to_thread(Path(certifi.where()).read_bytes)
+    await asyncio.to_thread(bundle.write_bytes, roots)
+    assert isinstance(await reading, ssl.SSLContext)
 
 
 @pytest.mark.parametrize(

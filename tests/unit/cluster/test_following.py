@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 
 from airflow_provider_raybatch.cluster.following import FollowState, follow, look
@@ -97,3 +98,46 @@ async def test_the_log_of_a_job_without_a_node_is_read_whole(dashboard, client):
     dashboard.logs["x"] = ["Runtime env is setting up."]
     verdict = await look(client, "x", FollowState())
     assert [line.text for line in verdict.lines] == ["Runtime env is setting up."]
+
+
+async def test_a_look_asks_for_little_more_than_what_is_new(dashboard, client):
+    """Ray reads the end of a log alone, so each look tells it how much of that is wanted."""
+    await client.submit(JobRequest("true", "x"))
+    dashboard.logs["x"] = [f"line {number}" for number in range(900)]
+    state = (await look(client, "x", FollowState())).state
+    state = (await look(client, "x", state)).state
+    dashboard.bytes_of_logs = 0
+    shown = []
+    for number in range(20):
+        dashboard.logs["x"] += [f"step {number}, {part}" for part in range(3)]
+        verdict = await look(client, "x", state)
+        shown += [line.text for line in verdict.lines]
+        state = verdict.state
+    assert shown == dashboard.logs["x"][900:]
+    assert dashboard.bytes_of_logs < 20 * 400
+
+
+async def test_bursts_after_silence_come_through_once_and_in_order(dashboard, client):
+    generator = random.Random(7)
+    await client.submit(JobRequest("true", "x"))
+    dashboard.logs["x"] = []
+    state, shown = FollowState(), []
+    for _ in range(60):
+        # Many lines are alike, as progress bars and blank lines are.
+        dashboard.logs["x"] += [
+            f"line {generator.randrange(4)}" for _ in range(generator.choice([0, 0, 1, 2, 30, 200]))
+        ]
+        verdict = await look(client, "x", state)
+        shown += [line.text for line in verdict.lines]
+        state = verdict.state
+    assert shown == dashboard.logs["x"]
+
+
+async def test_lines_that_are_all_alike_are_counted(dashboard, client):
+    await client.submit(JobRequest("true", "x"))
+    state = FollowState()
+    for number in range(1, 40):
+        dashboard.logs["x"] = ["again"] * number * 2
+        verdict = await look(client, "x", state)
+        assert len(verdict.lines) == 2
+        state = verdict.state

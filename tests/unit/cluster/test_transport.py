@@ -107,7 +107,7 @@ async def test_an_address_that_no_request_can_be_sent_to(url):
 async def test_a_proxy_of_an_unknown_kind(monkeypatch, proxy):
     monkeypatch.setenv("ALL_PROXY", proxy)
     with pytest.raises(SpecError, match="proxy that this machine's environment names can't be used"):
-        RayJobsClient(ClusterAddress("http://head:8265"))
+        await RayJobsClient(ClusterAddress("http://head:8265")).__aenter__()
 
 
 async def test_nobody_listens():
