@@ -451,7 +451,7 @@ class RayOperator(LiteralTextOperator):
         connection = RayHook(self.ray_conn_id).read()
         return Resumption(
             connection=connection,
-            key=SubmissionKey(self._task_key(context, connection), record.token),
+            key=SubmissionKey(self._task_key(context, connection, record), record.token),
             deadline=self._deadlines(context).earlier,
             poll_interval=self.poll_interval,
             stop_at_deadline=self.cancel_on_timeout,
