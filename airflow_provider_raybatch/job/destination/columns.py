@@ -6,13 +6,14 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.ledger.parts import Part, decoded_bytes
-from airflow_provider_raybatch.job.source.table import as_text
+from airflow_provider_raybatch.job.source.json_types import NULL, Kind, arrow_type, join
+from airflow_provider_raybatch.job.source.table import as_text, kinds_of
 from airflow_provider_raybatch.job.storage.folder import Folder
 
 _THREADS = 16
@@ -30,11 +31,13 @@ class Footer:
     :param extreme: those of them, or of the values inside of them, that a wider type would not keep; as
         Parquet's paths.
     :param decoded: bytes that its rows take in memory.
+    :param kinds: of the input columns, where the source has no types.
     """
 
     inputs: pa.StructType | None
     extreme: frozenset[str]
     decoded: int
+    kinds: dict[str, Kind] = field(default_factory=dict)
 
 
 def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
@@ -48,7 +51,9 @@ def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
             file = pq.ParquetFile(stream)
             schema, metadata = file.schema_arrow, file.metadata
         inputs = schema.field("input").type if "input" in schema.names else None
-        return Footer(inputs, frozenset(_extreme_columns(metadata)), decoded_bytes(metadata))
+        return Footer(
+            inputs, frozenset(_extreme_columns(metadata)), decoded_bytes(metadata), kinds_of(schema)
+        )
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(look, parts))
@@ -63,16 +68,21 @@ def input_types(
     :param source: columns as preflight saw them.
     :param outputs: names of the output columns; an input column of that name is only in rows that failed.
     """
-    kinds: dict[str, pa.DataType] = {}
+    types: dict[str, pa.DataType] = {}
+    kinds: dict[str, Kind] = {}
     extreme: set[str] = set()
     for footer in found:
         for column in footer.inputs or ():
-            kinds[column.name] = common_type(kinds.get(column.name, column.type), column.type)
+            if column.name in footer.kinds:
+                kinds[column.name] = join(kinds.get(column.name, NULL), footer.kinds[column.name])
+            else:
+                types[column.name] = common_type(types.get(column.name, column.type), column.type)
         extreme |= footer.extreme
-    names = dict.fromkeys([*source.names, *kinds])
-    chosen = {name: kinds[name] if name in kinds else source.field(name).type for name in names}
+    chosen = {name: source.field(name).type for name in source.names}
+    chosen.update(types)
+    chosen.update({name: arrow_type(kind) for name, kind in kinds.items()})
     return {
-        name: pa.string() if _is_unfit(name, kind, extreme) else kind
+        name: pa.string() if _is_unfit(name, kind, () if name in kinds else extreme) else kind
         for name, kind in chosen.items()
         if name not in outputs
     }

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.contract.spec import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.job.destination.columns import cast, common_type
 from airflow_provider_raybatch.job.ledger.parts import Part, output_type
-from airflow_provider_raybatch.job.source.table import as_text
+from airflow_provider_raybatch.job.source.table import as_text, kinds_of, restored
 from airflow_provider_raybatch.job.storage.folder import Folder
 
 _MOST_DECODED = 512 * 1024 * 1024
@@ -162,6 +162,7 @@ def _select(range_: Range, target: Target) -> pa.Table:
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
         with target.folder.open(part.path) as stream:
             rows = pq.read_table(stream)
+        rows = _typed(rows, target)
         if not part.path.startswith(target.own_parts):
             rows = _carried(rows)
         ordinals = rows["ordinal"].to_numpy()
@@ -176,6 +177,21 @@ def _select(range_: Range, target: Target) -> pa.Table:
     first_of_each: npt.NDArray[np.bool_] = np.ones(len(ordinals), dtype=np.bool_)
     first_of_each[1:] = ordinals[1:] != ordinals[:-1]
     return table.filter(pa.array(first_of_each))
+
+
+def _typed(rows: pa.Table, target: Target) -> pa.Table:
+    """The input of a source without types, in the types of the dataset; columns that it lacks as text."""
+    kinds = kinds_of(rows.schema)
+    if not kinds or "input" not in rows.schema.names:
+        return rows
+    columns = {
+        name: restored(_input_column(rows, name, None), kind, target.inputs.get(name, pa.string()))
+        if (kind := kinds.get(name)) is not None
+        else _input_column(rows, name, None)
+        for name in (column.name for column in rows.schema.field("input").type)
+    }
+    array = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+    return rows.set_column(rows.schema.get_field_index("input"), "input", array)
 
 
 def _carried(rows: pa.Table) -> pa.Table:
@@ -210,14 +226,15 @@ def _with_input(table: pa.Table, kinds: dict[str, pa.DataType]) -> pa.Table:
     return table.set_column(position, "input", array)
 
 
-def _input_column(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
+def _input_column(table: pa.Table, name: str, kind: pa.DataType | None) -> pa.Array:
     kinds = table.schema.field("input").type if "input" in table.schema.names else pa.struct([])
     position = kinds.get_field_index(name)
     if position < 0:
         return pa.nulls(table.num_rows, kind)
     # By position: Arrow reads a name that begins with a dot or a bracket as a path.
     column = pc.struct_field(table["input"], position)
-    return cast(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, kind)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array if kind is None else cast(array, kind)
 
 
 def _flatten(table: pa.Table, target: Target) -> pa.Table:

@@ -27,6 +27,7 @@ from airflow_provider_raybatch.contract.spec import Submission
 from airflow_provider_raybatch.job.engine.base import Response
 from airflow_provider_raybatch.job.key_array import KEY
 from airflow_provider_raybatch.job.request import RowFailure
+from airflow_provider_raybatch.job.source.table import KINDS
 from airflow_provider_raybatch.job.storage.folder import Entry, Folder
 
 Origin = Literal["generated", "carried", "stored", "duplicate"]
@@ -167,7 +168,11 @@ def write_arrays(
         )
     buffer = io.BytesIO()
     table = pa.table(arrays)
-    table = table.replace_schema_metadata({_DECODED: str(table.nbytes), _TOKENS: str(tokens)})
+    table = table.replace_schema_metadata({
+        _DECODED: str(table.nbytes),
+        _TOKENS: str(tokens),
+        **{name: value for name, value in (columns.schema.metadata or {}).items() if name == KINDS},
+    })
     pq.write_table(table, buffer, compression="zstd")
     content = buffer.getvalue()
     ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False)

@@ -24,12 +24,16 @@ from airflow_provider_raybatch.job.failed_rows import counted
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
 from airflow_provider_raybatch.job.source.chunks import Chunk, Surveyed, cut, survey
+from airflow_provider_raybatch.job.source.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.source.listing import Listing, resolve
 from airflow_provider_raybatch.job.source.reading import BadRow, Reader
+from airflow_provider_raybatch.job.source.table import kinds_of
 from airflow_provider_raybatch.job.watch.tolerance import Tolerance
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
+_MOST_COLUMNS = 2000
+"""Of JSONL, whose rows each bring their own: every row has every column."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +142,17 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
             f"source: none of the first {len(bad)} lines of {listing.files[0].uri} is a row: "
             f"{bad[0].reason}; JSONL has one JSON object a line."
         )
-    tables = [rows.columns().schema for rows in read]
-    found = dict.fromkeys(name for schema in tables for name in schema.names)
-    return pa.schema([(name, next(s.field(name).type for s in tables if name in s.names)) for name in found])
+    kinds: dict[str, Kind] = {}
+    for rows in read:
+        for name, kind in kinds_of(rows.columns().schema).items():
+            kinds[name] = join(kinds.get(name, NULL), kind)
+    if len(kinds) > _MOST_COLUMNS:
+        raise PreflightError(
+            f"source: the first {_SAMPLE_ROWS} rows of {listing.files[0].uri} have {len(kinds)} different "
+            f"keys, and a dataset may have {_MOST_COLUMNS} columns; put what differs from row to row into "
+            "one object."
+        )
+    return pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()])
 
 
 def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:

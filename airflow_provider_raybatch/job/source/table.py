@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as Arrow, without losing any to a type that fits the others badly."""
+"""Rows of a source without types as Arrow, without losing any to a type that fits the others badly.
+
+A chunk does not know the values of the others. So a column of one scalar type is stored in it, and every
+other column as JSON text, a value each; the table's metadata has the kind of each column. Publishing joins
+the kinds of all parts and gives each column its type.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +18,46 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.source.json_types import STRING, TEXT, Kind, arrow_type, kind_of
 
-_DEEPEST = 20
-"""Levels of nesting that stay Arrow: much deeper ones pyarrow writes to Parquet, but does not read."""
+KINDS = b"raybatch.kinds"
+"""Key of the schema's metadata that has the kinds of its columns, as JSON."""
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """A table with the union of the rows' columns in order of appearance; absent values are null.
-
-    A column whose values fit no single Arrow type, or that Parquet could not hold, becomes text: strings as
-    they are, everything else as JSON.
-    """
+    """A table with the union of the rows' columns in order of appearance; absent values are null."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = [column_of([row.get(name) for row in rows]) for name in names]
-    return pa.table(columns, names=names) if names else pa.table({}).select([])
+    if not names:
+        return pa.table({}).select([])
+    columns, kinds = [], {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        kinds[name] = kind_of(values)
+        columns.append(_stored(values, kinds[name]))
+    return pa.table(columns, names=names).replace_schema_metadata({KINDS: json.dumps(kinds)})
 
 
-def column_of(values: Sequence[Any]) -> pa.Array:
-    """One column; text where the values don't fit one type."""
-    try:
-        column = pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        return pa.array([as_text(value) for value in values], pa.string())
-    if _writable(column.type, _DEEPEST):
+def kinds_of(schema: pa.Schema) -> dict[str, Kind]:
+    """The kinds of the columns of :func:`table_of`; none of other tables."""
+    found: dict[str, Kind] = json.loads((schema.metadata or {}).get(KINDS, b"{}"))
+    return found
+
+
+def restored(column: pa.Array, kind: Kind, wanted: pa.DataType) -> pa.Array:
+    """A column of :func:`table_of` in the type that the values of all chunks have.
+
+    :param kind: of this column.
+    :param wanted: text, or the type of a kind that `kind` was joined to.
+    """
+    as_json = pa.types.is_string(column.type) and kind != STRING
+    if not as_json and column.type.equals(wanted):
         return column
-    return pa.array([as_text(value) for value in values], pa.string())
+    if not as_json and not pa.types.is_string(wanted):
+        return column.cast(wanted)
+    values = column.to_pylist()
+    if as_json:
+        values = [None if value is None else json.loads(value) for value in values]
+    return pa.array([as_text(value) for value in values] if pa.types.is_string(wanted) else values, wanted)
 
 
 def as_text(value: Any) -> str | None:
@@ -60,12 +80,9 @@ def check_names(names: Sequence[str], uri: str) -> None:
         )
 
 
-def _writable(kind: pa.DataType, depth: int) -> bool:
-    """Parquet has no struct without fields, and its readers refuse what is nested too deeply."""
-    if depth == 0:
-        return False
-    if pa.types.is_struct(kind):
-        return kind.num_fields > 0 and all(
-            _writable(kind.field(i).type, depth - 1) for i in range(kind.num_fields)
-        )
-    return _writable(kind.value_type, depth - 1) if pa.types.is_list(kind) else True
+def _stored(values: Sequence[Any], kind: Kind) -> pa.Array:
+    if isinstance(kind, str) and len(set(map(type, values)) - {type(None)}) <= 1 and kind != TEXT:
+        return pa.array(values, arrow_type(kind))
+    return pa.array(
+        [None if value is None else json.dumps(value, ensure_ascii=False) for value in values], pa.string()
+    )

@@ -137,7 +137,7 @@ class TestText:
         ]
         assert bad[0].text == '{"a": \n'
         assert all(len(row.text) <= 2000 for row in bad)
-        assert [row["a"] for row in table] == ["1", *[None] * 7, "😀"]
+        assert [row["a"] for row in table] == ["1", *[None] * 7, '"😀"']  # JSON, until all chunks are known
 
     def test_a_bad_line_of_csv_is_a_bad_row(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_bytes(b'a,b\n1,2\n1\n1,2,3\n\xff,2\n1,"x\ny"\n1\r2,3\n4,5" pipe\n')
