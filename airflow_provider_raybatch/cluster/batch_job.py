@@ -20,13 +20,13 @@ from airflow_provider_raybatch.cluster.package import (
 from airflow_provider_raybatch.cluster.runtime_env import upload_runtime_env, with_packages
 from airflow_provider_raybatch.cluster.source import package_of_source
 from airflow_provider_raybatch.cluster.submission import SubmissionKey
+from airflow_provider_raybatch.contract.control import STOP_GRACE, STOP_GRACE_VARIABLE
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.prompt import FunctionPrompt
-from airflow_provider_raybatch.contract.secrets import Secrets, seal
+from airflow_provider_raybatch.contract.secrets import KEY_FILE, SECRETS_FILE, Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 SPEC_FILE = "spec.json"
-SECRETS_FILE = "secrets"
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
 
 
@@ -49,6 +49,7 @@ async def build_batch_request(
     client: RayJobsClient,
     spec: BatchInferenceSpec,
     *,
+    key: str,
     secrets: Secrets | None = None,
     seal_key: str | None = None,
     runtime_env: Mapping[str, Any] | None = None,
@@ -62,9 +63,11 @@ async def build_batch_request(
     The driver asks for no resources, so that it never waits for any.
 
     :param spec: with `submission` filled, except for its `secrets_package`, which is set here.
-    :param secrets: credentials for the job; they travel in a package of their own under a random name.
-    :param seal_key: Fernet key that the cluster's nodes hold too; without it the package is readable on the
-        cluster.
+    :param key: of this submission (:mod:`~airflow_provider_raybatch.contract.control`). It travels with
+        `secrets` in a private package under a random name, which the driver reads and deletes at its start.
+    :param secrets: credentials for the job.
+    :param seal_key: Fernet key that the cluster's nodes hold too; without it the credentials are readable on
+        the cluster until the driver starts.
     :param runtime_env: the user's; never changed. `py_modules` and `env_vars` are kept, `working_dir` is
         refused.
     :param source_dirs: folders to look for a prompt function's module in; by default ``sys.path``.
@@ -78,22 +81,29 @@ async def build_batch_request(
     submission = spec.submission
     if submission is None:
         raise SpecError("submission: it must be filled before the job's request is built.")
-    users = await upload_runtime_env(client, runtime_env)
+    users = _with_grace(await upload_runtime_env(client, runtime_env))
     with_packages(users, working_dir="", py_modules=[])  # refuses before anything of ours is uploaded
     packages = await asyncio.to_thread(_packages, spec, source_dirs, wheels if ship_wheels else ())
     modules = [await client.ensure_package(package) for package in packages]
-    if secrets is not None and secrets.revealed():
-        name = await _upload_secrets(client, seal(secrets, seal_key))
-        spec = spec.model_copy(update={"submission": submission.model_copy(update={"secrets_package": name})})
+    name = await _upload_private(client, key, secrets, seal_key)
+    spec = spec.model_copy(update={"submission": submission.model_copy(update={"secrets_package": name})})
     document = spec.model_dump_json().encode()
     working_dir = await client.ensure_package(package_of_files({SPEC_FILE: document}, "spec"))
-    key = SubmissionKey(submission.task, submission.run_token)
+    whose = SubmissionKey(submission.task, submission.run_token)
     return JobRequest(
         entrypoint=ENTRYPOINT,
         submission_id=submission.submission_id,
         runtime_env=with_packages(users, working_dir=working_dir, py_modules=modules),
-        metadata={**(metadata or {}), **key.metadata(spec.fingerprint)},
+        metadata={**(metadata or {}), **whose.metadata(spec.fingerprint)},
     )
+
+
+def _with_grace(runtime_env: dict[str, Any]) -> dict[str, Any]:
+    """With time to write finished rows between the job's stop and its end: Ray's supervisor reads it here."""
+    given = runtime_env.get("env_vars") or {}
+    if not isinstance(given, dict):
+        return runtime_env  # Ray refuses it
+    return {**runtime_env, "env_vars": {STOP_GRACE_VARIABLE: str(STOP_GRACE), **given}}
 
 
 def _packages(
@@ -118,10 +128,17 @@ def _source(spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None) 
     return package_of_source(spec.prompt.function, source_dirs)
 
 
-async def _upload_secrets(client: RayJobsClient, content: bytes) -> str:
-    """Put them under a name that nobody can guess; Ray drops it after ten minutes."""
+async def _upload_private(
+    client: RayJobsClient, key: str, secrets: Secrets | None, seal_key: str | None
+) -> str:
+    """Put key and credentials under a name that nobody can guess."""
     name = f"_ray_pkg_{random_tokens.token_hex(16)}.zip"
     uri = f"gcs://{name}"
-    await client.has_package(uri)  # this makes Ray forget the package after ten minutes
-    await client.upload_package(uri, package_of_files({SECRETS_FILE: content}).content)
+    files = {KEY_FILE: key.encode()}
+    if secrets is not None and secrets.revealed():
+        files[SECRETS_FILE] = seal(secrets, seal_key)
+        # This makes Ray forget the package after ten minutes. A key alone stays until the driver takes it,
+        # which may be long after, and opens nothing once the job is gone.
+        await client.has_package(uri)
+    await client.upload_package(uri, package_of_files(files).content)
     return name

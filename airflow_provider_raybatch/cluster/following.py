@@ -7,7 +7,9 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from airflow_provider_raybatch.cluster.control import Lease
 from airflow_provider_raybatch.cluster.errors import ClusterError
 from airflow_provider_raybatch.cluster.jobs import RayJobsClient
 from airflow_provider_raybatch.cluster.judging import (
@@ -83,12 +85,31 @@ async def look(
     submission_id: str,
     state: FollowState,
     *,
+    lease: Lease | None = None,
     deadline: float | None = None,
     unreachable_timeout: float = 600.0,
 ) -> Verdict:
-    """One step of following, shared by trigger, operator and sensor: :func:`observe`, then :func:`judge`."""
+    """One step of following, shared by trigger, operator and sensor: :func:`observe`, then :func:`judge`.
+
+    :param lease: of a batch inference, renewed while the job runs; other jobs have none, and no events
+        either.
+    """
     observation = await observe(client, submission_id, state)
-    return judge(observation, state, deadline=deadline, unreachable_timeout=unreachable_timeout)
+    verdict = judge(
+        observation,
+        state,
+        key=None if lease is None else lease.control.key,
+        deadline=deadline,
+        unreachable_timeout=unreachable_timeout,
+    )
+    if lease is None or observation.info is None or observation.info.status.is_terminal:
+        return verdict
+    warning = await lease.renew(client)
+    return (
+        verdict
+        if warning is None
+        else replace(verdict, lines=(*verdict.lines, FollowedLine(warning, "warning")))
+    )
 
 
 async def follow(
@@ -97,15 +118,17 @@ async def follow(
     session_name: str | None,
     *,
     poll_interval: float,
+    lease: Lease | None = None,
     deadline: float | None = None,
     on_lines: Callable[[list[FollowedLine]], None],
     unreachable_timeout: float = 600.0,
     from_start: bool = True,
 ) -> Outcome:
-    """Follow a job to its end; the job itself is never touched.
+    """Follow a job to its end, and keep its lease; it is never stopped here.
 
     :param session_name: of the Ray session that took the job.
     :param poll_interval: seconds between two looks.
+    :param lease: see :func:`look`.
     :param deadline: epoch seconds; see :func:`judge`.
     :param on_lines: gets new lines of the driver's log, each once, in order; never an empty list.
     :param from_start: ``False`` for a follower that was restarted: all but the last progress is taken as told
@@ -116,7 +139,12 @@ async def follow(
     pause = poll_interval * random.random()
     while True:
         verdict = await look(
-            client, submission_id, state, deadline=deadline, unreachable_timeout=unreachable_timeout
+            client,
+            submission_id,
+            state,
+            lease=lease,
+            deadline=deadline,
+            unreachable_timeout=unreachable_timeout,
         )
         if verdict.lines:
             on_lines(list(verdict.lines))

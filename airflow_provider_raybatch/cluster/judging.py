@@ -54,6 +54,7 @@ class FollowState:
     :param looked: whether the log was read at least once.
     :param unreachable_since: epoch seconds, ``None`` while the cluster answers.
     :param blind_looks: looks at a finished job whose log could not be read.
+    :param events: how many of the job's events were seen; a line with a lower number is a copy.
     """
 
     session_name: str | None = None
@@ -63,6 +64,7 @@ class FollowState:
     looked: bool = False
     unreachable_since: float | None = None
     blind_looks: int = 0
+    events: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -148,11 +150,13 @@ def judge(
     observation: Observation,
     state: FollowState,
     *,
+    key: str | None = None,
     deadline: float | None = None,
     unreachable_timeout: float = 600.0,
 ) -> Verdict:
     """What a look means; pure.
 
+    :param key: of the job, by which its events are told from text; without it, only Ray's status counts.
     :param deadline: epoch seconds after which an unfinished job has the outcome ``timeout``; the caller stops
         it.
     :param unreachable_timeout: seconds without an answer that are borne.
@@ -167,7 +171,7 @@ def judge(
     info = observation.info
     if info is None:
         return Verdict(state, back, _gone(observation, state))
-    lines, state = _new_lines(observation, state)
+    lines, state = _new_lines(observation, state, key)
     lines = back + lines
     if not info.status.is_terminal:
         if deadline is not None and observation.at >= deadline:
@@ -175,7 +179,7 @@ def judge(
         return Verdict(state, lines)
     if observation.tail is None and state.blind_looks + 1 < _LOOKS_FOR_THE_END:
         return Verdict(replace(state, blind_looks=state.blind_looks + 1), lines)
-    return Verdict(state, lines, _ended(info, observation.tail))
+    return Verdict(state, lines, _ended(info, observation.tail, key))
 
 
 def describe(outcome: Outcome) -> str:
@@ -234,10 +238,11 @@ def _too_late(info: JobInfo) -> Outcome:
     )
 
 
-def _ended(info: JobInfo, tail: tuple[str, ...] | None) -> Outcome:
+def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None) -> Outcome:
     # Where the log is out of reach, Ray's message still holds its last ten lines.
     lines = tail if tail is not None else tuple(info.message.splitlines())
-    told = [event for event in map(read_line, reversed(lines)) if isinstance(event, (Failed, Committed))]
+    signed = (read_line(line, key) for line in reversed(lines))
+    told = [found.event for found in signed if found and isinstance(found.event, (Failed, Committed))]
     committed = next((event for event in told if isinstance(event, Committed)), None)
     if committed is not None:
         # Whatever befell the driver after that, and whatever it said of it: the dataset stands.
@@ -247,11 +252,13 @@ def _ended(info: JobInfo, tail: tuple[str, ...] | None) -> Outcome:
     if info.status is JobStatus.STOPPED:
         return Outcome("stopped", FailureClass.CANCELLED, "Somebody stopped the job.", None, info)
     last = next((event for event in told if isinstance(event, Failed)), None)
-    found = diagnose(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
-    return Outcome("failed", found.failure_class, found.message, None, info)
+    why = diagnose(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
+    return Outcome("failed", why.failure_class, why.message, None, info)
 
 
-def _new_lines(observation: Observation, state: FollowState) -> tuple[tuple[FollowedLine, ...], FollowState]:
+def _new_lines(
+    observation: Observation, state: FollowState, key: str | None
+) -> tuple[tuple[FollowedLine, ...], FollowState]:
     if observation.tail is None:
         return (), state
     tail = observation.tail
@@ -259,7 +266,7 @@ def _new_lines(observation: Observation, state: FollowState) -> tuple[tuple[Foll
     start = first_new(state.seen, digests, TAIL_LINES)
     skipped: str | None = None
     if not state.looked and not state.from_start:
-        new = _last_progress(tail)
+        new = _last_progress(tail, key)
     elif start is None:
         skipped, new = f"More than {len(tail):,} lines", tail
     else:
@@ -273,30 +280,42 @@ def _new_lines(observation: Observation, state: FollowState) -> tuple[tuple[Foll
         new = kept + new
     added = digests if start is None or not state.looked else digests[start:]
     known = () if start is None else state.seen
+    followed, told = _followed(new, key, state.events)
     state = replace(
         state,
         seen=(known + added)[-TAIL_LINES:] if added else state.seen,
         expected_lines=min(TAIL_LINES, _LEAST_LINES + 2 * len(added)),
         looked=True,
+        events=told,
     )
-    followed = tuple(_followed(line) for line in new)
     if skipped:
         note = FollowedLine(f"[{skipped} of the driver's log left out here; the Ray dashboard has them.]")
         followed = (note, *followed)
     return followed, state
 
 
-def _last_progress(tail: tuple[str, ...]) -> tuple[str, ...]:
-    return next(((line,) for line in reversed(tail) if isinstance(read_line(line), Progress)), ())
+def _last_progress(tail: tuple[str, ...], key: str | None) -> tuple[str, ...]:
+    for line in reversed(tail):
+        found = read_line(line, key)
+        if found is not None and isinstance(found.event, Progress):
+            return (line,)
+    return ()
 
 
-def _followed(line: str) -> FollowedLine:
-    event = read_line(line)
-    if event is None:
-        return FollowedLine(line)
-    level: Level = "info"
+def _followed(lines: tuple[str, ...], key: str | None, seen: int) -> tuple[tuple[FollowedLine, ...], int]:
+    """The lines as they are shown, and how many events of the job have been seen."""
+    followed = []
+    for line in lines:
+        found = read_line(line, key)
+        if found is None:
+            followed.append(FollowedLine(line))
+        elif found.number >= seen:  # else it was shown before, and this is a copy
+            seen = found.number + 1
+            followed.append(FollowedLine(found.event.text(), _level(found.event), found.event))
+    return tuple(followed), seen
+
+
+def _level(event: JobEvent) -> Level:
     if isinstance(event, Failed):
-        level = "error"
-    elif isinstance(event, Notice):
-        level = event.level
-    return FollowedLine(event.text(), level, event)
+        return "error"
+    return event.level if isinstance(event, Notice) else "info"

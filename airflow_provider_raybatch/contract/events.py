@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running job says about itself: one JSON document a line in the driver's log, behind a marker."""
+"""What a running job says about itself: one signed JSON document a line in the driver's log, behind a marker.
+
+A line is ``::raybatch:: <number> <signature> <document>``. Followers take a line that is not signed with the
+job's key for plain text, so nothing that rows or functions print can pass for an event.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.control import is_signed, sign
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
 
@@ -99,23 +105,50 @@ JobEvent = Annotated[Event, Field(discriminator="event")]
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(JobEvent)
 
 
-def line(event: Event) -> str:
-    """`event` as a log line, without the line feed."""
-    return MARKER + event.model_dump_json(exclude_none=True)
+class Signed(NamedTuple):
+    """An event that this job's driver has written; `number` counts its events from 0."""
+
+    number: int
+    event: Event
 
 
-def read_line(text: str) -> Event | None:
+def line(event: Event, key: str, number: int) -> str:
+    """`event` as a log line, without the line feed.
+
+    :param key: of the job.
+    :param number: how many events the driver wrote before; makes a copy of a line worthless.
+    """
+    content = f"{number} {event.model_dump_json(exclude_none=True)}"
+    return f"{MARKER}{number} {sign(key, 'event', content)} {content.partition(' ')[2]}"
+
+
+def read_line(text: str, key: str | None) -> Signed | None:
     """The event in a log line, ``None`` for any other line.
 
     A line of a newer version that doesn't fit counts as other.
+
+    :param key: of the job; without one, no line is an event.
     """
-    _, found, document = text.partition(MARKER)
-    if not found:
+    if key is None:
         return None
-    try:
-        return _ADAPTER.validate_json(document)
-    except ValidationError:
-        return None
+    for rest in _after_markers(text):
+        number, _, signed = rest.partition(" ")
+        signature, _, document = signed.partition(" ")
+        if not is_signed(key, "event", f"{number} {document}", signature):
+            continue
+        try:
+            return Signed(int(number), _ADAPTER.validate_json(document))
+        except ValueError:
+            return None
+    return None
+
+
+def _after_markers(text: str) -> Iterator[str]:
+    """What follows each marker: a text without a line feed may have been printed before the event."""
+    rest = text
+    while MARKER in rest:
+        rest = rest.partition(MARKER)[2]
+        yield rest
 
 
 def _duration(seconds: float) -> str:

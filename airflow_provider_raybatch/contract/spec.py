@@ -219,6 +219,8 @@ class Limits(ContractModel):
     :param max_gpu_hours: GPU hours that one submission may hold, from the start of its replicas.
     :param flush_interval: seconds that a finished row waits at most for the slower rows of its chunk until it
         is written, so that it is not paid for again.
+    :param orphan_timeout: seconds after which a job that nobody follows writes what is finished and ends
+        itself; 0 for never.
     """
 
     deadline: float | None = None
@@ -230,6 +232,7 @@ class Limits(ContractModel):
     max_tokens_total: int | None = Field(default=None, ge=1)
     max_gpu_hours: float | None = Field(default=None, gt=0)
     flush_interval: float = Field(default=60.0, gt=0)
+    orphan_timeout: float = Field(default=6 * 3600.0, ge=0)
 
 
 class ReuseSpec(ContractModel):
@@ -253,7 +256,8 @@ class Submission(ContractModel):
 
     :param run_token: UUID of the task's current run; a retry keeps it, a clear renews it.
     :param submission_id: Ray's id of this job.
-    :param secrets_package: name under which the cluster's package store holds the credentials, if any travel.
+    :param secrets_package: name under which the cluster's package store holds the job's key, and credentials
+        if any travel.
     """
 
     task: TaskKey

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch the credentials that travelled with the job, and delete them from the cluster's store."""
+"""What travelled to the driver in a private package: the job's key, and credentials."""
 
 from __future__ import annotations
 
@@ -7,40 +7,81 @@ import io
 import os
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
-from airflow_provider_raybatch.contract.secrets import SEAL_KEY_VARIABLE, Secrets, unseal
+from airflow_provider_raybatch.contract.secrets import (
+    KEY_FILE,
+    SEAL_KEY_VARIABLE,
+    SECRETS_FILE,
+    Secrets,
+    unseal,
+)
 
-_MEMBER = "secrets"
 _NAMESPACE = b"runtime_env"
 
 
-def fetch(package: str | None) -> Secrets:
-    """The secrets in `package`, or none.
+@dataclass(frozen=True)
+class Package:
+    """What travelled with the job, for its driver alone.
+
+    :param key: of the job: it signs the driver's events and the followers' orders.
+    :param sealed: credentials, if any travel.
+    """
+
+    key: str | None = field(default=None, repr=False)
+    sealed: bytes | None = field(default=None, repr=False)
+
+    def secrets(self) -> Secrets:
+        """The credentials.
+
+        :raises PreflightError: they can't be unsealed here.
+        """
+        if self.sealed is None:
+            return Secrets()
+        return unseal(self.sealed, os.environ.get(SEAL_KEY_VARIABLE))
+
+
+def fetch(package: str | None) -> Package:
+    """What is in `package`, which nobody can read afterwards.
 
     Read straight from Ray's key-value store: as a runtime environment they would be unpacked onto a disk.
 
-    :raises PreflightError: the package is gone, or can't be unsealed.
+    :raises PreflightError: the package is gone.
     """
     if package is None:
-        return Secrets()
-    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
-
-    key = f"gcs://{package}".encode()
-    content = _internal_kv_get(key) or _internal_kv_get(key, namespace=_NAMESPACE)
+        return Package()
+    content = stored(package)
     if content is None:
         raise PreflightError(
             "credentials: their package is no longer on the cluster; the retry sends it again.",
             FailureClass.CLUSTER_LOST,
         )
+    forget(package)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {name.split("/")[-1]: archive.read(name) for name in archive.namelist()}
+    key = members.get(KEY_FILE)
+    return Package(None if key is None else key.decode(), members.get(SECRETS_FILE))
+
+
+def stored(package: str) -> bytes | None:
+    """A package's content, ``None`` when the cluster's store doesn't hold it."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    key = f"gcs://{package}".encode()
+    found: bytes | None = _internal_kv_get(key) or _internal_kv_get(key, namespace=_NAMESPACE)
+    return found
+
+
+def forget(package: str) -> None:
+    """Delete a package from the cluster's store."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    key = f"gcs://{package}".encode()
     _internal_kv_del(key)
     _internal_kv_del(key, namespace=_NAMESPACE)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        names = archive.namelist()
-        sealed = archive.read(next(name for name in names if name.split("/")[-1] == _MEMBER))
-    return unseal(sealed, os.environ.get(SEAL_KEY_VARIABLE))
 
 
 def environment(secrets: Secrets) -> dict[str, SecretStr]:

@@ -24,6 +24,7 @@ import ray.data
 
 from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.control import seconds_to_drain
 from airflow_provider_raybatch.job.ledger.parts import Part
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
@@ -35,7 +36,7 @@ from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
-_DRAIN = 20.0
+_ANSWER = 20.0
 
 
 @dataclass
@@ -106,8 +107,8 @@ def run(
                 said = now
             _check_moving(job, tracker, ran.reports, plan, now)
     except Exception:
-        # What is finished is paid for; give replicas the time to write it. A driver that is being stopped
-        # (Ray's SIGTERM becomes SystemExit) has none: killed in its shutdown, it would leave replicas behind.
+        # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
+        # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
         _drain(board, worker)
         raise
     ran.reports = _reports(job, board, ran.done)
@@ -118,11 +119,11 @@ def run(
 
 def _drain(board: Any, worker: threading.Thread) -> None:
     board.drain.remote()
-    ends = time.monotonic() + _DRAIN
+    ends = time.monotonic() + seconds_to_drain()
     while worker.is_alive() and time.monotonic() < ends:
         worker.join(_POLL)
         with contextlib.suppress(ray.exceptions.RayError):
-            reports = ray.get(board.snapshot.remote(), timeout=_DRAIN)
+            reports = ray.get(board.snapshot.remote(), timeout=_ANSWER)
             if all(report["state"] != "ready" for report in reports):
                 return
 

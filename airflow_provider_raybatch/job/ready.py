@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import Digests, Summary
-from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
 from airflow_provider_raybatch.job import credentials
 from airflow_provider_raybatch.job.destination.journal import Journal
@@ -22,7 +22,12 @@ from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.ledger import Ledger, look_back
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.preflight.input_check import Source, check_rows, look_at_source
+from airflow_provider_raybatch.job.preflight.input_check import (
+    Source,
+    check_rows,
+    look_at_source,
+    sample,
+)
 from airflow_provider_raybatch.job.preflight.model_check import Checked, check_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
@@ -30,6 +35,7 @@ from airflow_provider_raybatch.job.ray_data_llm.variants import engine_is_here
 from airflow_provider_raybatch.job.request import Request
 from airflow_provider_raybatch.job.response_store import ResponseStore
 from airflow_provider_raybatch.job.savings.reuse import open_store
+from airflow_provider_raybatch.job.spreading import apart_if_users_code
 from airflow_provider_raybatch.job.storage.folder import Folder, folder
 from airflow_provider_raybatch.job.watch.tolerance import Tolerance
 from airflow_provider_raybatch.job.work import Job
@@ -67,16 +73,18 @@ class Standing:
     credentials: AwsCredentials | None
 
 
-def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Ready | Standing:
+def make_ready(
+    spec: BatchInferenceSpec, submission: Submission, known: Secrets, say: Say
+) -> Ready | Standing:
     """Check all that can be checked.
 
+    :param known: credentials that travelled with the job.
     :returns: the dataset, where there is nothing left to do.
     :raises RaybatchError: one sentence about the first thing that is wrong.
     """
     versions = cluster_view.check_versions()
     if spec.engine.kind == ray_data_llm.NAME:
         ray_data_llm.check(spec)
-    known = credentials.fetch(submission.secrets_package)
     destination = folder(spec.destination.uri, known.aws)
     take_over = spec.destination.on_owned_by_other == "take_over"
     journal = Journal(destination, submission, take_over, spec.fingerprint)
@@ -90,7 +98,7 @@ def make_ready(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Re
     tolerance = Tolerance(spec.limits, source.rows)
     if spec.source.id_column is not None:
         check_ids(source, spec.source.id_column, known.aws)
-    requests = check_rows(spec, source, known.aws, tolerance, say)
+    requests = check_rows(spec, source, known.aws, tolerance, say, apart_if_users_code(spec, sample))
     store = open_store(spec.reuse, known.aws, say)
     environment = credentials.environment(known)
     checked = _check_engine(spec, requests, environment, say)

@@ -11,8 +11,10 @@ import numpy as np
 
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
 from airflow_provider_raybatch.job import pipeline
+from airflow_provider_raybatch.job.control import Control
 from airflow_provider_raybatch.job.destination import leftovers
 from airflow_provider_raybatch.job.destination.commit import commit
 from airflow_provider_raybatch.job.failed_rows import with_dead_letters
@@ -32,21 +34,30 @@ from airflow_provider_raybatch.job.watch.progress import Tracker
 Say = Callable[[events.Event], None]
 
 
-def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
+def run(
+    spec: BatchInferenceSpec,
+    submission: Submission,
+    say: Say,
+    secrets: Secrets | None = None,
+    control: Control | None = None,
+) -> Summary:
     """Do the job on the Ray cluster that this process is connected to.
 
+    :param secrets: credentials that travelled with the job; by default none.
+    :param control: what ends the job early; by default the spec's deadline alone.
     :returns: what was committed; said as well, since what comes after it may take its time.
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
     began = time.time()
+    control = control or Control(spec.limits, say)
     say(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    ready = make_ready(spec, submission, say)
+    ready = make_ready(spec, submission, secrets or Secrets(), say)
     if not isinstance(ready, Ready):
         say(events.Committed(summary=ready.summary, reused=True))
         remember_committed(spec, ready.destination, ready.credentials, say)
         return ready.summary
     try:
-        return _finish(spec, submission, ready, say, began)
+        return _finish(spec, submission, ready, say, control, began)
     except Exception as error:
         told = with_dead_letters(error, ready.job, ready.source.rows)
         if told is error:
@@ -55,7 +66,12 @@ def run(spec: BatchInferenceSpec, submission: Submission, say: Say) -> Summary:
 
 
 def _finish(
-    spec: BatchInferenceSpec, submission: Submission, ready: Ready, say: Say, began: float
+    spec: BatchInferenceSpec,
+    submission: Submission,
+    ready: Ready,
+    say: Say,
+    control: Control,
+    began: float,
 ) -> Summary:
     """Reuse, generate and commit.
 
@@ -101,8 +117,10 @@ def _finish(
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
             tolerance.during(reports)
             budget.check(reports, progress, time.time())
+            control.check(progress)
 
-        ran = pipeline.run(job, chosen, items, tracker, say, check)
+        with control.draining():
+            ran = pipeline.run(job, chosen, items, tracker, say, check)
         ledger += ran.parts
 
     say(events.Phase(phase="committing", message="publishing the dataset"))

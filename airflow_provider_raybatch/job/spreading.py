@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.prompt import FunctionPrompt
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.destination.commit import in_sequence
 from airflow_provider_raybatch.job.destination.publish import Published, Range, Target, publish
 from airflow_provider_raybatch.job.savings import keying
@@ -33,7 +37,7 @@ def keys_over_the_cluster(
     function: Callable[[Job, Sequence[Chunk]], Made], job: Job, groups: Sequence[Sequence[Chunk]]
 ) -> Iterable[Made]:
     """See :data:`~airflow_provider_raybatch.job.savings.keying.Mapper`."""
-    if len(groups) <= 1:
+    if len(groups) <= 1 and not _calls_users_code(job.spec):
         return keying.in_sequence(function, job, groups)
 
     def swapped(group: Sequence[Chunk], job: Job) -> Made:
@@ -41,6 +45,32 @@ def keys_over_the_cluster(
 
     at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
     return _spread(swapped, groups, job, at_once)
+
+
+def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
+    """`function`, in a process of its own on this node where it calls a prompt function.
+
+    The driver's memory holds the job's key, and its output is the job's log: no code of users may reach them.
+    """
+    if not _calls_users_code(spec):
+        return function
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    task = ray.remote(num_cpus=0, scheduling_strategy=here)(function)
+
+    def call(*arguments: Any) -> T:
+        try:
+            made: T = ray.get(task.remote(*arguments))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RaybatchError):
+                raise error.cause from None
+            raise
+        return made
+
+    return call
+
+
+def _calls_users_code(spec: BatchInferenceSpec) -> bool:
+    return isinstance(spec.prompt, FunctionPrompt)
 
 
 def _spread(

@@ -35,7 +35,7 @@ ARGUMENTS = (
     "preserve_order",
     "reuse", "reuse_max_age", "deduplicate", "on_clear",
     "max_error_fraction", "max_errors", "max_row_attempts", "max_tokens_total", "max_gpu_hours",
-    "flush_interval", "no_progress_timeout", "cluster_wait",
+    "flush_interval", "no_progress_timeout", "cluster_wait", "orphan_timeout",
 )  # fmt: skip
 """The arguments that make up the spec, in the order of the documentation."""
 
@@ -48,7 +48,7 @@ _ENGINE_FIELDS = (
 _COUNTED_LIMITS = (
     "max_error_fraction", "max_errors", "max_row_attempts", "max_tokens_total", "max_gpu_hours",
 )  # fmt: skip
-_LIMITS_IN_SECONDS = ("flush_interval", "no_progress_timeout", "cluster_wait")
+_LIMITS_IN_SECONDS = ("flush_interval", "no_progress_timeout", "cluster_wait", "orphan_timeout")
 _PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
 _WITH_SYSTEM_PROMPT = ("prompt", "messages_column", "prompt_function")
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from airflow.sdk import BaseOperatorLink
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.cluster.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.control import Control
     from airflow_provider_raybatch.cluster.following import Outcome
     from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submission import SubmissionKey, Submitted
@@ -61,6 +64,35 @@ TEMPLATED_OF_ALL = ("ray_conn_id", "deadline", *_SETTLED)
 _DEFERRAL_GRACE = 300.0
 _LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
 _KILL_TIMEOUT = 60.0
+_KILLED = "The task was killed while it submitted its job."
+
+
+@dataclass
+class _Stops:
+    """What a kill has to stop. Airflow's supervisor leaves it five seconds.
+
+    :param submission_id: of the job that counts, as soon as that is known.
+    :param posts: whether that job is being submitted, so that the cluster may not know it yet.
+    """
+
+    address: ClusterAddress
+    key: SubmissionKey
+    submission_id: str | None = None
+    posts: bool = False
+
+    async def stop(self) -> list[str]:
+        """Stop the job, and wait until it has ended.
+
+        :return: ids of the jobs that were stopped.
+        """
+        from airflow_provider_raybatch.triggers.following import stop_at_once, stop_jobs_of
+
+        if self.submission_id is None:
+            return await stop_jobs_of(self.address, self.key, timeout=_KILL_TIMEOUT)
+        stopped = await stop_at_once(
+            self.address, self.submission_id, lambda: self.posts, timeout=_KILL_TIMEOUT
+        )
+        return [self.submission_id] if stopped else []
 
 
 class RayOperator(LiteralTextOperator):
@@ -121,7 +153,7 @@ class RayOperator(LiteralTextOperator):
         self.on_stale_state = on_stale_state
         if not any(is_template(getattr(self, name)) for name in _SETTLED):
             self._settle()  # what a DAG's author writes down is refused while the DAG is parsed
-        self._stops: tuple[ClusterAddress, SubmissionKey] | None = None
+        self._stops: _Stops | None = None
         self._killed = False
 
     def _settle(self) -> None:
@@ -152,6 +184,15 @@ class RayOperator(LiteralTextOperator):
         :param handle: `submission_id` and `dashboard_url` of the job.
         :raises RayBatchException: the job succeeded, but has nothing to hand over.
         """
+
+    def control(
+        self, record: RunRecord, attempt: int, deadline: float | None, submission_id: str
+    ) -> Control | None:
+        """What the follower tells its job; ``None`` for a job that doesn't listen.
+
+        :param deadline: epoch seconds.
+        """
+        return None
 
     def submitted(self, handle: Mapping[str, Any], info: JobInfo) -> dict[str, Any]:
         """What the task returns when it doesn't wait for the job, as plain data."""
@@ -213,11 +254,10 @@ class RayOperator(LiteralTextOperator):
         if self._stops is None:
             return
         from airflow_provider_raybatch.cluster.blocking import run_blocking
-        from airflow_provider_raybatch.triggers.following import stop_jobs_of
 
         self.log.info("The task is being killed; stopping its job.")
         try:
-            stopped = run_blocking(stop_jobs_of(*self._stops, timeout=_KILL_TIMEOUT))
+            stopped = run_blocking(self._stops.stop())
         except RaybatchError as error:
             self.log.error("The job could not be stopped: %s", error)
         else:
@@ -283,6 +323,7 @@ class RayOperator(LiteralTextOperator):
             record=record,
             connection=connection,
             deadline=self._deadlines(context),
+            attempt=ti.try_number,
             again=earlier is not None and earlier.token == record.token,
         )
 
@@ -313,13 +354,13 @@ class RayOperator(LiteralTextOperator):
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         from airflow_provider_raybatch.cluster.blocking import run_blocking
 
-        self._stops = (address, run.key)
-        submitted = run_blocking(self._submit_or_adopt(address, run, plan))
+        self._stops = stops = _Stops(address, run.key)
+        submitted = run_blocking(self._submit_or_adopt(stops, run, plan))
         verb = "Following" if submitted.adopted else "Submitted"
         self.log.info("%s job %s: %s.", verb, submitted.submission_id, submitted.reason)
         if self._killed:
             self.on_kill()  # the kill came while there was nothing to stop yet
-            raise RayBatchException("The task was killed while it submitted its job.", FailureClass.CANCELLED)
+            raise RayBatchException(_KILLED, FailureClass.CANCELLED)
         if run.record.earlier != ():
             try:
                 stopped = run_blocking(self._stop_earlier(address, run, keep=submitted.submission_id))
@@ -331,18 +372,23 @@ class RayOperator(LiteralTextOperator):
                     self.log.info("Stopped what an earlier run of this task left: %s.", ", ".join(stopped))
         return submitted
 
-    async def _submit_or_adopt(self, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
+    async def _submit_or_adopt(self, stops: _Stops, run: TaskRun, plan: JobPlan) -> Submitted:
         from airflow_provider_raybatch.cluster.jobs import RayJobsClient
         from airflow_provider_raybatch.cluster.submission import submit_or_adopt
 
-        async with RayJobsClient(address) as client:
+        async with RayJobsClient(stops.address) as client:
             finished = plan.finished
 
-            def build(submission_id: str) -> Awaitable[JobRequest]:
+            async def build(submission_id: str) -> JobRequest:
                 run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
-                return plan.build(client, submission_id)
+                request = await plan.build(client, submission_id)
+                stops.submission_id, stops.posts = submission_id, True
+                if self._killed:  # after the line above, so that a kill sees that line or is seen here
+                    stops.posts = False
+                    raise RayBatchException(_KILLED, FailureClass.CANCELLED)
+                return request
 
-            return await submit_or_adopt(
+            submitted = await submit_or_adopt(
                 client,
                 run.key,
                 plan.fingerprint,
@@ -351,6 +397,8 @@ class RayOperator(LiteralTextOperator):
                 None if finished is None else lambda info: finished(client, info),
                 address_known=run.again,
             )
+            stops.submission_id, stops.posts = submitted.submission_id, False
+            return submitted
 
     async def _stop_earlier(self, address: ClusterAddress, run: TaskRun, keep: str) -> list[str]:
         from airflow_provider_raybatch.cluster.jobs import RayJobsClient
@@ -373,6 +421,7 @@ class RayOperator(LiteralTextOperator):
             deadline=plan.followers_deadline(run.deadline.earlier),
             stop_at_deadline=self.cancel_on_timeout,
             from_start=not submitted.adopted,
+            control=None if plan.control is None else plan.control(submitted.submission_id),
         )
         return run_blocking(follow_to_the_end(address, job, self.log))
 
@@ -395,6 +444,7 @@ class RayOperator(LiteralTextOperator):
                 cancel_on_timeout=self.cancel_on_timeout,
                 deferred_at=now,
                 handle=dict(handle),
+                control=None if plan.control is None else plan.control(submitted.submission_id).to_json(),
             ),
             method_name="execute_complete",
             timeout=None if left is None else timedelta(seconds=left),
@@ -435,11 +485,12 @@ class RayOperator(LiteralTextOperator):
             resumption = self._resumption(context)
             if resumption is None:
                 return told
-            self._stops = (resumption.connection.address(), resumption.key)
+            submission_id = str(handle["submission_id"])
+            self._stops = _Stops(resumption.connection.address(), resumption.key, submission_id)
         except (RaybatchError, RayBatchException) as error:
             self.log.error("The job can't be asked how it ended: %s", error)
             return told
-        return resumption.look_again(told, str(handle["submission_id"]), self.log)
+        return resumption.look_again(told, submission_id, self.log)
 
     def _resumption(self, context: Context) -> Resumption | None:
         """``None`` where no job of this run is on record."""
@@ -449,10 +500,12 @@ class RayOperator(LiteralTextOperator):
         if record is None:
             return None
         connection = RayHook(self.ray_conn_id).read()
+        deadline = self._deadlines(context).earlier
         return Resumption(
             connection=connection,
             key=SubmissionKey(self._task_key(context, connection, record), record.token),
-            deadline=self._deadlines(context).earlier,
+            deadline=deadline,
+            control=partial(self.control, record, context["ti"].try_number, deadline),
             poll_interval=self.poll_interval,
             stop_at_deadline=self.cancel_on_timeout,
             retries_left=context["ti"].try_number <= context["ti"].max_tries,

@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.contract.spec import TaskKey
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.run_record import RunRecord
 
 if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.control import Control
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
     from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submission import SubmissionKey
@@ -28,6 +30,7 @@ class TaskRun:
 
     :param record: what all attempts of this run share.
     :param deadline: when its job must have ended.
+    :param attempt: number of the attempt, from 1.
     :param again: whether an earlier attempt of this run came as far as its record.
     """
 
@@ -35,6 +38,7 @@ class TaskRun:
     record: RunRecord
     connection: RayConnection
     deadline: Deadline
+    attempt: int
     again: bool = False
 
     @property
@@ -53,6 +57,10 @@ class TaskRun:
 
         return SubmissionKey(self.task, run_token)
 
+    def key_of_job(self, submission_id: str) -> str:
+        """The key that one of its jobs shares with its followers."""
+        return key_of_job(self.record.key, submission_id)
+
 
 @dataclass(frozen=True)
 class JobPlan:
@@ -62,19 +70,20 @@ class JobPlan:
     :param build: makes the request of a submission id, and uploads what it refers to.
     :param finished: whether the result of a succeeded job can still be handed over; by default success is
         enough.
-    :param ends_itself: whether the driver knows the deadline, so that the follower waits a little longer.
+    :param control: what its follower tells the job of a submission id; ``None`` for a job that doesn't
+        listen, and doesn't know its deadline.
     :param environment: for a private Ray; holds secrets.
     """
 
     fingerprint: str
     build: Callable[[RayJobsClient, str], Awaitable[JobRequest]]
     finished: Callable[[RayJobsClient, JobInfo], Awaitable[bool]] | None = None
-    ends_itself: bool = False
+    control: Callable[[str], Control] | None = None
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def followers_deadline(self, deadline: float | None) -> float | None:
         """When a follower gives the job up: a driver that ends itself tells more about it, and goes first."""
-        return None if deadline is None else deadline + (_DRIVER_GRACE if self.ends_itself else 0.0)
+        return None if deadline is None else deadline + (0.0 if self.control is None else _DRIVER_GRACE)
 
 
 def fingerprint(content: object) -> str:

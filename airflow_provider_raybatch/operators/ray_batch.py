@@ -8,9 +8,10 @@ from datetime import timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_provider_raybatch.coercion import is_absent
-from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.spec import OutputFormat, SourceFormat, Submission
+from airflow_provider_raybatch.coercion import is_absent, seconds
+from airflow_provider_raybatch.contract.control import key_of_job
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.contract.spec import Limits, OutputFormat, SourceFormat, Submission
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import (
     ARGUMENTS,
@@ -21,14 +22,19 @@ from airflow_provider_raybatch.operators.arguments import (
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.handover import result_of, tell_assets
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
+from airflow_provider_raybatch.operators.run_record import RunRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_raybatch.cluster.control import Control
     from airflow_provider_raybatch.cluster.following import Outcome
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
     from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
     from airflow_provider_raybatch.contract.secrets import Secrets
+
+
+_LOOKS_A_LEASE = 3
 
 
 class RayBatchInferenceOperator(RayOperator):
@@ -125,6 +131,9 @@ class RayBatchInferenceOperator(RayOperator):
         default 1,800.
     :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
         autoscaler may bring them, 300 where an earlier attempt of the run had them, and else none.
+    :param orphan_timeout: seconds or ``timedelta`` after which a job that no task follows any more writes
+        what is finished and ends itself, default 6 hours; a retry or a clear resumes it. 0 for never. At
+        least three times `poll_interval`.
     :param aws_conn_id: an ``aws`` connection whose credentials travel to the job; by default the cluster uses
         its own identity.
     :param hf_conn_id: a connection whose password is a Hugging Face token.
@@ -187,6 +196,7 @@ class RayBatchInferenceOperator(RayOperator):
         flush_interval: timedelta | float | str | None = None,
         no_progress_timeout: timedelta | float | str | None = None,
         cluster_wait: timedelta | float | str | None = None,
+        orphan_timeout: timedelta | float | str | None = None,
         aws_conn_id: str | None = None,
         hf_conn_id: str | None = None,
         runtime_env: Mapping[str, Any] | None = None,
@@ -237,6 +247,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.flush_interval = flush_interval
         self.no_progress_timeout = no_progress_timeout
         self.cluster_wait = cluster_wait
+        self.orphan_timeout = orphan_timeout
         self.aws_conn_id = aws_conn_id
         self.hf_conn_id = hf_conn_id
         self.runtime_env = runtime_env
@@ -247,6 +258,12 @@ class RayBatchInferenceOperator(RayOperator):
 
         spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
         limits = spec.limits.model_copy(update={"deadline": run.deadline.earlier})
+        if 0 < limits.orphan_timeout < _LOOKS_A_LEASE * self.poll_interval:
+            raise SpecError(
+                f"orphan_timeout: {limits.orphan_timeout:g} s is less than {_LOOKS_A_LEASE} times the "
+                f"poll_interval of {self.poll_interval:g} s, so a followed job could end itself; raise it, or "
+                "lower poll_interval."
+            )
         secrets = self._secrets()
         embedded = run.connection.embedded
 
@@ -257,18 +274,33 @@ class RayBatchInferenceOperator(RayOperator):
             return await build_batch_request(
                 client,
                 spec.model_copy(update={"submission": submission, "limits": limits}),
+                key=run.key_of_job(submission_id),
                 secrets=None if embedded else secrets,
                 seal_key=run.connection.seal_key,
                 runtime_env=self.runtime_env,
             )
 
+        async def finished(client: RayJobsClient, info: JobInfo) -> bool:
+            return await _has_committed(client, info, run.key_of_job(info.submission_id))
+
+        def control(submission_id: str) -> Control:
+            return self.control(run.record, run.attempt, limits.deadline, submission_id)
+
         return JobPlan(
             fingerprint=fingerprint([spec.fingerprint, self.runtime_env]),
             build=build,
-            finished=_has_committed,
-            ends_itself=True,
+            finished=finished,
+            control=control,
             environment=_environment(secrets) if embedded else {},
         )
+
+    def control(self, record: RunRecord, attempt: int, deadline: float | None, submission_id: str) -> Control:
+        """See :meth:`RayOperator.control`."""
+        from airflow_provider_raybatch.cluster.control import Control
+
+        given = seconds(self.orphan_timeout, "orphan_timeout")
+        orphan_timeout = Limits().orphan_timeout if given is None else given
+        return Control(key_of_job(record.key, submission_id), attempt, deadline, orphan_timeout)
 
     def hand_over(self, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`RayOperator.hand_over`."""
@@ -296,13 +328,14 @@ class RayBatchInferenceOperator(RayOperator):
         return job_secrets(aws, hub)
 
 
-async def _has_committed(client: RayJobsClient, info: JobInfo) -> bool:
+async def _has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool:
     """Whether a succeeded job still tells its dataset; if not, the next job finds the dataset in seconds."""
     from airflow_provider_raybatch.cluster.errors import ClusterError
     from airflow_provider_raybatch.contract.events import Committed, read_line
 
     try:
-        return any(isinstance(read_line(line), Committed) for line in await client.log_tail(info))
+        found = (read_line(line, key) for line in await client.log_tail(info))
+        return any(one is not None and isinstance(one.event, Committed) for one in found)
     except ClusterError:
         return False
 

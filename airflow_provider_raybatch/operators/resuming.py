@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.connection import RayConnection
 
 if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.control import Control
     from airflow_provider_raybatch.cluster.following import Outcome
     from airflow_provider_raybatch.cluster.submission import SubmissionKey
     from airflow_provider_raybatch.triggers.following import Log
@@ -23,6 +25,7 @@ class Resumption:
     """What is known of the job when its task resumes.
 
     :param deadline: epoch seconds, of the job; a driver that ends itself gets some seconds more.
+    :param control: what a follower tells the job of a submission id.
     :param poll_interval: seconds between two looks, should the job be followed from here.
     :param stop_at_deadline: whether a job that runs past its deadline is stopped.
     :param retries_left: whether another attempt would take the job over.
@@ -31,6 +34,7 @@ class Resumption:
     connection: RayConnection
     key: SubmissionKey
     deadline: float | None
+    control: Callable[[str], Control | None]
     poll_interval: float
     stop_at_deadline: bool
     retries_left: bool
@@ -69,6 +73,7 @@ class Resumption:
             deadline=None if self.deadline is None else self.deadline + _DRIVER_GRACE,
             stop_at_deadline=self.stop_at_deadline,
             from_start=False,
+            control=self.control(submission_id),
         )
         try:
             address = self.connection.address()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, but missing in the stub file
 
+from airflow_provider_raybatch.contract.control import new_run_key
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
 
@@ -44,6 +45,7 @@ class AttemptLike(Protocol):
 class RunRecord:
     """One run of a task, from its first attempt to a clear.
 
+    :param key: what the keys of its jobs are derived from; empty in a record of an older version.
     :param max_tries: the task instance's when the run began. Airflow leaves it alone when it retries; when a
         user clears the task it becomes the number of tries so far plus the task's `retries`.
     :param try_number: the attempt that began the run, then the one that finished it.
@@ -62,6 +64,7 @@ class RunRecord:
     fingerprint: str | None = None
     result: Any = None
     earlier: tuple[str, ...] | None = ()
+    key: str = field(default="", repr=False)
 
     def goes_on_in(self, attempt: AttemptLike) -> bool:
         """Whether `attempt` belongs to this run; else a new run begins with it.
@@ -111,6 +114,7 @@ def current_run(store: Store, attempt: AttemptLike, namespace: Callable[[], str]
         try_number=attempt.try_number,
         namespace=namespace() if known is None else known.namespace,
         earlier=_tokens_before(known, attempt),
+        key=new_run_key(),
     )
     _write(store, minted)
     if recorded_run(store) != minted:

@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.control import Control
     from airflow_provider_raybatch.cluster.following import FollowedLine, Outcome
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
     from airflow_provider_raybatch.cluster.models import JobInfo
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _ASK_AGAIN_SECONDS = 1.0
+_POSTED_SECONDS = 0.3
 STOP_TIMEOUT = 120.0
 """Seconds that a job has to end after it was asked to."""
 
@@ -47,6 +49,7 @@ class Followed:
     :param deadline: epoch seconds at which an unfinished job is given up.
     :param stop_at_deadline: whether it is stopped then.
     :param from_start: ``False`` for a follower that was restarted.
+    :param control: of a batch inference: how to know its events and to keep its lease.
     """
 
     submission_id: str
@@ -55,6 +58,7 @@ class Followed:
     deadline: float | None = None
     stop_at_deadline: bool = True
     from_start: bool = True
+    control: Control | None = None
 
 
 def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
@@ -69,6 +73,7 @@ def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
 
 async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
     """Follow a job until it ended, its deadline passed, or its cluster was silent for too long."""
+    from airflow_provider_raybatch.cluster.control import Lease
     from airflow_provider_raybatch.cluster.following import follow
     from airflow_provider_raybatch.cluster.sharing import shared_client
 
@@ -81,6 +86,7 @@ async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) ->
             job.submission_id,
             session_name,
             poll_interval=job.poll_interval,
+            lease=None if job.control is None else Lease(job.control),
             deadline=job.deadline,
             on_lines=lines_into(log),
             from_start=job.from_start,
@@ -180,6 +186,38 @@ async def stop_job(
         await client.stop_until_terminal(submission_id, timeout)
 
 
+async def stop_at_once(
+    address: ClusterAddress,
+    submission_id: str,
+    may_come: Callable[[], bool],
+    timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
+) -> bool:
+    """Ask a job to stop before anything else is asked, and then wait until it has ended.
+
+    :param may_come: whether the job is being submitted: then a cluster that doesn't know it is asked again.
+    :return: whether there was something to stop.
+    """
+    from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
+    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+
+    deadline = time.monotonic() + timeout
+    async with RayJobsClient(address) as client:
+        while True:
+            in_flight = may_come()  # before the order: the job may be there right after it
+            try:
+                if await client.stop(submission_id):
+                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())
+                    return True
+                if not in_flight:
+                    return False
+            except (ClusterUnreachableError, NotARayDashboardError):
+                if time.monotonic() >= deadline:
+                    raise
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(_POSTED_SECONDS)
+
+
 async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Outcome, log: Log) -> Outcome:
     from airflow_provider_raybatch.cluster.models import JobStatus
 
@@ -202,11 +240,13 @@ async def _ended(client: RayJobsClient, job: Followed, patience: float) -> Outco
 
     :param patience: seconds without an answer that are borne; after them, the outcome is ``unreachable``.
     """
+    from airflow_provider_raybatch.cluster.control import Lease
     from airflow_provider_raybatch.cluster.following import FollowState, look
 
     state = FollowState(session_name=job.session_name, from_start=False)
+    lease = None if job.control is None else Lease(job.control)
     while True:
-        verdict = await look(client, job.submission_id, state, unreachable_timeout=patience)
+        verdict = await look(client, job.submission_id, state, lease=lease, unreachable_timeout=patience)
         state = verdict.state
         undecided = state.unreachable_since is not None or state.blind_looks
         if verdict.outcome is not None or not undecided:

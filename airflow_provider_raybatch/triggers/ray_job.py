@@ -13,6 +13,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy,
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from airflow_provider_raybatch.cluster.control import Control
 from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
 from airflow_provider_raybatch.cluster.following import Outcome
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
@@ -54,6 +55,8 @@ class RayJobTrigger(BaseTrigger):
     :param deferred_at: epoch seconds; a trigger that starts much later was restarted, and doesn't write the
         whole log again.
     :param handle: plain data that the operator gets back with the event.
+    :param control: of a batch inference: how to know its events and to keep its lease. The key in it is
+        secret; Airflow encrypts a trigger's arguments in its database and leaves them out of its API.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class RayJobTrigger(BaseTrigger):
         cancel_on_timeout: bool = True,
         deferred_at: float | None = None,
         handle: Mapping[str, Any] | None = None,
+        control: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ray_conn_id = ray_conn_id
@@ -79,11 +83,12 @@ class RayJobTrigger(BaseTrigger):
         self.cancel_on_timeout = cancel_on_timeout
         self.deferred_at = deferred_at
         self.handle = dict(handle or {})
+        self.control = None if control is None else dict(control)
         self._address: ClusterAddress | None = None
         self._killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments; nothing in them is secret."""
+        """Class path and arguments."""
         return (
             "airflow_provider_raybatch.triggers.ray_job.RayJobTrigger",
             {
@@ -96,6 +101,7 @@ class RayJobTrigger(BaseTrigger):
                 "cancel_on_timeout": self.cancel_on_timeout,
                 "deferred_at": self.deferred_at,
                 "handle": self.handle,
+                "control": self.control,
             },
         )
 
@@ -146,6 +152,7 @@ class RayJobTrigger(BaseTrigger):
                 deadline=self.deadline,
                 stop_at_deadline=self.cancel_on_timeout,
                 from_start=self.deferred_at is None or time.time() - self.deferred_at < _RESTARTED_AFTER,
+                control=None if self.control is None else Control.from_json(self.control),
             )
             return await follow_to_the_end(self._address, job, self.log)
         except (RayBatchException, SpecError, ClusterUnreachableError, NotARayDashboardError) as error:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,8 +30,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from job import Task, planned
-
-from airflow_provider_raybatch.contract.events import Progress, read_line
 
 CHANGED_EVERY = 100
 
@@ -132,9 +131,10 @@ class Lines(threading.Thread):
         assert self._driver.stdout is not None
         for text in self._driver.stdout:
             print(text, end="", flush=True)
-            event = read_line(text)
-            if isinstance(event, Progress):
-                self.done = event.done
+            # Without a follower there is no key, so the driver's events are plain text.
+            progress = re.match(r"([\d,]+) of [\d,]+ rows", text)
+            if progress is not None:
+                self.done = int(progress[1].replace(",", ""))
 
 
 def rows_in_parts(destination: Path) -> int:

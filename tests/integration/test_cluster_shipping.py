@@ -11,6 +11,7 @@ import uuid
 from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.cluster.batch_job import build_batch_request, with_source_digest
+from airflow_provider_raybatch.cluster.control import Control, Lease
 from airflow_provider_raybatch.cluster.following import follow
 from airflow_provider_raybatch.cluster.jobs import RayJobsClient
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
@@ -36,12 +37,26 @@ print("task", json.dumps(ray.get(ray.remote(num_cpus=0.5)(where).remote(modules)
 
 from airflow_provider_raybatch.job.credentials import fetch
 name = spec.submission.secrets_package
-print("secrets", json.dumps(fetch(name).revealed()))
+package = fetch(name)
+print("secrets", json.dumps(package.secrets().revealed()))
 try:
     fetch(name)
 except Exception as error:
     print("again", type(error).__name__)
+
+# Each look of the follower replaces its order before.
+import time
+from airflow_provider_raybatch.job.control import orders_for
+read, orders, until = orders_for(package.key), [], time.monotonic() + 60
+while len(orders) < 3 and time.monotonic() < until:
+    order = read()
+    if order is not None and order.is_newer_than(orders[-1] if orders else None):
+        orders.append(order)
+    time.sleep(0.05)
+print("orders", json.dumps([[order.attempt, order.deadline, order.orphan_timeout] for order in orders]))
 """
+KEY = "ab" * 32
+CONTROL = Control(KEY, attempt=3, deadline=4e9, orphan_timeout=1.0)
 SECRETS = Secrets(aws=AwsCredentials(aws_access_key_id="AKIA", aws_secret_access_key="s3cret"))
 
 
@@ -66,6 +81,7 @@ async def probe(cluster, tmp_path, seal_key=None, wheel="obstore"):
         request = await build_batch_request(
             client,
             with_source_digest(spec_of(f"test-{uuid.uuid4().hex[:12]}"), [tmp_path]),
+            key=KEY,
             secrets=SECRETS,
             seal_key=seal_key,
             # A real cluster's nodes hold the key; here the job's environment stands in for theirs.
@@ -78,7 +94,14 @@ async def probe(cluster, tmp_path, seal_key=None, wheel="obstore"):
         probing = dataclasses.replace(request, entrypoint=f"python -c {shlex.quote(PROBE)} spec.json {wheel}")
         await client.submit(probing)
         lines = []
-        outcome = await follow(client, request.submission_id, None, poll_interval=0.3, on_lines=lines.extend)
+        outcome = await follow(
+            client,
+            request.submission_id,
+            None,
+            poll_interval=0.3,
+            lease=Lease(CONTROL),
+            on_lines=lines.extend,
+        )
     said = [line.text for line in lines]
     assert outcome.state == "succeeded", said[-5:]
     return said, {text.split(" ", 1)[0]: text.split(" ", 1)[1] for text in said if " " in text}
@@ -92,6 +115,7 @@ def check(said, found, wheel_from):
         assert (prompt, level) == ("prompt of 1", "9")
     assert json.loads(found["secrets"]) == SECRETS.revealed()
     assert found["again"] == "PreflightError"
+    assert json.loads(found["orders"]) == [[3, 4e9, 1.0]] * 3
     echoed = [text for text in said if not text.startswith("secrets ")]
     assert not any("s3cret" in text for text in echoed)
 

@@ -35,6 +35,9 @@ _SAMPLE_CHUNK = 128
 _MOST_COLUMNS = 2000
 """Of JSONL, whose rows each bring their own: every row has every column."""
 
+Sample = tuple[list[Request], list[tuple[int, RowFailure]], int]
+"""Requests of the first rows, failures with their ordinals, and how many rows these are."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -78,13 +81,14 @@ def check_rows(
     credentials: AwsCredentials | None,
     tolerance: Tolerance,
     say: Callable[[Notice], None],
+    take: Callable[[BatchInferenceSpec, Source, AwsCredentials | None], Sample] | None = None,
 ) -> list[Request]:
     """Render the first rows; the requests are what the model check goes on with.
 
+    :param take: what :func:`sample` does, by default here.
     :raises PreflightError: the function can't be imported, or not a single row renders.
     :raises RaybatchError: more of them fail than `tolerance` allows in the whole input.
     """
-    render = renderer(spec)
     for field, text in spec.prompt.templates():
         for lookalike in RowTemplate(text).lookalikes:
             say(
@@ -96,6 +100,26 @@ def check_rows(
                     ),
                 )
             )
+    requests, failures, seen = (take or sample)(spec, source, credentials)
+    if failures and not requests:
+        _, first = failures[0]
+        raise PreflightError(
+            f"prompt: none of the first {seen} rows makes a request; the first fails in step "
+            f"{first.step!r}: {first.reason}."
+        )
+    if failures:
+        tolerance.before(failures, seen)
+        text = f"{len(failures)} of the first {seen} rows will be dead letters: {counted(failures)}."
+        say(Notice(level="warning", message=text))
+    return requests
+
+
+def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None) -> Sample:
+    """Render the first rows; a prompt function is called here.
+
+    :raises PreflightError: the function can't be imported.
+    """
+    render = renderer(spec)
     reader = Reader(source.listing, needed_columns(spec), credentials)
     requests: list[Request] = []
     failures: list[tuple[int, RowFailure]] = []
@@ -110,17 +134,7 @@ def check_rows(
         seen += wanted.rows
         if seen >= _SAMPLE_ROWS:
             break
-    if failures and not requests:
-        _, first = failures[0]
-        raise PreflightError(
-            f"prompt: none of the first {seen} rows makes a request; the first fails in step "
-            f"{first.step!r}: {first.reason}."
-        )
-    if failures:
-        tolerance.before(failures, seen)
-        text = f"{len(failures)} of the first {seen} rows will be dead letters: {counted(failures)}."
-        say(Notice(level="warning", message=text))
-    return requests
+    return requests, failures, seen
 
 
 def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:

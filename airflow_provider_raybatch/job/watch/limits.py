@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job may use up: tokens, GPU hours, time. Reached means a clean stop that loses no finished row."""
+"""What a job may use up: tokens and GPU hours. Reached means a clean stop that loses no finished row."""
 
 from __future__ import annotations
 
@@ -48,11 +48,6 @@ class Budget:
                 f"max_gpu_hours: {hours:.2f} GPU hours are used, of {self.limits.max_gpu_hours:g} allowed, "
                 f"{so_far}: raise the limit and clear the task to go on.",
                 FailureClass.LIMIT_REACHED,
-            )
-        if self.limits.deadline is not None and now >= self.limits.deadline:
-            raise RaybatchError(
-                f"timeout: the job's deadline passed {so_far}, and an attempt with time left goes on.",
-                FailureClass.TIMEOUT,
             )
 
 

@@ -74,12 +74,14 @@ class Place:
 
     def run(self, **fields: Any) -> BatchManifest:
         """The job, from spec to manifest."""
+        from airflow_provider_raybatch.job import credentials
         from airflow_provider_raybatch.job.run import run
 
         spec = parse(BatchInferenceSpec, json.dumps(self.document(**fields)))
         assert spec.submission is not None
         self.said.clear()
-        summary = run(spec, spec.submission, self.said.append)
+        package = credentials.fetch(spec.submission.secrets_package)
+        summary = run(spec, spec.submission, self.said.append, package.secrets())
         return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
 
     def refused(self, **fields: Any) -> events.Failed:

@@ -338,7 +338,7 @@ def test_wrong_keys_of_s3_are_refused(
             endpoint_url=place.s3.url,
         )
     )
-    monkeypatch.setattr("airflow_provider_raybatch.job.credentials.fetch", lambda package: secrets)
+    monkeypatch.setattr("airflow_provider_raybatch.job.credentials.Package.secrets", lambda package: secrets)
     fields = {"source": {"source": {"paths": [uri]}}, "destination": {"destination": {"uri": uri}}}[side]
     failed = place.refused(**fields)
     expected = Case("", lambda p: {}, (side, "the credentials are refused", "check aws_conn_id"))

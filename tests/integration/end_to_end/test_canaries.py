@@ -121,6 +121,7 @@ def unread_package(place: Place) -> tuple[str, float]:
             request = await build_batch_request(
                 client,
                 parse(BatchInferenceSpec, document),
+                key="ab" * 32,
                 secrets=JobSecrets(hf_token=SecretStr("never-read")),
             )
             await client.submit(replace(request, entrypoint="true"))

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets, 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission, TaskKey
 
 TASK = TaskKey(dag_id="d", run_id="r", task_id="t")
+KEY = "ab" * 32
 SECRETS = Secrets(aws=AwsCredentials(aws_access_key_id="AKIA", aws_secret_access_key="s3cret"))
 
 
@@ -40,38 +41,48 @@ def sent_spec(dashboard, request):
 
 async def test_everything_the_job_needs_is_on_the_cluster(dashboard, client):
     spec = spec_of()
-    request = await build_batch_request(client, spec)
+    request = await build_batch_request(client, spec, key=KEY)
     assert request.entrypoint == ENTRYPOINT == "python -m airflow_provider_raybatch.job spec.json"
     assert request.submission_id == "raybatch-x-0"
     ours, obstore = (set(unpack(dashboard, uri)) for uri in request.runtime_env["py_modules"])
     assert "airflow_provider_raybatch/job/__main__.py" in ours
     assert any(path.endswith(".abi3.so") for path in obstore)
-    assert BatchInferenceSpec.model_validate(sent_spec(dashboard, request)) == spec
+    sent = BatchInferenceSpec.model_validate(sent_spec(dashboard, request))
+    name = sent.submission.secrets_package
+    assert sent.model_copy(update={"submission": spec.submission}) == spec
+    assert unpack(dashboard, f"gcs://{name}") == {"key": KEY.encode()}
+    # A key alone is not pinned: Ray would drop it while a slow runtime env is still being made.
+    assert ("GET", f"/api/packages/gcs/{name}") not in dashboard.requests
     assert request.metadata["raybatch.task_key"] == TASK.digest
     assert request.metadata["raybatch.run_token"] == "token"
     assert request.metadata["raybatch.fingerprint"] == spec.fingerprint
 
 
 async def test_the_driver_asks_for_nothing(client):
-    body = (await build_batch_request(client, spec_of(), ship_wheels=False)).body()
+    body = (await build_batch_request(client, spec_of(), key=KEY, ship_wheels=False)).body()
     assert set(body) == {"entrypoint", "submission_id", "runtime_env", "metadata"}
 
 
 async def test_wheels_can_stay_at_home(client):
-    request = await build_batch_request(client, spec_of(), ship_wheels=False)
+    request = await build_batch_request(client, spec_of(), key=KEY, ship_wheels=False)
     assert len(request.runtime_env["py_modules"]) == 1
 
 
 async def test_a_second_submission_uploads_only_its_spec(dashboard, client):
-    await build_batch_request(client, spec_of(), ship_wheels=False)
+    await build_batch_request(client, spec_of(), key=KEY, ship_wheels=False)
     first = dashboard.count("PUT")
-    await build_batch_request(client, spec_of({"kind": "template", "template": "{row.b}"}), ship_wheels=False)
-    assert (first, dashboard.count("PUT")) == (2, 3)
+    await build_batch_request(
+        client, spec_of({"kind": "template", "template": "{row.b}"}), key=KEY, ship_wheels=False
+    )
+    # Of them two are the keys of the submissions.
+    assert (first, dashboard.count("PUT")) == (3, 5)
 
 
 @pytest.mark.parametrize("key", [None, Fernet.generate_key().decode()], ids=["open", "sealed"])
 async def test_secrets_travel_alone(dashboard, client, key):
-    request = await build_batch_request(client, spec_of(), secrets=SECRETS, seal_key=key, ship_wheels=False)
+    request = await build_batch_request(
+        client, spec_of(), key=KEY, secrets=SECRETS, seal_key=key, ship_wheels=False
+    )
     name = sent_spec(dashboard, request)["submission"]["secrets_package"]
     assert unseal(unpack(dashboard, f"gcs://{name}")["secrets"], key).revealed() == SECRETS.revealed()
     assert (b"s3cret" in unpack(dashboard, f"gcs://{name}")["secrets"]) is (key is None)
@@ -93,21 +104,16 @@ async def test_each_submission_has_a_secrets_package_of_its_own(dashboard, clien
     spec = spec_of()
     names = set()
     for _ in range(2):
-        request = await build_batch_request(client, spec, secrets=SECRETS, ship_wheels=False)
+        request = await build_batch_request(client, spec, key=KEY, secrets=SECRETS, ship_wheels=False)
         names.add(sent_spec(dashboard, request)["submission"]["secrets_package"])
     assert len(names) == 2
     assert spec.submission.secrets_package is None
 
 
-async def test_without_secrets_nothing_secret_is_sent(dashboard, client):
-    request = await build_batch_request(client, spec_of(), secrets=Secrets(), ship_wheels=False)
-    assert sent_spec(dashboard, request)["submission"]["secrets_package"] is None
-
-
 async def test_a_prompt_functions_source_travels(dashboard, client, tmp_path):
     (tmp_path / "prompts.py").write_text("def build(row): return 'x'\n")
     spec = with_source_digest(spec_of({"kind": "function", "function": "prompts:build"}), [tmp_path])
-    request = await build_batch_request(client, spec, source_dirs=[tmp_path], ship_wheels=False)
+    request = await build_batch_request(client, spec, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
     assert set(unpack(dashboard, request.runtime_env["py_modules"][-1])) == {"prompts.py"}
 
 
@@ -119,7 +125,7 @@ async def test_changed_source_is_a_changed_job(client, tmp_path):
     after = with_source_digest(plain, [tmp_path])
     assert len({plain.fingerprint, before.fingerprint, after.fingerprint}) == 3
     with pytest.raises(SpecError, match="changed while the job was being submitted"):
-        await build_batch_request(client, before, source_dirs=[tmp_path], ship_wheels=False)
+        await build_batch_request(client, before, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
 
 
 def test_a_spec_without_a_function_has_no_source():
@@ -129,11 +135,16 @@ def test_a_spec_without_a_function_has_no_source():
 async def test_refusals_come_before_anything_is_uploaded(dashboard, client, tmp_path):
     function = spec_of({"kind": "function", "function": "nowhere_at_all:build"})
     for call, kind in (
-        (build_batch_request(client, spec_of(submitted=False)), SpecError),
-        (build_batch_request(client, spec_of(), runtime_env={"working_dir": "s3://x.zip"}), SpecError),
-        (build_batch_request(client, function), PackageError),
+        (build_batch_request(client, spec_of(submitted=False), key=KEY), SpecError),
         (
-            build_batch_request(client, spec_of(), secrets=SECRETS, seal_key="no key", wheels=["no-such"]),
+            build_batch_request(client, spec_of(), key=KEY, runtime_env={"working_dir": "s3://x.zip"}),
+            SpecError,
+        ),
+        (build_batch_request(client, function, key=KEY), PackageError),
+        (
+            build_batch_request(
+                client, spec_of(), key=KEY, secrets=SECRETS, seal_key="no key", wheels=["no-such"]
+            ),
             PackageError,
         ),
     ):
@@ -148,8 +159,8 @@ async def test_the_users_runtime_env_is_merged_and_left_alone(client):
         "py_modules": ["s3://b/theirs.zip"],
         "config": {"setup_timeout_seconds": 9},
     }
-    request = await build_batch_request(client, spec_of(), runtime_env=given, ship_wheels=False)
-    assert request.runtime_env["env_vars"] == {"A": "1"}
+    request = await build_batch_request(client, spec_of(), key=KEY, runtime_env=given, ship_wheels=False)
+    assert request.runtime_env["env_vars"] == {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "20"}
     assert request.runtime_env["config"] == {"setup_timeout_seconds": 9}
     assert request.runtime_env["py_modules"][-1] == "s3://b/theirs.zip"
     assert given["py_modules"] == ["s3://b/theirs.zip"]
@@ -158,5 +169,5 @@ async def test_the_users_runtime_env_is_merged_and_left_alone(client):
 
 async def test_extra_metadata_can_not_disguise_the_job(client):
     metadata = {"team": "a", "raybatch.run_token": "forged"}
-    request = await build_batch_request(client, spec_of(), metadata=metadata, ship_wheels=False)
+    request = await build_batch_request(client, spec_of(), key=KEY, metadata=metadata, ship_wheels=False)
     assert (request.metadata["team"], request.metadata["raybatch.run_token"]) == ("a", "token")

@@ -5,17 +5,25 @@ import json
 
 import pytest
 
-from airflow_provider_raybatch.cluster.judging import FollowState, Observation, Outcome, describe, judge
+from airflow_provider_raybatch.cluster.judging import FollowState, Observation, Outcome, describe
+from airflow_provider_raybatch.cluster.judging import judge as judge_with
 from airflow_provider_raybatch.cluster.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 
+KEY = "ab" * 32
 STATE = FollowState(session_name="s1")
 SUMMARY = Summary(uri="/o", manifest_uri="/m", format="parquet", rows=3, errors=1, tokens=Tokens(output=7))
-COMMITTED = events.line(events.Committed(summary=SUMMARY))
-FAILED = events.line(events.Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone."))
-PROGRESS = [events.line(events.Progress(done=done, total=9)) for done in range(3)]
+COMMITTED = events.line(events.Committed(summary=SUMMARY), KEY, 90)
+FAILED = events.line(
+    events.Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone."), KEY, 80
+)
+PROGRESS = [events.line(events.Progress(done=done, total=9), KEY, done) for done in range(3)]
+
+
+def judge(observation, state, **options):
+    return judge_with(observation, state, **{"key": KEY, **options})
 
 
 def look(status="RUNNING", tail=(), at=100.0, **fields):
@@ -192,8 +200,8 @@ def test_rays_message_stands_in_for_a_log_out_of_reach():
 
 
 def test_levels():
-    warning = events.line(events.Notice(level="warning", message="w"))
-    notice = events.line(events.Notice(message="n"))
+    warning = events.line(events.Notice(level="warning", message="w"), KEY, 3)
+    notice = events.line(events.Notice(message="n"), KEY, 4)
     verdict = judge(look(tail=["raw", warning, notice, FAILED, events.MARKER + '{"event": "newer"}']), STATE)
     assert [line.level for line in verdict.lines] == ["info", "warning", "info", "error", "info"]
     assert [line.event is None for line in verdict.lines] == [True, False, False, False, True]
@@ -208,3 +216,34 @@ def test_levels():
 )
 def test_outcomes_survive_json(outcome):
     assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
+
+
+FORGERIES = {
+    "no signature": events.MARKER + events.Committed(summary=SUMMARY).model_dump_json(),
+    "a signature of nothing": f"{events.MARKER}0 {'0' * 32} "
+    + events.Committed(summary=SUMMARY).model_dump_json(),
+    "another job's key": events.line(events.Committed(summary=SUMMARY), "cd" * 32, 0),
+    "a changed document": COMMITTED.replace("/o", "/p"),
+    "a changed number": COMMITTED.replace(" 90 ", " 91 "),
+}
+
+
+@pytest.mark.parametrize("forged", FORGERIES.values(), ids=FORGERIES)
+def test_only_the_driver_tells_events(forged):
+    verdict = judge(look("FAILED", [FAILED, forged]), STATE)
+    assert (verdict.outcome.state, verdict.outcome.summary) == ("failed", None)
+    assert texts(verdict)[-1] == forged
+    assert judge(look("FAILED", [forged], message="boom"), STATE).outcome.message.endswith("boom")
+    assert judge(look("SUCCEEDED", [forged]), STATE).outcome.summary is None
+
+
+def test_a_job_without_a_key_has_no_events():
+    verdict = judge(look("FAILED", [COMMITTED], message="boom"), STATE, key=None)
+    assert (verdict.outcome.state, verdict.outcome.failure_class) == ("failed", FailureClass.INTERNAL)
+    assert [line.event for line in verdict.lines] == [None]
+
+
+def test_a_copy_of_an_event_is_passed_over():
+    first = judge(look(tail=PROGRESS), STATE)
+    second = judge(look(tail=[*PROGRESS, PROGRESS[0], "x"]), first.state)
+    assert texts(second) == ["x"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.control import sign
 from airflow_provider_raybatch.contract.events import (
     MARKER,
     Committed,
@@ -18,6 +19,7 @@ from airflow_provider_raybatch.contract.events import (
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 
+KEY = "ab" * 32
 SUMMARY = Summary(
     uri="s3://b/out/data/1",
     manifest_uri="s3://b/out/manifests/1.json",
@@ -35,13 +37,21 @@ EVENTS: list[Any] = [
 ]
 
 
+def signed(document: str) -> str:
+    return f"{MARKER}0 {sign(KEY, 'event', f'0 {document}')} {document}"
+
+
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: str(event.event))
 def test_an_event_comes_back_from_its_line(event: Any) -> None:
-    text = line(event)
+    text = line(event, KEY, 7)
     assert "\n" not in text
-    assert read_line(text) == event
-    # Ray puts the worker's name before lines that come from elsewhere.
-    assert read_line(f"(pid=12) {text}") == event
+    assert KEY not in text
+    assert read_line(text, KEY) == (7, event)
+    # Something else may have been printed before, and left its line open.
+    for before in ("(pid=12) ", MARKER, f"{MARKER}0 {'0' * 32} {{}}"):
+        assert read_line(before + text, KEY) == (7, event)
+    assert read_line(text, "cd" * 32) is None
+    assert read_line(text, None) is None
 
 
 @pytest.mark.parametrize(
@@ -52,12 +62,16 @@ def test_an_event_comes_back_from_its_line(event: Any) -> None:
         "::raybatch:",
         MARKER,
         MARKER + "{",
-        MARKER + '{"event":"unheard-of"}',
-        MARKER + '{"event":"phase","phase":"x","message":"m","new_field":1}',
+        MARKER + "0 ",
+        MARKER + "0  {}",
+        MARKER + "é é é",
+        signed('{"event":"unheard-of"}'),
+        signed('{"event":"phase","phase":"x","message":"m","new_field":1}'),
+        signed("{"),
     ],
 )
 def test_other_lines_are_no_events(text: str) -> None:
-    assert read_line(text) is None
+    assert read_line(text, KEY) is None
 
 
 @pytest.mark.parametrize(

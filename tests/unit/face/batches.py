@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_raybatch.contract.events import Failed, line
+from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
@@ -22,7 +22,7 @@ def batch(**arguments: Any) -> RayBatchInferenceOperator:
 
 def failing(failure_class: FailureClass, message: str = "It went wrong.") -> Any:
     return lambda ray, body: Script(
-        last=[line(Failed(failure_class=failure_class, message=message))], status="FAILED"
+        last=[ray.line(body, Failed(failure_class=failure_class, message=message))], status="FAILED"
     )
 
 

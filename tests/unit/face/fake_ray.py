@@ -21,7 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from airflow_provider_raybatch.contract.events import Committed, line
+from airflow_provider_raybatch.contract.control import Order, order_package, read_order
+from airflow_provider_raybatch.contract.events import Committed, Event, line
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 
 Answer = tuple[int, str]
@@ -103,6 +104,22 @@ class FakeRay:
             spec: dict[str, Any] = json.loads(archive.read("spec.json"))
         return spec
 
+    def key(self, body: dict[str, Any]) -> str:
+        """The key that travelled with it."""
+        name = self.spec(body)["submission"]["secrets_package"]
+        with zipfile.ZipFile(io.BytesIO(self.packages[name])) as archive:
+            return archive.read("key").decode()
+
+    def line(self, body: dict[str, Any], event: Event, number: int = 0) -> str:
+        """An event as the batch inference's driver writes it."""
+        return line(event, self.key(body), number)
+
+    def order(self, body: dict[str, Any]) -> Order | None:
+        """What its follower told it last."""
+        key = self.key(body)
+        content = self.packages.get(order_package(key))
+        return None if content is None else read_order(content, key)
+
     def restart(self) -> None:
         """The head comes back without its memory, as it does without GCS fault tolerance."""
         self.jobs.clear()
@@ -165,7 +182,7 @@ def committing(ray: FakeRay, body: dict[str, Any]) -> Script:
     if "spec.json" not in body["entrypoint"]:
         return Script(lines=["done"])
     uri = f"{ray.spec(body)['destination']['uri']}/data/c1"
-    return Script(lines=["reading"], last=[line(Committed(summary=summary(uri)))])
+    return Script(lines=["reading"], last=[ray.line(body, Committed(summary=summary(uri)))])
 
 
 def lasting(seconds: float) -> Callable[[FakeRay, dict[str, Any]], Script]:

@@ -39,6 +39,7 @@ def test_every_argument_finds_its_place() -> None:
         "max_error_fraction": 0.1, "max_errors": 9, "max_row_attempts": 2, "max_tokens_total": 1000,
         "max_gpu_hours": 1.5, "flush_interval": timedelta(seconds=5),
         "no_progress_timeout": timedelta(minutes=5), "cluster_wait": 60,
+        "orphan_timeout": timedelta(hours=1),
     })  # fmt: skip
     plain = built.model_dump(exclude={"submission", "schema_version"})
     assert plain == {
@@ -61,7 +62,7 @@ def test_every_argument_finds_its_place() -> None:
         "limits": {
             "deadline": None, "no_progress_timeout": 300.0, "cluster_wait": 60.0, "max_error_fraction": 0.1,
             "max_errors": 9, "max_row_attempts": 2, "max_tokens_total": 1000, "max_gpu_hours": 1.5,
-            "flush_interval": 5.0,
+            "flush_interval": 5.0, "orphan_timeout": 3600.0,
         },
         "preserve_order": True,
         "response_format": {"json_object": True, "truncated": "error"},

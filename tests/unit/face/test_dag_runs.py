@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset, task
 
-from airflow_provider_raybatch.contract.events import Failed, line
+from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
@@ -99,8 +99,8 @@ def test_result_link_and_asset_event(ray: FakeRay, test_dag: RunDag, deferrable:
 
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_failure_fails_the_run(ray: FakeRay, test_dag: RunDag, deferrable: bool) -> None:
-    event = line(Failed(failure_class=FailureClass.USER_ERROR, message="The column 'x' is missing."))
-    ray.script = lambda ray, body: Script(seconds=0.3, last=[event], status="FAILED")
+    event = Failed(failure_class=FailureClass.USER_ERROR, message="The column 'x' is missing.")
+    ray.script = lambda ray, body: Script(seconds=0.3, last=[ray.line(body, event)], status="FAILED")
     with DAG(f"failure_{deferrable}", schedule=None) as dag:
         RayBatchInferenceOperator(
             task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out",

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -130,6 +134,54 @@ def test_an_execution_timeout_during_the_submission_leaves_no_job(ray: FakeRay, 
         time.sleep(0.02)
     assert len(ray.jobs) == 1
     assert not ray.active
+
+
+class TestUnderTheSupervisor:
+    """Airflow's supervisor sends SIGKILL five seconds after SIGTERM, and this dashboard is slow."""
+
+    @pytest.fixture
+    def ray(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+        answer = ray.answer
+
+        def slowly(method: str, path: str, *rest: Any) -> Any:
+            done = answer(method, path, *rest)
+            if self.is_slow:
+                time.sleep(4)
+            return done
+
+        self.is_slow = False
+        monkeypatch.setattr(ray, "answer", slowly)
+        ray.script = lasting(600)
+        return ray
+
+    def kill(self, when: Callable[[], bool], *, slow: bool) -> None:
+        task = subprocess.Popen([sys.executable, "-m", "tests.unit.face.killed_task"])
+        try:
+            end = time.monotonic() + 120
+            while not when():
+                assert task.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            self.is_slow = slow
+            task.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                task.wait(5)
+        finally:
+            task.kill()
+            task.wait()
+
+    def test_the_stop_of_the_job_comes_first(self, ray: FakeRay) -> None:
+        self.kill(lambda: len(looks(ray)) > 2, slow=True)
+        (job,) = ray.jobs
+        assert not ray.active
+        # Of a look that was under way there may be one more request.
+        after = ray.requests[-[*reversed(ray.requests)].index(("POST", f"/api/jobs/{job}/stop")) - 1 :]
+        assert len(after) <= 3
+
+    def test_an_upload_is_not_followed_by_a_submission(self, ray: FakeRay) -> None:
+        self.kill(lambda: any(method == "PUT" for method, _ in ray.requests), slow=False)
+        time.sleep(1)
+        assert not ray.jobs
 
 
 def _run_out_of_time(number: int, frame: object) -> None:

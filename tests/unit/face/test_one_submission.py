@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_provider_raybatch.contract.control import Order, order_package
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
@@ -18,6 +20,7 @@ from airflow_provider_raybatch.exceptions import (
 )
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
 from .batches import Died, batch, die, failing, job_ids
 from .conftest import Run, connection
@@ -268,12 +271,73 @@ def test_changed_arguments_can_be_refused(ray: FakeRay, run: Run) -> None:
     assert len(ray.active) == 1
 
 
-def test_other_limits_are_no_other_job(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
-    for timeout in (100, 200):
+class TestAdoption:
+    def adopt(self, ray: FakeRay, run: Run, **arguments: Any) -> Order:
+        """The order that the next attempt gives to the job of the first one."""
+        run.try_number += 1
+        with pytest.raises(TaskDeferred) as deferred:
+            batch(deferrable=True, **arguments).execute(run.context())
+        (job,) = ray.jobs.values()
+        trigger = RayJobTrigger(**deferred.value.trigger.serialize()[1])
+
+        async def first_look() -> None:
+            following = asyncio.create_task(anext(trigger.run()))
+            # The server sees it in a thread of its own, which sets no event of this loop.
+            while (told := ray.order(job.body)) is None or told.attempt < run.try_number:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            following.cancel()
+
+        asyncio.run(asyncio.wait_for(first_look(), 20))
+        order = ray.order(job.body)
+        assert order is not None
+        assert order.attempt == run.try_number
+        return order
+
+    def test_brings_the_job_the_bounds_of_the_new_attempt(self, ray: FakeRay, run: Run) -> None:
+        ray.script = lasting(60)
         with pytest.raises(TaskDeferred):
-            batch(deferrable=True, timeout=timeout).execute(run.context())
-    assert len(ray.jobs) == 1
+            batch(deferrable=True, timeout=100, orphan_timeout=1000).execute(run.context())
+        (job,) = ray.jobs.values()
+        first = ray.spec(job.body)["limits"]
+        later = self.adopt(ray, run, timeout=200, orphan_timeout=2000)
+        assert later.deadline == pytest.approx(first["deadline"] + 100, abs=60)
+        assert (first["orphan_timeout"], later.orphan_timeout) == (1000, 2000)
+        assert self.adopt(ray, run, deadline="2999-01-01T00:00:00+00:00").deadline == 32472144000
+        assert self.adopt(ray, run).deadline is None
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_followed_job_costs_two_requests_a_look(ray: FakeRay, run: Run, deferrable: bool) -> None:
+    """And two more every five minutes, or ten times a lease."""
+    ray.script = lasting(3)
+    operator = batch(deferrable=deferrable, poll_interval=0.1)
+    if deferrable:
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(run.context())
+        trigger = RayJobTrigger(**deferred.value.trigger.serialize()[1])
+        ray.requests.clear()
+
+        async def follow() -> None:
+            await anext(trigger.run())
+
+        asyncio.run(follow())
+    else:
+        operator.execute(run.context())
+    asked = [path.split("/")[2] for _, path in ray.requests]
+    (job,) = ray.jobs.values()
+    control = [path for _, path in ray.requests if path.endswith(order_package(ray.key(job.body)))]
+    looks = sum(path == "/api/v0/logs/file" for _, path in ray.requests)
+    assert looks > 5
+    assert asked.count("jobs") <= looks + 6
+    assert len(control) == 2
+
+
+def test_a_lease_that_looks_can_not_keep_is_refused(ray: FakeRay, run: Run) -> None:
+    with pytest.raises(
+        RayBatchFailException, match="orphan_timeout: 20 s is less than 3 times the poll_interval"
+    ):
+        batch(orphan_timeout=20, poll_interval=10).execute(run.context())
+    assert not ray.jobs
 
 
 @pytest.mark.parametrize("arguments", [{"limit": 0}, {"deadline": "tomorrow"}])

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG, RetryAction, RetryRule, task
 
 from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError
-from airflow_provider_raybatch.contract.events import Failed, line
+from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception, from_raybatch_error
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
@@ -94,10 +94,10 @@ def test_it_survives_its_way_through_json() -> None:
 
 
 def failing_once(failure_class: FailureClass) -> Callable[[FakeRay, dict[str, Any]], Script]:
-    event = line(Failed(failure_class=failure_class, message="It went wrong."))
+    event = Failed(failure_class=failure_class, message="It went wrong.")
 
     def script(ray: FakeRay, body: dict[str, Any]) -> Script:
-        return committing(ray, body) if ray.jobs else Script(last=[event], status="FAILED")
+        return committing(ray, body) if ray.jobs else Script(last=[ray.line(body, event)], status="FAILED")
 
     return script
 

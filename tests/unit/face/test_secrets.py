@@ -55,10 +55,14 @@ def _connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def travelled(ray: FakeRay) -> bytes:
     """The credentials, out of the package that the spec names."""
+    return private_package(ray)["secrets"]
+
+
+def private_package(ray: FakeRay) -> dict[str, bytes]:
     (job,) = ray.jobs.values()
     content = ray.packages[ray.spec(job.body)["submission"]["secrets_package"]]
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return archive.read("secrets")
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def test_they_travel_in_a_package_of_their_own(
@@ -95,10 +99,9 @@ def test_they_stay_out_of_what_a_deferred_task_leaves_behind(ray: FakeRay, run: 
     assert HF not in repr(deferred.value.trigger.serialize()) + repr(deferred.value.kwargs)
 
 
-def test_without_connections_nothing_travels(ray: FakeRay, run: Run) -> None:
+def test_without_connections_only_the_jobs_key_travels(ray: FakeRay, run: Run) -> None:
     batch().execute(run.context())
-    (job,) = ray.jobs.values()
-    assert ray.spec(job.body)["submission"]["secrets_package"] is None
+    assert set(private_package(ray)) == {"key"}
 
 
 @needs_amazon
@@ -176,8 +179,7 @@ class TestPrivateRay:
     def test_gets_them_as_environment(self, ray: FakeRay, private_ray: type[PrivateRay], run: Run) -> None:
         batch(hf_conn_id="hf").execute(run.context())
         assert private_ray.environments == [{"HF_TOKEN": HF}]
-        (job,) = ray.jobs.values()
-        assert ray.spec(job.body)["submission"]["secrets_package"] is None
+        assert set(private_package(ray)) == {"key"}
 
     @needs_amazon
     def test_gets_aws_under_the_names_that_libraries_read(

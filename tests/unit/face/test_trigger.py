@@ -16,6 +16,7 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from airflow_provider_raybatch.cluster.control import Control
 from airflow_provider_raybatch.cluster.following import Outcome
 from airflow_provider_raybatch.contract.events import Committed, line
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -27,6 +28,7 @@ from .batches import batch
 from .conftest import Run, connection
 from .fake_ray import FakeRay, Script, lasting, summary
 
+CONTROL = Control(key="ab" * 32, attempt=1)
 JOB = "raybatch-0123-0"
 
 
@@ -161,8 +163,8 @@ async def test_a_job_that_finishes_while_it_is_stopped_counts(
 
 async def test_a_job_that_is_stopped_after_it_published_has_succeeded(ray: FakeRay) -> None:
     published = summary()
-    submit(ray, Script([line(Committed(summary=published))], seconds=60))
-    outcome = await fired(trigger(ray, deadline=time.time() + 0.2))
+    submit(ray, Script([line(Committed(summary=published), CONTROL.key, 0)], seconds=60))
+    outcome = await fired(trigger(ray, deadline=time.time() + 0.2, control=CONTROL.to_json()))
     assert (outcome.state, outcome.summary) == ("succeeded", published)
     assert not ray.active
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
+from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.destination.journal import JOURNAL, Journal, SupersededError
 from airflow_provider_raybatch.job.ready import Standing, make_ready
 from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
@@ -92,11 +93,11 @@ class TestOtherArguments:
         fields = {"source": {"paths": [str(tmp_path / "gone.jsonl")]}, "destination": {"uri": place.uri}}
         manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
         same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
-        standing = make_ready(same, same.submission, print)
+        standing = make_ready(same, same.submission, Secrets(), print)
         assert isinstance(standing, Standing)
         assert standing.summary == manifest.summary()
         with pytest.raises(PreflightError, match="source: nothing is at"):
-            make_ready(changed, changed.submission, print)
+            make_ready(changed, changed.submission, Secrets(), print)
 
 
 def test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again(

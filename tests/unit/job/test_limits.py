@@ -50,12 +50,6 @@ def test_gpu_hours_are_those_of_all_replicas() -> None:
     Budget(limits, 0, 0, 0.0).check(REPORTS, PROGRESS, NOW)  # CPUs cost no GPU hours
 
 
-def test_a_deadline_is_worth_a_retry() -> None:
-    error = reached(Limits(deadline=NOW))
-    assert error.failure_class is FailureClass.TIMEOUT
-    assert str(error).startswith("timeout: the job's deadline passed after 1,200 of 5,000 rows")
-
-
 def test_what_earlier_submissions_paid_is_read_from_their_parts(tmp_path: Path) -> None:
     disk = LocalFolder(str(tmp_path))
     cut_off = RowFailure("length", "cut off", input_tokens=3, output_tokens=20)

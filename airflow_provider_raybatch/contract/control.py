@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a running job and its followers know each other: a key for each job, and orders that it signs.
+
+The run key is made on Airflow's side and stays there. Each submission gets a key derived from it, which
+reaches the driver in a private package. The driver signs its events with it, and followers sign their orders.
+What rows and prompt functions print can't be signed, so it is only text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+
+from pydantic import ValidationError
+
+from airflow_provider_raybatch.contract.base import ContractModel
+
+STOP_GRACE_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
+"""Ray's environment variable for the seconds between a stopped job's SIGTERM and its SIGKILL."""
+STOP_GRACE = 20
+"""Its value for batch inferences; Ray's own is 3. Less than the 25 s for which a killed trigger waits."""
+
+_SIGNATURE_DIGITS = 32
+
+
+def new_run_key() -> str:
+    """A key for all submissions of one run, 64 hex digits."""
+    return secrets.token_hex(32)
+
+
+def key_of_job(run_key: str, submission_id: str) -> str:
+    """The key of one submission, 64 hex digits; it tells nothing about the run key."""
+    return hmac.new(bytes.fromhex(run_key), submission_id.encode(), hashlib.sha256).hexdigest()
+
+
+def sign(key: str, purpose: str, content: str) -> str:
+    """32 hex digits that only holders of `key` can make.
+
+    :param purpose: keeps the signature of one kind of content from being used for another.
+    """
+    message = f"{purpose}\n{content}".encode()
+    return hmac.new(bytes.fromhex(key), message, hashlib.sha256).hexdigest()[:_SIGNATURE_DIGITS]
+
+
+def is_signed(key: str, purpose: str, content: str, signature: str) -> bool:
+    """Whether `signature` is that of `content`."""
+    # As bytes: compare_digest refuses texts that are not ASCII, and anything may stand in a log.
+    return hmac.compare_digest(sign(key, purpose, content).encode(), signature.encode())
+
+
+class Order(ContractModel):
+    """What the follower of a running job wants; a newer order replaces the older one.
+
+    :param attempt: number of the task's attempt; orders of a later attempt win.
+    :param at: milliseconds since the epoch, on the follower's clock; orders the attempt's own orders.
+    :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
+    :param orphan_timeout: seconds after the last order at which the job ends itself; 0 for never.
+    """
+
+    attempt: int
+    at: int
+    deadline: float | None = None
+    orphan_timeout: float = 0.0
+
+    def is_newer_than(self, other: Order | None) -> bool:
+        """Whether this order replaces `other`."""
+        return other is None or (self.attempt, self.at) > (other.attempt, other.at)
+
+
+def order_package(key: str) -> str:
+    """Name of the package under which the cluster keeps the job's latest order."""
+    return f"_ray_pkg_{sign(key, 'name', 'order')}.zip"
+
+
+def write_order(order: Order, key: str) -> bytes:
+    """`order` as the package's content."""
+    document = order.model_dump_json()
+    return f"{sign(key, 'order', document)} {document}".encode()
+
+
+def read_order(content: bytes, key: str) -> Order | None:
+    """The order in a package, ``None`` for anything that is not signed with `key`."""
+    signature, _, document = content.decode(errors="replace").partition(" ")
+    if not is_signed(key, "order", document, signature):
+        return None
+    try:
+        return Order.model_validate_json(document)
+    except ValidationError:
+        return None  # of a newer version of this package

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ends a driver early: its deadline, a stop, and a lease that nobody renews."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.control import Order
+from airflow_provider_raybatch.contract.events import Event, Failed, Progress, read_line
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.control import Control, Speaker, seconds_to_drain
+
+PROGRESS = Progress(done=1200, total=5000)
+KEY = "ab" * 32
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def control(clock: Clock | None = None, **limits: Any) -> Control:
+    said: list[Event] = []
+    return Control(Limits(**limits), said.append, clock or Clock())
+
+
+def ended(it: Control) -> RaybatchError:
+    with pytest.raises(RaybatchError) as caught:
+        it.check(PROGRESS)
+    assert caught.value.failure_class.retryable
+    return caught.value
+
+
+def order(at: int, attempt: int = 1, **fields: Any) -> Order:
+    return Order(attempt=attempt, at=at, **fields)
+
+
+def test_a_deadline_is_worth_a_retry() -> None:
+    error = ended(control(deadline=time.time() - 1))
+    assert error.failure_class is FailureClass.TIMEOUT
+    assert str(error) == (
+        "timeout: the job's deadline passed after 1,200 of 5,000 rows; the finished rows are kept, and an "
+        "attempt with time left goes on."
+    )
+
+
+def test_a_new_attempt_brings_its_own_deadline() -> None:
+    it = control(deadline=time.time() - 1, orphan_timeout=0)
+    it.obey(order(1, deadline=time.time() + 60))
+    it.check(PROGRESS)
+    it.obey(order(2, deadline=None))
+    it.check(PROGRESS)
+    it.obey(order(3, deadline=time.time() - 1))
+    assert ended(it).failure_class is FailureClass.TIMEOUT
+    # The attempt before may still be there, and must not take it back.
+    it.obey(order(1, attempt=2))
+    it.obey(order(9, attempt=1, deadline=time.time() - 1))
+    it.check(PROGRESS)
+
+
+def test_a_job_that_nobody_follows_ends_itself() -> None:
+    clock = Clock()
+    it = control(clock, orphan_timeout=100)
+    clock.now += 99
+    it.check(PROGRESS)
+    it.obey(order(1, orphan_timeout=100))
+    clock.now += 99
+    it.check(PROGRESS)
+    clock.now += 1
+    error = ended(it)
+    assert error.failure_class is FailureClass.CANCELLED
+    assert str(error) == (
+        "orphan_timeout: no task has followed the job for 100 s, so it ended itself after 1,200 of 5,000 "
+        "rows; the finished rows are kept, and a retry or a clear of the task goes on."
+    )
+
+
+def test_only_a_newer_order_renews_the_lease() -> None:
+    clock = Clock()
+    it = control(clock, orphan_timeout=100)
+    for _ in range(3):
+        clock.now += 40
+        it.obey(order(1, orphan_timeout=100))
+    it.check(PROGRESS)
+    clock.now += 20
+    ended(it)
+
+
+def test_a_lease_can_be_turned_off() -> None:
+    clock = Clock()
+    it = control(clock, orphan_timeout=0)
+    clock.now += 10**9
+    it.check(PROGRESS)
+
+
+def stopped_while_engines_run(it: Control, *, asked: bool) -> None:
+    with it.draining():
+        it.stop()
+        if asked:
+            it.check(PROGRESS)
+
+
+def test_a_stop_waits_for_finished_rows_only_while_engines_run() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        control().stop()
+    with pytest.raises(RaybatchError) as caught:
+        stopped_while_engines_run(control(), asked=True)
+    assert caught.value.failure_class is FailureClass.CANCELLED
+    assert str(caught.value) == ("the job was stopped after 1,200 of 5,000 rows; the finished rows are kept.")
+    # The last row is done, so nothing asks any more; what follows must not begin.
+    with pytest.raises(KeyboardInterrupt):
+        stopped_while_engines_run(control(), asked=False)
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [(None, 17), ("60", 57), ("3", 0), ("1", 0), ("soon", 17)])
+def test_draining_ends_before_ray_kills(
+    monkeypatch: pytest.MonkeyPatch, grace: str | None, seconds: float
+) -> None:
+    monkeypatch.delenv("RAY_JOB_STOP_WAIT_TIME_S", raising=False)
+    if grace is not None:
+        monkeypatch.setenv("RAY_JOB_STOP_WAIT_TIME_S", grace)
+    assert seconds_to_drain() == seconds
+
+
+def test_events_are_signed_as_soon_as_there_is_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    speaker = Speaker()
+    failed = Failed(failure_class=FailureClass.USER_ERROR, message="source: it is empty.")
+    speaker.say(failed)
+    speaker.key = KEY
+    speaker.say(failed)
+    speaker.say(failed)
+    text, *signed = capsys.readouterr().out.splitlines()
+    assert text == "user_error: source: it is empty."
+    assert [read_line(line, KEY) for line in signed] == [(0, failed), (1, failed)]
