@@ -261,8 +261,8 @@ class RayBatchInferenceOperator(RayOperator):
         if 0 < limits.orphan_timeout < _LOOKS_A_LEASE * self.poll_interval:
             raise SpecError(
                 f"orphan_timeout: {limits.orphan_timeout:g} s is less than {_LOOKS_A_LEASE} times the "
-                f"poll_interval of {self.poll_interval:g} s, so a followed job could end itself; raise it, or "
-                "lower poll_interval."
+                f"poll_interval of {self.poll_interval:g} s, so a followed job could end itself; raise it "
+                "or lower poll_interval."
             )
         secrets = self._secrets()
         embedded = run.connection.embedded
