@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from airflow_provider_raybatch.exceptions import RayConnectionError
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.address import ClusterAddress
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_CONN_ID = "ray_default"
 DASHBOARD_PORT = 8265
@@ -131,7 +134,7 @@ def read_connection(connection: ConnectionLike) -> RayConnection:
     return RayConnection(
         conn_id=connection.conn_id,
         url=None if host.lower() == LOCAL else _url(connection, host, reader),
-        token=connection.password or None,
+        token=(connection.password or "").strip() or None,
         headers=reader.strings("headers"),
         cookies=reader.strings("cookies"),
         verify=ca_bundle or verify,
@@ -213,9 +216,12 @@ class _Extras:
             )
         unknown = sorted(set(values) - _KNOWN_EXTRAS)
         if unknown:
-            raise RayConnectionError(
-                f"Connection {connection.conn_id!r}, field extra: there is no {unknown[0]!r}; "
-                f"known are {', '.join(sorted(_KNOWN_EXTRAS))}."
+            # Other providers have connections of this type, too, with extras of their own.
+            _log.warning(
+                "Connection %r, field extra: %s not known here and without effect; known are %s.",
+                connection.conn_id,
+                f"{', '.join(map(repr, unknown))} {'is' if len(unknown) == 1 else 'are'}",
+                ", ".join(sorted(_KNOWN_EXTRAS)),
             )
         self._values: dict[str, Any] = values
 

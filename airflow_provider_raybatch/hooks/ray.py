@@ -138,7 +138,7 @@ class RayHook(BaseHook):
             FailureClass.CLUSTER_UNREACHABLE,
             f"Connection {self.ray_conn_id!r} was not found, or Airflow could not read it now; create it "
             f"with `airflow connections add {self.ray_conn_id} --conn-type ray --conn-host "
-            f"http://ray-head:8265`, or with `--conn-host {LOCAL}` for a private Ray on the worker.",
+            f"ray-head --conn-port 8265`, or with `--conn-host {LOCAL}` for a private Ray on the worker.",
         )
 
 

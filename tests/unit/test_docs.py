@@ -8,7 +8,10 @@ import importlib.util
 import inspect
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jsonschema
 import pytest
@@ -132,6 +135,20 @@ def test_the_readmes_code_uses_arguments_that_exist() -> None:
     used = {keyword.arg for keyword in call.keywords}
     known = {*own_parameters(RayOperator), *own_parameters(RayBatchInferenceOperator)}
     assert used - known == {"task_id", "outlets", "retries"}
+
+
+def test_the_readmes_code_runs_twice_a_day_and_without_a_logical_date() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    destinations = set()
+    for minute in (0, 1):
+        found: dict[str, Any] = {}
+        exec(block.replace("\nlabel_companies()", "\nlabelled = label_companies()"), found)
+        label = found["labelled"].get_task("label")
+        run_after = datetime(2026, 1, 1, 12, minute, tzinfo=UTC)
+        label.render_template_fields({"dag_run": SimpleNamespace(run_after=run_after), "params": {}})
+        assert label.source == "s3://lake/customers/2026-01-01/"
+        destinations.add(label.destination)
+    assert destinations == {f"s3://lake/industries/20260101T120{minute}00/" for minute in (0, 1)}
 
 
 def test_modules_that_the_docs_name_exist() -> None:

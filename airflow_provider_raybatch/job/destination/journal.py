@@ -112,7 +112,7 @@ class Journal:
         if last is not None and last.owner != self._submission.task and not self._take_over:
             raise PreflightError(
                 f"destination: {self._folder.uri} belongs to {last.owner}; choose a folder for each run "
-                "(for example with {{ ds }} in it), or set on_destination_owned='take_over'."
+                "(put {{ dag_run.run_after | ts_nodash }} into it), or set on_destination_owned='take_over'."
             )
         return last
 

@@ -28,6 +28,8 @@ def read(**fields: Any) -> Any:
     [
         ({"host": "head"}, "http://head:8265"),
         ({"host": "head", "port": 9000}, "http://head:9000"),
+        ({"host": "head", "port": 0}, "http://head:8265"),
+        ({"host": "http://head:9000", "port": 0}, "http://head:9000"),
         ({"host": "ray.example.com", "schema": "https"}, "https://ray.example.com"),
         ({"host": "ray.example.com", "schema": "https", "port": 8443}, "https://ray.example.com:8443"),
         ({"host": "http://head"}, "http://head"),
@@ -72,6 +74,26 @@ def test_everything_arrives_in_the_address(tmp_path: Path) -> None:
     assert "secret" not in repr(found) + repr(address)
 
 
+def test_unknown_extras_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """astro-provider-ray has connections of this type, too."""
+    extra = {
+        "address": "http://head:8265",
+        "verfy": False,
+        "create_cluster_if_missing": True,
+        "verify": False,
+    }
+    assert read(host="head", extra=json.dumps(extra)).verify is False
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "Connection 'my_ray', field extra: 'address', 'create_cluster_if_missing', 'verfy' are not known "
+        "here and without effect; known are ca_bundle,"
+    )
+
+
+def test_a_token_loses_its_line_feed() -> None:
+    assert read(host="head", password="t-secret\n").token == "t-secret"
+
+
 def test_tls_is_verified_unless_told_otherwise() -> None:
     assert read(host="head").address().verify is True
     assert read(host="head", extra='{"verify": "false"}').address().verify is False
@@ -90,10 +112,6 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
         ({"host": "head", "schema": "grpc"}, "field schema: 'grpc' is unknown; use http or https"),
         ({"host": "head", "extra": "{"}, "field extra: it is no JSON object"),
         ({"host": "head", "extra": "[1]"}, "field extra: it is no JSON object"),
-        (
-            {"host": "head", "extra": '{"verfy": false}'},
-            "field extra: there is no 'verfy'; known are ca_bundle",
-        ),
         (
             {"host": "head", "extra": '{"verify": "maybe"}'},
             "field verify in extra: 'maybe' is neither true nor",
