@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from airflow_provider_raybatch.job.request import Request, RowFailure, needed_co
 from airflow_provider_raybatch.job.source.chunks import Chunk, Surveyed, cut, survey
 from airflow_provider_raybatch.job.source.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.source.listing import Listing, resolve
+from airflow_provider_raybatch.job.source.partitions import Partition, partitions
 from airflow_provider_raybatch.job.source.reading import BadRow, Reader
 from airflow_provider_raybatch.job.source.table import kinds_of
 from airflow_provider_raybatch.job.watch.tolerance import Tolerance
@@ -67,7 +68,7 @@ def look_at_source(spec: BatchInferenceSpec, credentials: AwsCredentials | None)
     listing = resolve(spec.source, credentials)
     surveyed = survey(listing, credentials)
     rows = surveyed.rows if spec.source.limit is None else min(spec.source.limit, surveyed.rows)
-    schema = _schema(listing, surveyed, credentials)
+    schema = _with_partitions(_schema(listing, surveyed, credentials), partitions(listing))
     source = Source(listing, surveyed, list(schema.names), schema, rows)
     _check_columns(spec, source)
     _check_braces(spec, source)
@@ -169,6 +170,13 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
     return pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()])
 
 
+def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Schema:
+    """As in Spark, a column of both keeps its place, and has the type of the folders' values."""
+    types = dict(zip(schema.names, schema.types, strict=True))
+    types.update({name: value.type for named in folders for name, value in named.items()})
+    return pa.schema(list(types.items()))
+
+
 def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
     wanted = {name: _field_of(spec, name) for name in needed_columns(spec) or spec.prompt.columns()}
     if spec.source.id_column is not None:
@@ -178,10 +186,11 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
     for name, field in wanted.items():
         if name not in source.columns:
             raise PreflightError(_missing(field, name, source.columns, "the source"))
-    for file, columns in zip(source.listing.files, source.surveyed.columns, strict=True):
+    folders = partitions(source.listing)
+    for file, columns, named in zip(source.listing.files, source.surveyed.columns, folders, strict=True):
         for name, field in wanted.items():
-            if columns and name not in columns:
-                raise PreflightError(_missing(field, name, list(columns), file.uri))
+            if columns and name not in columns and name not in named:
+                raise PreflightError(_missing(field, name, [*columns, *named], file.uri))
 
 
 def _missing(field: str, name: str, columns: list[str], where: str) -> str:

@@ -208,7 +208,8 @@ def _match_parts(names: list[str], patterns: list[str]) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith((".", "_"))
+    # As in Spark, `_day=1` is a partition.
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _name_of(uri: str) -> str:

@@ -7,7 +7,7 @@ import io
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -19,6 +19,7 @@ from airflow_provider_raybatch.job.source import csv_text
 from airflow_provider_raybatch.job.source.chunks import Chunk, rows_of_bytes, text_start
 from airflow_provider_raybatch.job.source.listing import Listing, SourceFile
 from airflow_provider_raybatch.job.source.opening import changed, open_file
+from airflow_provider_raybatch.job.source.partitions import Partition, partitions
 from airflow_provider_raybatch.job.source.plain_types import as_plain, decoded_bytes
 from airflow_provider_raybatch.job.source.table import table_of
 from airflow_provider_raybatch.job.source.text_index import is_blank
@@ -42,27 +43,49 @@ class Rows:
 
     :param rows: for the prompt: a ``dict`` each, or what is wrong with it.
     :param table: the columns, where the source has them as Arrow, in any types; else made of `rows`.
+    :param partition: columns that the file's folders name; they replace those of the file.
+    :param shown: those of them that the prompt needs.
     """
 
-    def __init__(self, rows: Sequence[dict[str, Any] | BadRow], table: pa.Table | None = None) -> None:
-        self.rows = rows
+    def __init__(
+        self,
+        rows: Sequence[dict[str, Any] | BadRow],
+        table: pa.Table | None = None,
+        partition: Partition | None = None,
+        shown: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.rows = [{**row, **shown} if isinstance(row, dict) else row for row in rows] if shown else rows
+        self._from_file = rows
         self._table = table
+        self._partition = partition or {}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def columns(self) -> pa.Table:
         """All input columns, a row each; bad rows are null throughout."""
+        return self._complete(as_plain(self._columns_of_file()), len(self))
+
+    def _columns_of_file(self) -> pa.Table:
         if self._table is not None:
-            return as_plain(self._table)
-        return table_of([row if isinstance(row, dict) else {} for row in self.rows])
+            return self._table.drop_columns([n for n in self._table.column_names if n in self._partition])
+        rows = [row if isinstance(row, dict) else {} for row in self._from_file]
+        if self._partition:
+            rows = [{n: value for n, value in row.items() if n not in self._partition} for row in rows]
+        return table_of(rows)
+
+    def _complete(self, columns: pa.Table, rows: int) -> pa.Table:
+        """`columns` of the file, with those of the partition."""
+        for name, value in self._partition.items():
+            columns = columns.append_column(name, pa.repeat(value, rows))
+        return columns
 
     def portions(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], pa.Table]]:
         """The columns of some rows, in pieces that fit one part each.
 
         :param positions: ascending, at least one.
         """
-        columns = self.columns() if self._table is None else self._table
+        columns = self._columns_of_file()
 
         def portion(chosen: Sequence[int]) -> Iterator[tuple[Sequence[int], pa.Table]]:
             span = columns.slice(chosen[0], chosen[-1] + 1 - chosen[0])
@@ -71,10 +94,8 @@ class Rows:
                 yield from portion(chosen[:middle])
                 yield from portion(chosen[middle:])
             else:
-                yield (
-                    chosen,
-                    as_plain(span).take(pa.array([place - chosen[0] for place in chosen], pa.int64())),
-                )
+                places = pa.array([place - chosen[0] for place in chosen], pa.int64())
+                yield chosen, self._complete(as_plain(span).take(places), len(chosen))
 
         return portion(positions)
 
@@ -102,6 +123,7 @@ class Reader:
         self._lock = threading.Lock()
         self._group: tuple[tuple[int, int], pa.Table] | None = None
         self._headers: dict[int, tuple[str, ...]] = {}
+        self._partitions = partitions(listing)
 
     def read(self, chunk: Chunk) -> Rows:
         """The rows of `chunk`.
@@ -118,18 +140,32 @@ class Reader:
         rows = _csv_rows(data, header) if self._listing.format == "csv" else _json_rows(data)
         if len(rows) < chunk.rows:
             raise changed(file)
-        return Rows(rows[: chunk.rows])  # more than that only where `limit` cuts
+        # More than that only where `limit` cuts.
+        return Rows(rows[: chunk.rows], None, self._partitions[chunk.file], self._shown(chunk.file))
+
+    def _shown(self, file: int) -> dict[str, Any]:
+        """The values of the partition that the prompt needs."""
+        return {
+            name: value.as_py()
+            for name, value in self._partitions[file].items()
+            if self._columns is None or name in self._columns
+        }
+
+    def _of_file(self, file: int, columns: Sequence[str] | None) -> list[str] | None:
+        """Those of `columns` that the file has itself."""
+        return None if columns is None else [name for name in columns if name not in self._partitions[file]]
 
     def _read_parquet(self, file: SourceFile, chunk: Chunk) -> Rows:
         table = self._row_group(file, chunk).slice(chunk.start, chunk.rows)
         if table.num_rows < chunk.rows:
             raise changed(file)
-        needed = table if self._columns is None else table.select(list(self._columns))
+        wanted = self._of_file(chunk.file, self._columns)
+        needed = table if wanted is None else table.select(wanted)
         rows = _parquet_rows(needed) if needed.num_columns else [{} for _ in range(chunk.rows)]
         if any(isinstance(row, BadRow) for row in rows):
             readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
             table = as_plain(table).take(pa.array(readable, pa.int64()))
-        return Rows(rows, table)
+        return Rows(rows, table, self._partitions[chunk.file], self._shown(chunk.file))
 
     def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
         """A decoded row group.
@@ -142,7 +178,8 @@ class Reader:
                 return self._group[1]
             try:
                 with open_file(file, self._credentials) as stream:
-                    table = _decoded(pq.ParquetFile(stream), chunk.group, self._decoded)
+                    decoded = self._of_file(chunk.file, self._decoded)
+                    table = _decoded(pq.ParquetFile(stream), chunk.group, decoded)
             except (pa.ArrowException, OSError, IndexError) as error:
                 raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
             # Be it ever so large: the chunks in work are slices of it, and would keep a copy each.
