@@ -6,6 +6,7 @@ Lost, failed, unreachable and stopped are different things with different conseq
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,6 +30,12 @@ from airflow_provider_raybatch.contract.manifest import Summary
 State = Literal["succeeded", "failed", "stopped", "lost", "deleted", "unreachable", "timeout"]
 Level = Literal["info", "warning", "error"]
 
+# What Ray itself writes into a driver's log: its core's lines, its Python loggers' and the autoscaler's.
+_RAYS_OWN = re.compile(
+    r"(\(\w+,? [^)]*\) )?\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] (\(\w+\) )?\w+\.(cc|h):\d+:"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t[A-Z]+ \w+\.py:\d+ -- "
+    r"|\(autoscaler \+"
+)
 _LOOKS_FOR_THE_END = 3
 _LEAST_LINES = 8
 
@@ -308,7 +315,7 @@ def _followed(lines: tuple[str, ...], key: str | None, seen: int) -> tuple[tuple
     for line in lines:
         found = read_line(line, key)
         if found is None:
-            followed.append(FollowedLine(line))
+            followed.append(FollowedLine(f"Ray: {line}" if _RAYS_OWN.match(line) else line))
         elif found.number >= seen:  # else it was shown before, and this is a copy
             seen = found.number + 1
             followed.append(FollowedLine(found.event.text(), _level(found.event), found.event))

@@ -48,7 +48,9 @@ class Progress(ContractModel):
     """How far the job is.
 
     :param total: rows of the input.
-    :param eta_seconds: ``None`` until a rate is known.
+    :param rows_per_second: rows that finished in this job, over a minute; ``None`` unless steady.
+    :param output_tokens_per_second: likewise.
+    :param eta_seconds: ``None`` unless a rate is known.
     """
 
     event: Literal["progress"] = "progress"
@@ -56,8 +58,8 @@ class Progress(ContractModel):
     total: int
     errors: int = 0
     resumed: int = 0
-    rows_per_second: float = 0.0
-    output_tokens_per_second: float = 0.0
+    rows_per_second: float | None = None
+    output_tokens_per_second: float | None = None
     eta_seconds: float | None = None
 
     def text(self) -> str:
@@ -65,8 +67,10 @@ class Progress(ContractModel):
         share = f" ({100 * self.done / self.total:.1f} %)" if self.total else ""
         errors = f", {self.errors:,} in error" if self.errors else ""
         eta = f", about {_duration(self.eta_seconds)} left" if self.eta_seconds is not None else ""
-        rates = f"{self.rows_per_second:,.1f} rows/s, {self.output_tokens_per_second:,.0f} tokens/s"
-        return f"{self.done:,} of {self.total:,} rows{share}{errors}, {rates}{eta}"
+        rate, tokens = self.rows_per_second, self.output_tokens_per_second
+        rates = "" if rate is None else f", {rate:,.{1 if rate >= 1 else 3}f} rows/s"
+        rates += "" if tokens is None else f", {tokens:,.0f} tokens/s"
+        return f"{self.done:,} of {self.total:,} rows{share}{errors}{rates}{eta}"
 
 
 class Failed(ContractModel):

@@ -356,8 +356,12 @@ class RayOperator(LiteralTextOperator):
 
         self._stops = stops = _Stops(address, run.key)
         submitted = run_blocking(self._submit_or_adopt(stops, run, plan))
-        verb = "Following" if submitted.adopted else "Submitted"
-        self.log.info("%s job %s: %s.", verb, submitted.submission_id, submitted.reason)
+        verb = "Submitted Ray job"
+        if submitted.adopted:
+            ended = submitted.info.status.is_terminal
+            verb = "Found finished job" if ended else "Re-attached to running job"
+        where = run.connection.job_page(submitted.submission_id) or address.shown
+        self.log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, submitted.reason)
         if self._killed:
             self.on_kill()  # the kill came while there was nothing to stop yet
             raise RayBatchException(_KILLED, FailureClass.CANCELLED)

@@ -314,6 +314,13 @@ class RayBatchInferenceOperator(RayOperator):
     def announce(self, context: Context, result: Mapping[str, Any]) -> None:
         """See :meth:`RayOperator.announce`."""
         tell_assets(context, self.outlets, result)
+        if result["errors"]:
+            self.log.warning(
+                "%s of %s rows failed; their dead letters with the reasons are at %s.",
+                f"{result['errors']:,}",
+                f"{result['rows']:,}",
+                result["dead_letter_uri"],
+            )
 
     def translated(self, message: str) -> str:
         """See :meth:`RayOperator.translated`."""

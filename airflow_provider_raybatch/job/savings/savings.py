@@ -120,7 +120,7 @@ def find_savings(
     elsewhere = any(not part.path.startswith(f"{run_folder}/") for part in earlier)
     if store is None and not elsewhere and not _may_repeat(job):
         return nothing
-    message = f"looking for answers that are there already, by the request keys of {source.rows:,} rows"
+    message = f"Checking {source.rows:,} rows for reusable answers"
     say(Phase(phase="preflight", message=message))
     keys = request_keys(job, source, mapper)
     left = keys.where(~settled[keys.ordinals])

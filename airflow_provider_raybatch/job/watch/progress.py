@@ -3,26 +3,27 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
-
-_WINDOW = 60.0
+from airflow_provider_raybatch.job.watch.pace import Pace
 
 
 class Tracker:
-    """Keeps the last minute of readings, so that rates are of now and not of the whole run.
+    """Adds up what the replicas report.
+
+    The rate counts the rows that finished in this job, answered or failed, since the first request. Rows that
+    were done before it, by earlier attempts, a response store or an equal row, count as done, not as speed.
 
     :param total: rows of the input.
-    :param resumed: rows that earlier submissions had done.
+    :param resumed: rows that need no request of this job.
     """
 
     def __init__(self, total: int, resumed: int, now: float) -> None:
         self._total = total
         self._resumed = resumed
-        self._readings: deque[tuple[float, int, int]] = deque([(now, 0, 0)])
+        self._rows, self._tokens = Pace(), Pace()
         self._state: tuple[object, ...] = ()
         self.last_change = now
 
@@ -31,7 +32,9 @@ class Tracker:
 
         :param finished_chunks: chunks whose parts are written: progress, even while rows stand still.
         """
-        rows = min(sum(report.rows for report in reports), self._total - self._resumed)
+        # What a process that died had not written is asked again.
+        finished = sum(report.written if report.state == "ended" else report.rows for report in reports)
+        rows = min(finished, self._total - self._resumed)
         tokens = sum(report.output_tokens for report in reports)
         state = (
             rows,
@@ -41,21 +44,18 @@ class Tracker:
         )
         if state != self._state:
             self._state, self.last_change = state, now
-        if not rows:
-            self._readings.clear()  # engines are starting: that time belongs to no rate
-        self._readings.append((now, rows, tokens))
-        while len(self._readings) > 2 and now - self._readings[0][0] > _WINDOW:
-            self._readings.popleft()
-        then, old_rows, old_tokens = self._readings[0]
-        seconds = max(now - then, 1e-6)
-        rate = max(0.0, (rows - old_rows) / seconds)
+        if rows or any(report.first_request for report in reports):
+            self._rows.add(now, finished)
+            self._tokens.add(now, tokens)
+        rate, tokens_rate = self._rows.rate(now), self._tokens.rate(now)
         left = self._total - self._resumed - rows
+        eta = 0.0 if not left else left / rate if rate else None
         return Progress(
             done=self._resumed + rows,
             total=self._total,
             errors=sum(report.errors for report in reports),
             resumed=self._resumed,
-            rows_per_second=round(rate, 2),
-            output_tokens_per_second=round(max(0.0, (tokens - old_tokens) / seconds), 1),
-            eta_seconds=round(left / rate, 1) if rate > 0 else None,
+            rows_per_second=None if rate is None else round(rate, 2),
+            output_tokens_per_second=None if tokens_rate is None else round(tokens_rate, 1),
+            eta_seconds=None if eta is None else round(eta, 1),
         )

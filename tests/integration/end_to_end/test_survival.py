@@ -98,7 +98,7 @@ def assert_second_try_followed_the_first_ones_job(task, jobs):
     assert job["status"] == "SUCCEEDED"
     assert job["submission_id"].endswith("-0")
     log = task.log(2)
-    assert any("Following job" in line and job["submission_id"] in line for line in log), log
+    assert any("Re-attached to running job" in line and job["submission_id"] in line for line in log), log
     assert_result_of(task, job)
 
 

@@ -130,8 +130,8 @@ def test_each_line_is_told_once():
     first = judge(look(tail=["a", PROGRESS[0]]), STATE)
     second = judge(look(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), first.state)
     third = judge(look(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), second.state)
-    assert texts(first) == ["a", "0 of 9 rows (0.0 %), 0.0 rows/s, 0 tokens/s"]
-    assert texts(second) == ["b", "1 of 9 rows (11.1 %), 0.0 rows/s, 0 tokens/s"]
+    assert texts(first) == ["a", "0 of 9 rows (0.0 %)"]
+    assert texts(second) == ["b", "1 of 9 rows (11.1 %)"]
     assert texts(third) == []
 
 
@@ -205,6 +205,23 @@ def test_levels():
     verdict = judge(look(tail=["raw", warning, notice, FAILED, events.MARKER + '{"event": "newer"}']), STATE)
     assert [line.level for line in verdict.lines] == ["info", "warning", "info", "error", "info"]
     assert [line.event is None for line in verdict.lines] == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-22 04:15:41,123 E 2741 2790] core_worker.cc:1020: Failed to establish connection",
+        "[2026-11-22 04:15:41,123 W 2741 2790] (gcs_server) gcs_worker_manager.cc:55: Reporting worker exit",
+        "(raylet, ip=10.0.0.7) [2026-11-22 04:15:41,123 E 9 9] (raylet) node_manager.cc:3193: 1 killed",
+        "2026-11-22 04:15:41,123\tINFO progress_manager.py:31 -- Progress bars disabled. To enable, set",
+        "2026-11-22 04:15:41,123\tWARNING resource_manager.py:820 -- The job may hang forever unless",
+        "(autoscaler +4s) Tip: use `ray status` to view detailed cluster status.",
+    ],
+)
+def test_what_ray_says_of_itself_is_marked(line):
+    ours = ["[12] core: mine", "2026-11-22 04:15:41 INFO main.py:3 -- mine", "(raylet) is a word"]
+    verdict = judge(look(tail=[line, *ours]), STATE)
+    assert texts(verdict) == [f"Ray: {line}", *ours]
 
 
 @pytest.mark.parametrize(

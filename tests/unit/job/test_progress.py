@@ -18,6 +18,8 @@ def test_rates_are_of_the_last_minute_and_not_of_the_whole_run() -> None:
         tracker.update([report(10 * second, 50 * second)], 0, float(second))
     for second in range(1, 91):  # then at 100
         progress = tracker.update([report(6000 + 100 * second, 30_000 + 500 * second)], 0, 600.0 + second)
+    assert progress.rows_per_second is not None
+    assert progress.output_tokens_per_second is not None
     assert 95 <= progress.rows_per_second <= 105
     assert 475 <= progress.output_tokens_per_second <= 525
     assert progress.eta_seconds is not None
@@ -25,17 +27,94 @@ def test_rates_are_of_the_last_minute_and_not_of_the_whole_run() -> None:
 
 
 def test_the_time_until_engines_are_ready_belongs_to_no_rate() -> None:
-    tracker = Tracker(1000, 0, 0.0)
+    tracker = Tracker(10_000, 0, 0.0)
     for second in range(120):
         assert tracker.update([report(0)], 0, float(second)).eta_seconds is None
-    progress = tracker.update([report(20)], 0, 121.0)
-    assert progress.rows_per_second >= 10
+    for second in range(120, 150):
+        progress = tracker.update([report(10 * (second - 119), first_request=1.0)], 0, float(second))
+    assert progress.rows_per_second == 10.0
+
+
+def waves(
+    tracker: Tracker, total: int, slots: int, seconds: float, first: float
+) -> list[tuple[float, Progress]]:
+    """An engine that answers `slots` rows at once, every `seconds`; looked at twice a second to its end."""
+    end = first + seconds * -(-total // slots)
+    told = []
+    for tick in range(int(2 * end) + 1):
+        now = tick / 2
+        rows = min(total, slots * int(max(0.0, now - first) / seconds))
+        asked = [report(rows, 9 * rows, first_request=first)] if now >= first else [report(0)]
+        told.append((now, tracker.update(asked, 0, now)))
+    return told
+
+
+def test_the_first_wave_is_no_speed() -> None:
+    """The reported case: 15.6 rows/s and 19 s left after the first 8 of 300 rows; it took 290 s."""
+    told = waves(Tracker(300, 0, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
+    end = told[-1][0]
+    shown = [(now, one) for now, one in told if one.eta_seconds is not None and one.done < 300]
+    assert shown[0][0] < 20 + 40
+    assert all(abs(now + (one.eta_seconds or 0) - end) <= 0.15 * (end - 20) for now, one in shown)
+    assert all(abs((one.rows_per_second or 0) - 8 / 7.6) <= 0.15 for _, one in shown)
+    # Known from then on: it comes and goes with no wave.
+    assert len(shown) == sum(now >= shown[0][0] and one.done < 300 for now, one in told)
+
+
+def test_rows_that_cost_no_request_are_no_speed() -> None:
+    """Of 10,000 rows 9,700 are duplicates, reused or resumed: done, but neither fast nor a promise."""
+    told = waves(Tracker(10_000, 9_700, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
+    shown = [(now, one) for now, one in told if one.rows_per_second is not None]
+    assert all(abs((one.rows_per_second or 0) - 8 / 7.6) <= 0.15 for _, one in shown)
+    now, one = shown[0]
+    assert one.done >= 9_700
+    assert abs(now + (one.eta_seconds or 0) - told[-1][0]) < 45
+
+
+def test_a_rate_that_is_not_steady_is_not_shown() -> None:
+    tracker = Tracker(100_000, 0, 0.0)
+    rows = 0
+    for second in range(30):
+        rows += 100
+        progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
+    assert progress.rows_per_second is not None
+    for second in range(30, 60):  # a third of it, as where the long prompts begin
+        rows += 10
+        progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
+    assert progress.rows_per_second is None
+    for second in range(60, 130):
+        rows += 10
+        progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
+    assert progress.rows_per_second is not None
+    assert abs(progress.rows_per_second - 10) < 1
+
+
+def test_a_job_that_stands_still_has_no_speed() -> None:
+    tracker = Tracker(100_000, 0, 0.0)
+    for second in range(30):
+        tracker.update([report(100 * second, first_request=1.0)], 0, float(second))
+    assert tracker.update([report(2900, first_request=1.0)], 0, 300.0).rows_per_second is None
+
+
+def test_rows_of_a_dead_process_that_it_had_not_written_are_not_done() -> None:
+    tracker = Tracker(1000, 0, 0.0)
+    for second in range(30):
+        progress = tracker.update([report(10 * second, first_request=1.0)], 0, float(second))
+    assert progress.done == 290
+    dead = report(290, written=200, state="ended", first_request=1.0)
+    progress = tracker.update([dead, report(0, name="b")], 0, 30.0)
+    assert progress.done == 200
+    for second in range(31, 60):
+        again = report(10 * (second - 30), name="b", first_request=1.0)
+        progress = tracker.update([dead, again], 0, float(second))
+    assert progress.rows_per_second is not None
+    assert 9 < progress.rows_per_second < 11
 
 
 def test_resumed_rows_are_done_but_not_fast() -> None:
     tracker = Tracker(100, 40, 0.0)
     progress = tracker.update([], 0, 1.0)
-    assert (progress.done, progress.total, progress.resumed, progress.rows_per_second) == (40, 100, 40, 0.0)
+    assert (progress.done, progress.total, progress.resumed, progress.rows_per_second) == (40, 100, 40, None)
     assert tracker.update([report(60)], 0, 2.0).eta_seconds == 0.0
 
 
