@@ -94,7 +94,7 @@ def test_a_finished_dataset_is_returned_whatever_the_trigger_says(
 @pytest.mark.parametrize("error", [TIMEOUT, FAILURE])
 def test_a_job_that_failed_says_why(ray: FakeRay, run: Run, error: str) -> None:
     job = deferred_job(ray, run)
-    job.script = failing(FailureClass.USER_ERROR, "No column 'x'.")(ray, {})
+    job.script = failing(FailureClass.USER_ERROR, "No column 'x'.")(ray, job.body)
     with pytest.raises(AirflowFailException, match="failed: No column 'x'"):
         resume(run, error)
 

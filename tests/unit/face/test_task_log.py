@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_provider_raybatch.contract.events import Committed, line
+from airflow_provider_raybatch.contract.events import Committed
 
 from .batches import batch
 from .conftest import Run
@@ -34,7 +34,7 @@ def test_failed_rows_are_a_warning(
     ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str], errors: int
 ) -> None:
     committed = Committed(summary=summary(rows=1200, errors=errors))
-    ray.script = lambda ray, body: Script(last=[line(committed)])
+    ray.script = lambda ray, body: Script(last=[ray.line(body, committed)])
     batch().execute(run.context())
     warnings = [told for told in capsys.readouterr().out.splitlines() if "rows failed" in told]
     assert len(warnings) == errors
