@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -54,6 +55,9 @@ _SIZING_ARGS = frozenset({
 })
 _MODEL_FOLDERS = ("model", "tokenizer", "hf_config_path", "generation_config", "download_dir")
 """The model, and the engine arguments that may name a folder."""
+_GPU_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
+_MORE_ENGINES = frozenset({"data_parallel_size", "dp_size", "nnodes"})
+"""Sizes that spread over more than the one replica that Ray reserves; SGLang's included."""
 _VLLM_PROCESSOR = "vLLMEngineProcessorConfig"
 _SIZING_FIELDS = frozenset({"batch_size", "concurrency", "headers", "max_concurrent_batches", "qps"})
 """Of Ray's processor configs; headers, since tokens in them change from night to night."""
@@ -143,16 +147,25 @@ class EngineSpec(ContractModel):
     @field_validator("args")
     @classmethod
     def _whole_parallel_sizes(cls, args: dict[str, Any]) -> dict[str, Any]:
-        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        for name in _GPU_SIZES:
             size = args.get(name, 1)
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise ValueError(f"{name}: it must be a whole number of at least 1, but it is {size!r}")
+        for name, value in args.items():
+            if name in _MORE_ENGINES or name.startswith("data_parallel_"):
+                if value in (None, False) or (value == 1 and name in _MORE_ENGINES):
+                    continue  # as without it
+                raise ValueError(
+                    f"{name}: {value!r} asks for GPUs that a replica does not reserve; leave it out, and set "
+                    "replicas to the number of engines, or tensor_parallel_size and pipeline_parallel_size "
+                    "to the GPUs of one"
+                )
         return args
 
     @property
     def gpus_per_replica(self) -> int:
-        """GPUs one replica spans: tensor parallel times pipeline parallel."""
-        return int(self.args.get("tensor_parallel_size", 1) * self.args.get("pipeline_parallel_size", 1))
+        """GPUs one replica spans: the product of vLLM's sizes that add GPUs to an engine."""
+        return math.prod(int(self.args.get(name, 1)) for name in _GPU_SIZES)
 
 
 class ModelSpec(ContractModel):
@@ -216,7 +229,8 @@ class Limits(ContractModel):
     :param max_errors: how many rows may fail; where both are given, the stricter one counts.
     :param max_row_attempts: how often a row is asked that fails each time, over all submissions of the task.
     :param max_tokens_total: input and output tokens that the task may pay for, over all its submissions.
-    :param max_gpu_hours: GPU hours that one submission may hold, from the start of its replicas.
+    :param max_gpu_hours: GPU hours that the replicas of one submission may hold; waiting for nodes costs
+        none.
     :param flush_interval: seconds that a finished row waits at most for the slower rows of its chunk until it
         is written, so that it is not paid for again.
     :param orphan_timeout: seconds after which a job that nobody follows writes what is finished and ends

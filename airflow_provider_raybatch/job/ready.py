@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -21,7 +22,7 @@ from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.ledger import Ledger, look_back
-from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.preflight.input_check import (
     Source,
     check_rows,
@@ -101,6 +102,7 @@ def make_ready(
     requests = check_rows(spec, source, known.aws, tolerance, say, apart_if_users_code(spec, sample))
     store = open_store(spec.reuse, known.aws, say)
     environment = credentials.environment(known)
+    _wait_for_engine_node(spec, journal.began_before(), say)
     checked = _check_engine(spec, requests, environment, say)
     keyer = Keyer(spec, checked.generation_defaults, checked.digests)
     run_folder = parts.run_folder(submission, question(spec, submission, keyer), source.listing.digest)
@@ -125,6 +127,23 @@ def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> 
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
+def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, say: Say) -> None:
+    """Wait until a replica has room, where only nodes that are still to come have vLLM.
+
+    :raises PreflightError: no such node can come, or none came in time.
+    """
+    if spec.engine.kind == "echo" or not engine_is_here(spec) or _vllm_is_here():
+        return
+    one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, first_replicas=None)
+    if one.gpus and cluster_view.gpu_node(spec.engine.accelerator_type) is None:
+        cluster_view.wait_for(one, spec.limits.cluster_wait, held_before, say)
+
+
+def _vllm_is_here() -> bool:
+    """Whether the driver's node, which is the head, has vLLM."""
+    return importlib.util.find_spec("vllm") is not None
+
+
 def _check_engine(
     spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, SecretStr], say: Say
 ) -> Checked:
@@ -138,7 +157,7 @@ def _check_engine(
     if spec.engine.kind == "echo" or not engine_is_here(spec):
         return Checked(digests=Digests(spec=spec.response_digest))
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
-    node = next((n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("GPU", 0) > 0), None)
+    node = cluster_view.gpu_node(spec.engine.accelerator_type)
     if node is not None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -21,6 +21,7 @@ from airflow_provider_raybatch.job.failed_rows import with_dead_letters
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.ledger import add_up
 from airflow_provider_raybatch.job.planning import cluster_view, plan
+from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.ready import Ready, make_ready
 from airflow_provider_raybatch.job.report import report
 from airflow_provider_raybatch.job.resume import work
@@ -112,7 +113,8 @@ def _finish(
         say(events.Phase(phase="starting", message=chosen.sentence(left)))
         tracker = Tracker(source.rows, source.rows - left, time.time())
         paid = spent(spec.limits, job.folder, parts.task_folder(submission))
-        budget = Budget(spec.limits, paid, chosen.replicas * chosen.gpus, time.time())
+        unseen = chosen.replicas if spec.engine.kind == ray_data_llm.NAME else 0
+        budget = Budget(spec.limits, paid, chosen.gpus, time.time(), unseen)
 
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
             tolerance.during(reports)

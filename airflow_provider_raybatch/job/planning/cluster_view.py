@@ -24,6 +24,13 @@ def view() -> Cluster:
     return Cluster(nodes, _ceiling())
 
 
+def gpu_node(accelerator_type: str | None) -> str | None:
+    """Id of a node with a GPU, of this type if one is given; ``None`` while there is none."""
+    wanted = ["GPU", *([f"accelerator_type:{accelerator_type}"] if accelerator_type else [])]
+    nodes = (node for node in ray.nodes() if node["Alive"])
+    return next((n["NodeID"] for n in nodes if all(n["Resources"].get(name, 0) > 0 for name in wanted)), None)
+
+
 def check_versions() -> dict[str, str]:
     """Versions for the manifest.
 

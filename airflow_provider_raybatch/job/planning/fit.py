@@ -60,9 +60,14 @@ def judge(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     """
     ask = _ask(plan)
     placed = sum(_copies(place, ask, plan.replicas) for place in cluster.places(plan.spans_nodes))
+    wanted = plan.first_replicas or plan.replicas
+    if placed >= wanted < plan.replicas:
+        return Fit(
+            "fits", f"the cluster holds {placed} of {plan.replicas} {_noun(plan)} of {_shown(ask)} by now"
+        )
     if placed >= plan.replicas:
         return Fit("fits", f"the cluster holds {plan.replicas} {_noun(plan)} of {_shown(ask)}")
-    missing = plan.replicas - placed
+    missing = wanted - placed
     largest = max(cluster.nodes, key=lambda node: (node.get("GPU", 0.0), node.get("CPU", 0.0)), default={})
     where = "over any nodes" if plan.spans_nodes else "on one node each"
     situation = (
@@ -78,7 +83,7 @@ def judge(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     short = [
         name
         for name, amount in ask.items()
-        if not name.startswith(_TYPE) and cluster.ceiling.get(name, 0.0) < amount * plan.replicas
+        if not name.startswith(_TYPE) and cluster.ceiling.get(name, 0.0) < amount * wanted
     ]
     if short:
         reach = _shown(_relevant(cluster.ceiling, ask))

@@ -19,6 +19,8 @@ _SHORT_CHUNK, _LONG_CHUNK = 512, 128
 _CHUNKS_PER_REPLICA = 8
 _LARGEST_CHUNK, _MOST_CHUNKS = 4096, 20_000
 _FEWEST_ROWS = 8
+_ROWS_FOR_A_NODE = 1024
+"""Rows that a replica must get for a node to be started for it: that takes minutes, and is paid for."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Plan:
     :param chunks_in_flight: chunks a replica works on at once.
     :param reasons: why each value is what it is, by name.
     :param spans_nodes: whether a replica's GPUs may lie on several nodes (vLLM's Ray executor).
+    :param first_replicas: how many must have room before the job starts, where an autoscaler brings the
+        others while it runs; ``None`` for all.
     """
 
     replicas: int
@@ -42,6 +46,7 @@ class Plan:
     chunks_in_flight: int
     reasons: dict[str, str]
     spans_nodes: bool = False
+    first_replicas: int | None = None
 
     def shown(self) -> dict[str, object]:
         """For the log and the manifest: each value with its reason."""
@@ -103,7 +108,7 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
     reasons: dict[str, str] = {}
     gpus = _gpus(spec, cluster, reasons)
     cpus = _cpus(spec, cluster, gpus, reasons)
-    replicas = _replicas(spec, rows, cluster, cpus, gpus, reasons)
+    replicas, first = _replicas(spec, rows, cluster, cpus, gpus, reasons)
     chunk = _rows_per_chunk(spec, rows, replicas, reasons)
     in_flight = _chunks_in_flight(spec, gpus, chunk, reasons)
     return Plan(
@@ -115,6 +120,7 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
         in_flight,
         reasons,
         _spans_nodes(spec, gpus),
+        first,
     )
 
 
@@ -135,7 +141,7 @@ def _gpus(spec: BatchInferenceSpec, cluster: Cluster, reasons: dict[str, str]) -
     ):
         reasons["gpus_per_replica"] = "the cluster has no GPU, so vLLM runs on CPUs"
         return 0
-    reasons["gpus_per_replica"] = "tensor_parallel_size times pipeline_parallel_size"
+    reasons["gpus_per_replica"] = "the product of vLLM's parallel sizes"
     return spec.engine.gpus_per_replica
 
 
@@ -158,23 +164,35 @@ def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int, reasons: dict[s
 
 def _replicas(
     spec: BatchInferenceSpec, rows: int, cluster: Cluster, cpus: float, gpus: int, reasons: dict[str, str]
-) -> int:
+) -> tuple[int, int | None]:
+    """How many, and how many of them must have room before the job starts (``None`` for all)."""
     if spec.engine.replicas is not None:
         reasons["replicas"] = "set by replicas"
-        return spec.engine.replicas
+        return spec.engine.replicas, None
     if not gpus:
         reasons["replicas"] = "one is enough without GPUs: it uses all idle CPUs of its node"
-        return 1
+        return 1, None
     places = cluster.places(_spans_nodes(spec, gpus))
     fits = int(sum(_per_node(place, cpus, gpus, spec.engine.accelerator_type) for place in places))
+    useful = max(1, math.ceil(rows / _FEWEST_ROWS))
+    now = min(fits, useful)
+    reach = int(_per_node(cluster.ceiling, cpus, gpus, None)) if cluster.ceiling else 0
+    worth = max(1, math.ceil(rows / _ROWS_FOR_A_NODE))
+    later = min(reach, worth)
+    if later > now:
+        reasons["replicas"] = (
+            f"the cluster's nodes hold {fits}, the autoscaler may reach {reach}"
+            + (f", the rows are worth {worth}" if worth < reach else "")
+            + f"; the job starts with {max(1, now)}"
+        )
+        return later, max(1, now)
     if fits == 0:
         reasons["replicas"] = "no node holds a replica yet; one is asked of the autoscaler"
-        return 1
-    useful = max(1, math.ceil(rows / _FEWEST_ROWS))
+        return 1, None
     reasons["replicas"] = f"the cluster's nodes hold {fits}" + (
         f", the rows feed {useful}" if useful < fits else ""
     )
-    return min(fits, useful)
+    return now, None
 
 
 def _per_node(node: dict[str, float], cpus: float, gpus: int, accelerator_type: str | None) -> float:

@@ -101,7 +101,8 @@ def _check_version() -> None:
     except ImportError as error:
         raise PreflightError(
             f"engine: vLLM is not installed on the cluster's nodes ({error}); install vllm 0.26 to 0.29 "
-            "there, use an image that has it, or try the DAG with engine='echo'."
+            "there, use an image that has it, or try the DAG with engine='echo'; where GPU nodes are "
+            "still to come, name their accelerator_type."
         ) from error
     version = str(vllm.__version__)
     found = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())

@@ -31,6 +31,7 @@ class ReplicaReport:
         them from us, so there are at least so many.
     :param killers: of the errors, rows that kill the engine.
     :param failure: class and sentence of what ended it.
+    :param seen: epoch seconds at which the board heard of it last.
     """
 
     replica: str
@@ -50,6 +51,7 @@ class ReplicaReport:
     sizes: dict[str, Any] | None = None
     versions: dict[str, str] | None = None
     failure: tuple[str, str] | None = None
+    seen: float = 0.0
 
 
 class Board(Suspects):
@@ -62,7 +64,7 @@ class Board(Suspects):
 
     def report(self, report: dict[str, Any]) -> bool:
         """Replace a replica's report. Returns whether replicas shall write what they have, and end."""
-        self._reports[report["replica"]] = report
+        self._reports[report["replica"]] = {**report, "seen": time.time()}
         return self._draining
 
     def drain(self) -> None:

@@ -15,21 +15,26 @@ from airflow_provider_raybatch.job.storage.folder import Folder
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
 
 _THREADS = 16
+_SILENT = 60.0
+"""Seconds without a report after which a replica is gone; they report every second."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Budget:
     """What is left to one submission.
 
     :param spent: tokens that earlier submissions of the task paid for.
-    :param gpus: that all replicas hold together.
-    :param began: epoch seconds at which they were asked for.
+    :param gpus: that a replica holds while it lives.
+    :param checked: epoch seconds of the latest check, at first of the start.
+    :param unseen: replicas to bill all the time, where an engine's replicas don't report.
     """
 
     limits: Limits
     spent: int
     gpus: int
-    began: float
+    checked: float
+    unseen: int = 0
+    gpu_hours: float = 0.0
 
     def check(self, reports: Sequence[ReplicaReport], progress: Progress, now: float) -> None:
         """:raises RaybatchError: a limit is reached, with how far the job came."""
@@ -42,11 +47,16 @@ class Budget:
                 "limit and clear the task to go on.",
                 FailureClass.LIMIT_REACHED,
             )
-        hours = self.gpus * (now - self.began) / 3600
-        if self.limits.max_gpu_hours is not None and hours >= self.limits.max_gpu_hours:
+        # A replica reports once it has its GPUs. One that waits for them, or whose node died, is silent.
+        held = self.unseen or sum(
+            report.state != "ended" and now - report.seen <= _SILENT for report in reports
+        )
+        self.gpu_hours += self.gpus * held * (now - self.checked) / 3600
+        self.checked = now
+        if self.limits.max_gpu_hours is not None and self.gpu_hours >= self.limits.max_gpu_hours:
             raise RaybatchError(
-                f"max_gpu_hours: {hours:.2f} GPU hours are used, of {self.limits.max_gpu_hours:g} allowed, "
-                f"{so_far}: raise the limit and clear the task to go on.",
+                f"max_gpu_hours: {self.gpu_hours:.2f} GPU hours are used, of {self.limits.max_gpu_hours:g} "
+                f"allowed, {so_far}: raise the limit and clear the task to go on.",
                 FailureClass.LIMIT_REACHED,
             )
 

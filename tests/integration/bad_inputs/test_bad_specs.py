@@ -60,6 +60,17 @@ SPEC = [
         "'two'",
     ),
     case(
+        "engines inside of a replica",
+        {"engine": {"kind": "vllm", "args": {"data_parallel_size": 2}}},
+        "data_parallel_size: 2 asks for GPUs that a replica does not reserve",
+        "set replicas to the number of engines",
+    ),
+    case(
+        "hosts inside of a replica",
+        {"engine": {"kind": "vllm", "args": {"nnodes": 2}}},
+        "nnodes: 2 asks for GPUs that a replica does not reserve",
+    ),
+    case(
         "processor without its engine",
         {"engine": {"kind": "vllm", "processor": {"batch_size": 1}}},
         "only engine 'ray_data_llm' takes it",

@@ -405,6 +405,8 @@ def test_prompts_know_their_columns() -> None:
 def test_gpus_of_a_replica() -> None:
     engine = {"kind": "vllm", "args": {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}}
     assert spec(engine=engine).engine.gpus_per_replica == 8
+    engine["args"]["prefill_context_parallel_size"] = 2
+    assert spec(engine=engine).engine.gpus_per_replica == 16
     assert spec().engine.gpus_per_replica == 1
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ from .publishing import failure, part, response
 NOW = 10_000.0
 PROGRESS = Progress(done=1200, total=5000)
 REPORTS = [
-    ReplicaReport("a", "n", input_tokens=600, output_tokens=100),
-    ReplicaReport("b", "n", input_tokens=50),
+    ReplicaReport("a", "n", input_tokens=600, output_tokens=100, seen=NOW),
+    ReplicaReport("b", "n", input_tokens=50, seen=NOW),
 ]
 
 
@@ -43,11 +44,29 @@ def test_tokens_of_all_submissions_count() -> None:
     assert not error.failure_class.retryable
 
 
-def test_gpu_hours_are_those_of_all_replicas() -> None:
+def test_gpu_hours_are_those_that_replicas_hold() -> None:
+    """Not those of planned replicas, which may wait for their nodes all the time."""
     limits = Limits(max_gpu_hours=8)
-    Budget(limits, 0, 8, NOW - 3599).check(REPORTS, PROGRESS, NOW)
-    assert "8.00 GPU hours are used, of 8 allowed, after 1,200 of 5,000 rows" in str(reached(limits))
+    Budget(limits, 0, 4, NOW - 3599).check(REPORTS, PROGRESS, NOW)
+    assert "8.00 GPU hours are used, of 8 allowed, after 1,200 of 5,000 rows" in str(reached(limits, gpus=4))
     Budget(limits, 0, 0, 0.0).check(REPORTS, PROGRESS, NOW)  # CPUs cost no GPU hours
+    gone = [replace(REPORTS[0], state="ended"), replace(REPORTS[1], seen=NOW - 61)]
+    Budget(limits, 0, 4, 0.0).check(gone, PROGRESS, NOW)
+    Budget(limits, 0, 4, 0.0).check([], PROGRESS, NOW)
+
+
+def test_gpu_hours_add_up_as_replicas_come_and_go() -> None:
+    budget = Budget(Limits(max_gpu_hours=100), 0, 4, NOW)
+    for hour, held in enumerate([0, 1, 2, 1], start=1):
+        now = NOW + hour * 3600
+        budget.check([replace(one, seen=now) for one in REPORTS[:held]], PROGRESS, now)
+    assert budget.gpu_hours == 16
+
+
+def test_replicas_that_do_not_report_are_billed_as_planned() -> None:
+    budget = Budget(Limits(max_gpu_hours=7), 0, 4, NOW - 3600, unseen=2)
+    with pytest.raises(RaybatchError, match=r"8\.00 GPU hours are used, of 7"):
+        budget.check([], PROGRESS, NOW)
 
 
 def test_what_earlier_submissions_paid_is_read_from_their_parts(tmp_path: Path) -> None:

@@ -48,7 +48,15 @@ class TestPlan:
             # A node that offers Ray fewer CPUs than it has GPUs.
             (Cluster((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
             # No GPU yet, but an autoscaler that may bring some.
-            (Cluster((HEAD,), {"CPU": 100.0, "GPU": 8.0}), {}, 1, 1, 1.0),
+            (Cluster((HEAD,), {"CPU": 100.0, "GPU": 8.0}), {}, 8, 1, 1.0),
+            (
+                Cluster((HEAD, DGX), {"CPU": 1e6, "GPU": 64.0}),
+                {"args": {"tensor_parallel_size": 4}},
+                16,
+                4,
+                1.0,
+            ),
+            (Cluster((HEAD,), {"CPU": 1e6, "GPU": 1e6}), {}, 98, 1, 1.0),
         ],
     )
     def test_what_is_derived(
@@ -68,6 +76,27 @@ class TestPlan:
 
     def test_cpus_that_are_set_are_counted_as_people_count(self) -> None:
         assert plan(Cluster(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
+
+    def test_a_job_starts_with_what_is_there_and_takes_what_comes(self) -> None:
+        ceiling = {"CPU": 1000.0, "GPU": 64.0}
+        nothing, some = Cluster((HEAD,), ceiling), Cluster((HEAD, DGX), ceiling)
+        made = plan(nothing)
+        assert (made.replicas, made.first_replicas) == (64, 1)
+        assert fit.judge(made, nothing, autoscaling=True).verdict == "wait"
+        assert fit.judge(made, some, autoscaling=True).verdict == "fits"
+        made = plan(some)
+        assert (made.replicas, made.first_replicas) == (64, 8)
+        assert made.reasons["replicas"] == (
+            "the cluster's nodes hold 8, the autoscaler may reach 64; the job starts with 8"
+        )
+        assert "holds 8 of 64 replicas of 1 CPU and 1 GPU by now" in fit.judge(made, some, True).sentence
+
+    def test_few_rows_are_not_worth_new_nodes(self) -> None:
+        ceiling = {"CPU": 1000.0, "GPU": 64.0}
+        assert plan(Cluster((HEAD,), ceiling), rows=1000).replicas == 1
+        assert plan(Cluster((HEAD, H200), ceiling), rows=1025).replicas == 2
+        assert plan(Cluster((HEAD, DGX), ceiling), rows=3000).replicas == 8
+        assert plan(Cluster((HEAD,), ceiling), replicas=3).first_replicas is None
 
     def test_few_rows_need_few_replicas(self) -> None:
         assert plan(Cluster((DGX,)), rows=10).replicas == 2
