@@ -81,11 +81,12 @@ def renderer(spec: BatchInferenceSpec) -> Render:
 
     :raises PreflightError: a user's function can't be imported.
     """
-    base, outputs, column = _prompt_renderer(spec), spec.output_columns, spec.sampling_column
+    base, column = _prompt_renderer(spec), spec.sampling_column
+    outputs = {name.lower() for name in spec.output_columns}  # warehouses take `Response` for `response`
 
     def render(row: Mapping[str, Any]) -> Request:
         # JSONL has no header, so a later row may have a column that preflight could not see.
-        taken = next((name for name in outputs if name in row), None)
+        taken = next((name for name in row if name.lower() in outputs), None)
         if taken is not None:
             raise RenderError(
                 f"the row has a column {taken!r}, which is also an output column; set output_prefix"

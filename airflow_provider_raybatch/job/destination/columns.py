@@ -68,6 +68,7 @@ def input_types(
     :param source: columns as preflight saw them.
     :param outputs: names of the output columns; an input column of that name is only in rows that failed.
     """
+    taken = {name.lower() for name in outputs}
     types: dict[str, pa.DataType] = {}
     kinds: dict[str, Kind] = {}
     extreme: set[str] = set()
@@ -84,7 +85,7 @@ def input_types(
     return {
         name: pa.string() if _is_unfit(name, kind, () if name in kinds else extreme) else kind
         for name, kind in chosen.items()
-        if name not in outputs
+        if name.lower() not in taken
     }
 
 

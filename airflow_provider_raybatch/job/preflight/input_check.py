@@ -224,9 +224,11 @@ def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
 
 
 def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
-    double = [name for name in spec.output_columns if name in source.columns]
-    if double:
+    outputs = {name.lower() for name in spec.output_columns}
+    double = next((name for name in source.columns if name.lower() in outputs), None)
+    if double is not None:
+        case = "" if double in spec.output_columns else ", since many warehouses ignore case"
         raise PreflightError(
-            f"output_prefix: the source has a column {double[0]!r} already, which is also an output column; "
-            f"set output_prefix, for example to 'llm_'."
+            f"output_prefix: the source has a column {double!r} already, which is also an output column"
+            f"{case}; set output_prefix, for example to 'llm_'."
         )

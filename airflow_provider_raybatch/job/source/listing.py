@@ -109,7 +109,7 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
     with contextlib.suppress(StorageError) if pattern else contextlib.nullcontext():
         if (single := place.head(as_written)) is not None:
             return [SourceFile(_uri(place, single.path), single.size, single.version)]
-    entries = place.list(inside, _depth(pattern))
+    entries = [entry for entry in _below(place, inside, pattern) if not _is_marker(place, entry)]
     if not entries:
         raise PreflightError(
             f"source: nothing is at {path}; check the path, and that the cluster's nodes can see it."
@@ -133,6 +133,25 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
             f"source: {what} {path} ({len(entries)} other files are there); check the path or set format."
         )
     return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in found]
+
+
+def _below(place: Folder, inside: str, pattern: str | None) -> Sequence[Entry]:
+    """Files below a folder, of which `pattern` may mean some; in S3 only those of folders that it means."""
+    first, _, rest = (pattern or "").partition("/")
+    if not rest or first == "**" or not isinstance(place, S3Folder):
+        return place.list(inside, _depth(pattern))
+    names = [name for name in place.folders(inside) if _match_parts([name], [first])]
+    return [entry for name in names for entry in _below(place, f"{inside}/{name}".lstrip("/"), rest)]
+
+
+def _is_marker(place: Folder, entry: Entry) -> bool:
+    """Whether this is an empty object that stands for a folder of S3: ``a/b/`` or ``a/b_$folder$``.
+
+    Listings leave out the slash at the end of a key; so no object has the name that they give.
+    """
+    if entry.size or not isinstance(place, S3Folder):
+        return False
+    return entry.path.endswith("_$folder$") or place.head(entry.path) is None
 
 
 def _open_place(base: str, credentials: AwsCredentials | None) -> tuple[Folder, str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import pathlib
 import shutil
@@ -61,6 +62,21 @@ def changed(file: SourceFile) -> StorageError:
 
 def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
     spool = tempfile.NamedTemporaryFile(prefix="raybatch-")  # noqa: SIM115 - lives as long as the process
+    try:
+        _fill(spool, file, credentials)
+        spool.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            spool.close()  # gives its room back, and fails as the flush did
+        scratch = pathlib.Path(spool.name).parent
+        raise StorageError(
+            f"source: {file.uri} can't be unpacked into {scratch} ({error.strerror or error}); make room "
+            "there, or set TMPDIR to another folder on the cluster's nodes."
+        ) from error
+    return spool
+
+
+def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None) -> None:
     if web.is_url(file.uri) and file.compression is None:
         web.fetch(file.uri, spool)
     elif web.is_url(file.uri):
@@ -71,8 +87,6 @@ def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
     else:
         with _open_plain(file, credentials) as packed_file:
             _unpack(file, packed_file, spool)
-    spool.flush()
-    return spool
 
 
 def _open_plain(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
@@ -102,6 +116,8 @@ def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
             with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as unpacked:
                 shutil.copyfileobj(unpacked, into)
     except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of a disk, which says nothing of the content
         raise PreflightError(
             f"source: {file.uri} can't be unpacked as {file.compression} ({error}); check it, or rename it "
             "if it is not compressed."

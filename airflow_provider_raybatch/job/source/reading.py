@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.source import csv_text
 from airflow_provider_raybatch.job.source.chunks import Chunk, rows_of_bytes, text_start
@@ -128,7 +129,7 @@ class Reader:
     def read(self, chunk: Chunk) -> Rows:
         """The rows of `chunk`.
 
-        :raises StorageError: the file can't be read, or is no longer what it was.
+        :raises StorageError: the file can't be read, is damaged, or is no longer what it was.
         """
         file = self._listing.files[chunk.file]
         if self._listing.format == "parquet":
@@ -179,12 +180,38 @@ class Reader:
             try:
                 with open_file(file, self._credentials) as stream:
                     decoded = self._of_file(chunk.file, self._decoded)
-                    table = _decoded(pq.ParquetFile(stream), chunk.group, decoded)
-            except (pa.ArrowException, OSError, IndexError) as error:
-                raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
+                    # Checksums, which few files have, cost little.
+                    parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+                    table = _decoded(parquet, chunk.group, decoded)
+            except MemoryError:  # Arrow's own is an Arrow error, too
+                raise
+            except IndexError as error:
+                raise changed(file) from error
+            except (pa.ArrowException, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
+                raise self._damaged(file, chunk.group, error) from error
             # Be it ever so large: the chunks in work are slices of it, and would keep a copy each.
             self._group = (key, table)
             return table
+
+    def _damaged(self, file: SourceFile, group: int, error: Exception) -> StorageError:
+        """The error of a row group that can't be decoded, with the first column of which this is true."""
+        with open_file(file, self._credentials) as stream:
+            parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+            for name in parquet.schema_arrow.names:
+                try:
+                    _decoded(parquet, group, [name])
+                except (pa.ArrowException, OSError):
+                    where = f"column {name!r} of row group {group}"
+                    break
+            else:
+                where = f"row group {group}"
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        return StorageError(
+            f"source: {file.uri} is damaged, {where} can't be decoded ({reason}); write the file again.",
+            FailureClass.USER_ERROR,
+        )
 
     def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
         if number not in self._headers:

@@ -10,7 +10,7 @@ import urllib.request
 from typing import IO
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.storage.errors import StorageError
+from airflow_provider_raybatch.job.storage.errors import FULL, StorageError
 
 _TIMEOUT = 60.0
 _AGENT = {"User-Agent": "airflow-provider-raybatch"}
@@ -41,6 +41,7 @@ def fetch(url: str, into: IO[bytes]) -> None:
     """Copy the file's content.
 
     :raises StorageError: it can't be fetched.
+    :raises OSError: `into` is full.
     """
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=_AGENT), timeout=_TIMEOUT) as answer:
@@ -51,6 +52,8 @@ def fetch(url: str, into: IO[bytes]) -> None:
             if promised is not None and into.tell() - before != int(promised):
                 raise OSError(f"only {into.tell() - before} of {promised} bytes came")
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise  # of the disk that it is copied to
         raise _error(url, error) from error
 
 

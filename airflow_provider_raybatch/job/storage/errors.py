@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_IDENTITY = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
 _PASSING = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 """Refusals (4xx) after which S3 itself asks for the call again."""
@@ -52,7 +52,7 @@ def local_error(verb: str, path: Path, error: OSError) -> StorageError:
     wrong = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
     lasting = isinstance(error, wrong) or error.errno == errno.EROFS
     text = f"{path}: can't {verb} it ({error.strerror or error})"
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return StorageError(
             f"{text}; make room there: a retry of the task goes on with the rows that are finished."
         )
@@ -97,6 +97,12 @@ def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> Storage
         missing_bucket = "the bucket does not exist; check its name"
         what = missing_bucket if "NoSuchBucket" in text else "there is no such object"
         return StorageError(f"{uri}: can't {verb} it, {what}.", FailureClass.USER_ERROR)
+    if isinstance(error, exceptions.InvalidPathError):
+        return StorageError(
+            f"{uri}: can't {verb} it, a key below it has an empty name between slashes ({_answer(text)}); "
+            "rename that key, or name folders or a glob without it.",
+            FailureClass.USER_ERROR,
+        )
     if "ExpiredToken" in text:
         return StorageError(
             f"{uri}: can't {verb} it, the credentials have expired; the retry brings new ones."

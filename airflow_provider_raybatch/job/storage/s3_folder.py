@@ -16,6 +16,7 @@ from airflow_provider_raybatch.job.storage.patience import patiently
 from airflow_provider_raybatch.job.storage.s3_store import s3_store
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import S3Store
 
 _UPLOADS = 4
@@ -55,11 +56,13 @@ class S3Folder:
         import obstore
 
         key = self._key(prefix)
-        found = patiently(
-            lambda: [meta for page in obstore.list(self._store(), prefix=key or None) for meta in page],
-            "list",
-            self._uri(key),
-        )
+
+        def attempt() -> list[ObjectMeta]:
+            if depth == 1:  # one level costs the same, whatever lies below it
+                return list(obstore.list_with_delimiter(self._store(), prefix=key or None)["objects"])
+            return [meta for page in obstore.list(self._store(), prefix=key or None) for meta in page]
+
+        found = patiently(attempt, "list", self._uri(key))
         entries = [
             Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or ""))
             for meta in found
@@ -68,6 +71,21 @@ class S3Folder:
         if not entries and key and (single := self.head(prefix)):
             entries = [single]
         return sorted(entries, key=lambda entry: entry.path)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Names of what lies directly below `prefix` and has files below itself.
+
+        :raises StorageError: they can't be listed.
+        """
+        import obstore
+
+        key = self._key(prefix)
+        found = patiently(
+            lambda: obstore.list_with_delimiter(self._store(), prefix=key or None)["common_prefixes"],
+            "list",
+            self._uri(key),
+        )
+        return sorted(name for path in found if (name := path.rpartition("/")[2]))
 
     def head(self, path: str) -> Entry | None:
         """See :class:`Folder`."""

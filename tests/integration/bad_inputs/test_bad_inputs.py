@@ -180,6 +180,12 @@ PREFLIGHT = [
         "set output_prefix, for example to 'llm_'",
     ),
     case(
+        "output column that the source has in other case",
+        lambda p: {"source": p.jsonl({"text": "a", "Response": "b"})},
+        "has a column 'Response' already, which is also an output column, since many warehouses take",
+        "set output_prefix, for example to 'llm_'",
+    ),
+    case(
         "function that cannot be imported",
         lambda p: function(p, "import no_such_package\n"),
         "can't be imported on the cluster (ModuleNotFoundError",

@@ -7,16 +7,21 @@ that; a limit on the size of files, which the kernel enforces everywhere, gives 
 
 from __future__ import annotations
 
+import gzip
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.job.source.chunks import survey
+from airflow_provider_raybatch.job.source.listing import resolve
 from airflow_provider_raybatch.job.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.job.storage.folder import LocalFolder
 
@@ -50,6 +55,22 @@ def test_what_does_not_fit_is_refused_in_one_sentence_and_leaves_nothing(
     assert caught.value.failure_class is FailureClass.STORAGE
     assert str(caught.value) == f"{disk.uri}/x: can't write it (File too large); {REMEDY}"
     assert [path.name for path in Path(disk.root).iterdir()] == ["before"]
+
+
+def test_a_source_that_does_not_fit_unpacked_blames_the_disk(
+    tmp_path: Path, small_files: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"text\n" + b"x\n" * ROOM))
+    listing = resolve(SourceSpec(paths=[str(tmp_path / "x.csv.gz")]), None)
+    with pytest.raises(StorageError) as caught:
+        survey(listing, None)
+    assert caught.value.failure_class is FailureClass.STORAGE
+    assert str(caught.value) == (
+        f"source: {tmp_path}/x.csv.gz can't be unpacked into {tmp_path} (File too large); make room there, "
+        "or set TMPDIR to another folder on the cluster's nodes."
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv.gz"]
 
 
 def test_a_write_that_does_not_fit_keeps_the_old_content(disk: LocalFolder, small_files: None) -> None:

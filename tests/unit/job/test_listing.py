@@ -10,7 +10,9 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.job.source.chunks import survey
 from airflow_provider_raybatch.job.source.listing import Listing, SourceFile, resolve
+from airflow_provider_raybatch.job.storage.errors import StorageError
 from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...s3_server import S3Server
@@ -239,6 +241,50 @@ def test_s3_globs_stay_in_their_bucket(s3_server: S3Server) -> None:
     place.write("b/y.csv", b"")
     assert names(place, "*/x.csv") == ["a/x.csv"]
     assert names(place, "") == ["a/x.csv", "b/y.csv"]
+
+
+def put_raw(server: S3Server, bucket: str, *keys: str) -> None:
+    """Objects under keys that obstore would not write."""
+    import boto3
+
+    known = server.credentials
+    client = boto3.client(
+        "s3",
+        endpoint_url=known.endpoint_url,
+        aws_access_key_id=known.aws_access_key_id.get_secret_value(),
+        aws_secret_access_key=known.aws_secret_access_key.get_secret_value(),
+        region_name="us-east-1",
+    )
+    for key in keys:
+        client.put_object(Bucket=bucket, Key=key, Body=b"" if key.endswith(("/", "$")) else b"text\na\n")
+
+
+@pytest.mark.parametrize("path", ["t", "t/*", "t/**", "t/a*/*"])
+def test_objects_that_stand_for_folders_are_no_files(s3_server: S3Server, path: str) -> None:
+    bucket = s3_server.new_bucket()
+    put_raw(s3_server, bucket, "t/", "t/a1/", "t/a2_$folder$", "t/a1/b/", "t/a1/x", "t/y")
+    spec = SourceSpec(paths=[f"s3://{bucket}/{path}"], format="csv")
+    expected = {"t": ["t/a1/x", "t/y"], "t/*": ["t/y"], "t/**": ["t/a1/x", "t/y"], "t/a*/*": ["t/a1/x"]}[path]
+    listing = resolve(spec, s3_server.credentials)
+    assert [file.uri.partition(f"{bucket}/")[2] for file in listing.files] == expected
+    assert survey(listing, s3_server.credentials).rows == len(expected)
+
+
+def test_a_glob_in_s3_lists_only_the_folders_that_it_means(s3_server: S3Server) -> None:
+    bucket = s3_server.new_bucket()
+    put_raw(
+        s3_server, bucket, "data1/x.csv", "data2/x.csv", "data2/deep/y.csv", "other//bad.csv", "/lead.csv"
+    )
+    listing = resolve(SourceSpec(paths=[f"s3://{bucket}/data*/x.csv"]), s3_server.credentials)
+    assert [file.uri for file in listing.files] == [f"s3://{bucket}/data{n}/x.csv" for n in (1, 2)]
+    listing = resolve(SourceSpec(paths=[f"s3://{bucket}/data*/**/*.csv"]), s3_server.credentials)
+    assert len(listing.files) == 3
+    for path in ("other", "**/*.csv"):
+        with pytest.raises(StorageError) as caught:
+            resolve(SourceSpec(paths=[f"s3://{bucket}/{path}"]), s3_server.credentials)
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+        assert "a key below it has an empty name between slashes" in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_glob_looks_no_deeper_than_it_matches(folder: Folder) -> None:

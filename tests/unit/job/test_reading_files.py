@@ -219,3 +219,24 @@ def test_of_many_packed_files_few_are_kept_unpacked(tmp_path: Path, monkeypatch:
     assert [json.loads(stream.read())["x"] for stream in streams] == [*range(10), *range(10)[::-1]]
     for stream in streams:
         stream.close()
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_damaged_pages_are_told_with_file_and_column(tmp_path: Path, checksums: bool) -> None:
+    path = tmp_path / "x.parquet"
+    table = pa.table({"id": range(5000), "text": [f"row {number} " * 5 for number in range(5000)]})
+    pq.write_table(table, path, compression="none" if checksums else "snappy", write_page_checksum=checksums)
+    place = pq.ParquetFile(path).metadata.row_group(0).column(1).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[place + 100 : place + 160] = b"\xff" * 60
+    path.write_bytes(content)
+    listing = listing_of(path)
+    (chunk,) = cut(survey(listing, None), 5000, None)
+    with pytest.raises(StorageError) as caught:
+        Reader(listing, ["id"], None).read(chunk)
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert str(caught.value).startswith(
+        f"source: {path} is damaged, column 'text' of row group 0 can't be decoded ("
+    )
+    assert str(caught.value).endswith("); write the file again.")
+    assert Reader(listing, ["id"], None, whole=False).read(chunk).rows[-1] == {"id": 4999}
