@@ -134,8 +134,7 @@ class Control:
             time.sleep(_LOOK)
 
     def _late(self, so_far: str, overtime: float = 0.0) -> RaybatchError | None:
-        kept = so_far or "; the finished rows are kept"
-        kept = kept if kept.startswith(";") else f" {kept}"
+        kept = f" {so_far}" if so_far else "; the finished rows are kept"
         if self._deadline is not None and time.time() >= self._deadline + overtime:
             return RaybatchError(
                 f"timeout: the job's deadline passed{kept}, and an attempt with time left goes on.",
@@ -144,8 +143,7 @@ class Control:
         if self._orphan_timeout and self._clock() - self._heard >= self._orphan_timeout + overtime:
             return RaybatchError(
                 f"orphan_timeout: no task has followed the job for {self._orphan_timeout:,.0f} s, so it "
-                f"ended "
-                f"itself{kept}, and a retry or a clear of the task goes on.",
+                f"ended itself{kept}, and a retry or a clear of the task goes on.",
                 FailureClass.CANCELLED,
             )
         return None

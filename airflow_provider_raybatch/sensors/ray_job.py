@@ -46,8 +46,9 @@ class RayJobSensor(BaseSensorOperator):
 
     The other parameters are those of Airflow's sensors; while deferred, `poke_interval` is the time between
     two looks, and the driver's log lines appear in the task's log. The job goes on when the sensor times out
-    or is killed. A cluster without an answer is borne until the sensor's `timeout`; while deferred, for 10
-    minutes at most, after which the attempt fails and may be retried.
+    or is killed. A sensor goes by Ray's status, and doesn't keep a batch inference from its `orphan_timeout`.
+    A cluster without an answer is borne until the sensor's `timeout`; while deferred, for 10 minutes at most,
+    after which the attempt fails and may be retried.
     """
 
     template_fields: Sequence[str] = ("ray_conn_id", "submission_id", "deferrable")

@@ -11,6 +11,7 @@ import uuid
 
 import pytest
 
+from airflow_provider_raybatch.cluster.control import Control, Lease
 from airflow_provider_raybatch.cluster.errors import JobExistsError, RequestRejectedError
 from airflow_provider_raybatch.cluster.following import FollowState, follow, look
 from airflow_provider_raybatch.cluster.jobs import RayJobsClient
@@ -23,6 +24,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 from airflow_provider_raybatch.contract.spec import TaskKey
 
+KEY = "ab" * 32
 SUMMARY = Summary(uri="/o", manifest_uri="/m", format="parquet", rows=3, errors=0, tokens=Tokens())
 
 
@@ -65,17 +67,17 @@ async def test_version_and_resources(client):
 
 
 async def test_lines_come_once_and_in_order_and_events_speak(client, name):
-    committed = events.line(events.Committed(summary=SUMMARY))
+    committed = events.line(events.Committed(summary=SUMMARY), KEY, 1)
     code = f"""
         import time
         for number in range(40):
             print("row", number)
             time.sleep(0.05)
-        print({events.line(events.Progress(done=3, total=9))!r})
+        print({events.line(events.Progress(done=3, total=9), KEY, 0)!r})
         print({committed!r})
         print("without a line feed", end="")
     """
-    outcome, lines = await run(client, JobRequest(python(code), name))
+    outcome, lines = await run(client, JobRequest(python(code), name), lease=Lease(Control(KEY, attempt=1)))
     texts = [line.text for line in lines]
     assert [text for text in texts if text.startswith("row")] == [f"row {number}" for number in range(40)]
     assert texts[-3:] == [

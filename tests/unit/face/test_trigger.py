@@ -136,12 +136,12 @@ async def test_that_starts_past_its_deadline_looks_first(
     from airflow_provider_raybatch.cluster import transport
 
     published = summary()
-    submit(ray, Script([line(Committed(summary=published))]))
+    submit(ray, Script([line(Committed(summary=published), CONTROL.key, 0)]))
     monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
     if silent:
         ray.down = True
         threading.Timer(0.5, setattr, (ray, "down", False)).start()
-    outcome = await fired(trigger(ray, deadline=time.time() - 60))
+    outcome = await fired(trigger(ray, deadline=time.time() - 60, control=CONTROL.to_json()))
     assert (outcome.state, outcome.summary) == ("succeeded", published)
 
 
