@@ -83,7 +83,7 @@ def run(
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     # Ray's own guard sees chunks, of which a slow start or long responses finish none for half an hour.
-    # `no_progress_timeout` sees rows.
+    # `no_progress_timeout` sees rows, and engines that load.
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
     board = _board()

@@ -23,6 +23,7 @@ from airflow_provider_raybatch.job.credentials import set_environment
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.opening import open_engine
 from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.replica import loading
 from airflow_provider_raybatch.job.replica.answers import Answers, Result
 from airflow_provider_raybatch.job.replica.asking import Asked, Asker, read_columns
 from airflow_provider_raybatch.job.replica.gate import Gate
@@ -111,6 +112,8 @@ class Replica:
             )
 
     def _measure(self) -> None:
+        if self._report.state == "starting":
+            self._report.loaded = loading.steps()
         if self._gpu is not None:
             self._gpu.sample()
             self._report.gpu_utilization = self._gpu.mean

@@ -166,3 +166,10 @@ def test_a_process_whose_place_another_has_taken_is_not_waited_for() -> None:
     board.begin(0, "r", "r-1")
     board.start("r")
     assert {one["replica"]: one["state"] for one in board.snapshot()} == {"r-1": "ended", "r-2": "ready"}
+
+
+def test_an_engine_that_loads_its_model_moves() -> None:
+    tracker = Tracker(100, 0, 0.0)
+    for now, loaded, changed in ((1.0, 0, 1.0), (2.0, 0, 1.0), (3.0, 5, 3.0), (4.0, 5, 3.0)):
+        tracker.update([report(0, state="starting", loaded=loaded)], 0, now)
+        assert tracker.last_change == changed

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.job.replica import loading
+
+_MUCH = 64 * 1024 * 1024
+
+
+def test_what_is_loaded_counts_and_waiting_does_not(tmp_path: Path) -> None:
+    """Of this process and of those that it has started, as vLLM starts its engine."""
+    pytest.importorskip("psutil")
+    before = loading.steps()
+    assert loading.steps() - before <= 1
+    (tmp_path / "weights").write_bytes(bytes(_MUCH))
+    here = loading.steps()
+    assert here - before >= 4
+    code = "import sys; print(len(open(sys.argv[1], 'rb').read()), flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "weights"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert int(child.stdout.readline()) == _MUCH
+        assert loading.steps() - here >= 4
+        child.communicate()
