@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -14,6 +13,7 @@ from airflow.sdk import XComArg
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
+_LONGEST = 1e12  # seconds; beyond it are infinity and what no clock can add
 _TRUTHS = {"true": True, "false": False}
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _WHAT = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -106,7 +106,7 @@ def seconds(value: timedelta | float | str | None, name: str) -> float | None:
             found = float(value)
         except ValueError:
             found = None
-    if isinstance(found, (int, float)) and not isinstance(found, bool) and math.isfinite(found):
+    if isinstance(found, (int, float)) and not isinstance(found, bool) and abs(found) <= _LONGEST:
         return float(found)
     raise SpecError(f"{name}: {shown(value)} is no duration; give seconds or a timedelta.")
 

@@ -61,5 +61,8 @@ def sentence(error: ValidationError) -> str:
 
 def shown(value: object) -> str:
     """`value` as it is shown in a message: ``repr``, cut to a bearable length."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} of great depth"
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

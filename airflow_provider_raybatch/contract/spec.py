@@ -129,7 +129,7 @@ class EngineSpec(ContractModel):
     args: dict[str, Any] = Field(default_factory=dict)
     replicas: int | None = Field(default=None, ge=1)
     accelerator_type: str | None = None
-    num_cpus: float | None = Field(default=None, gt=0)
+    num_cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rows_in_flight: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     processor: dict[str, Any] = Field(default_factory=dict)
@@ -244,7 +244,7 @@ class Limits(ContractModel):
     max_errors: int | None = Field(default=None, ge=0)
     max_row_attempts: int = Field(default=3, ge=1)
     max_tokens_total: int | None = Field(default=None, ge=1)
-    max_gpu_hours: float | None = Field(default=None, gt=0)
+    max_gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     flush_interval: float = Field(default=60.0, gt=0)
     orphan_timeout: float = Field(default=6 * 3600.0, ge=0)
 

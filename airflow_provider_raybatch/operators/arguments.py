@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import ObjectStoragePath
@@ -94,6 +95,8 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
     check_names(arguments)
     given = {name: _absent_if_empty(name, value) for name, value in arguments.items()}
     given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        _check_text(value, name)
     for name in _FREE_FORM:
         _check_plain(given.get(name), name)
     for name, types in _TYPED.items():
@@ -179,28 +182,43 @@ def _absent_if_empty(name: str, value: Any) -> Any:
     return None if is_absent(value) and name not in _KEPT_AS_TEXT else value
 
 
-def _check_plain(value: Any, name: str) -> None:
-    if _has_set(value):
-        # The job's fingerprint goes by the order, which is another one in each process.
+def _check_text(value: Any, name: str) -> None:
+    try:
+        value.encode() if isinstance(value, str) else None
+    except UnicodeEncodeError as error:
         raise SpecError(
-            f"{name}: a set has no order, so each attempt may read it as another job; give a list."
-        )
+            f"{name}: {shown(value)} has half a character at position {error.start}; remove it."
+        ) from None
+
+
+def _check_plain(value: Any, name: str) -> None:
     try:
         # Through text, as it travels: iterators are no plain data, though pydantic takes them.
         to_json(copy.deepcopy(value))
-    except (TypeError, ValueError) as error:
+        parts = list(_parts(value))
+    except (TypeError, ValueError, RecursionError) as error:
         raise SpecError(
             f"{name}: it can't be written as JSON ({error}); use texts, numbers, lists and dictionaries "
             "alone."
         ) from None
+    for part in parts:
+        if isinstance(part, (set, frozenset)):
+            # The job's fingerprint goes by the order, which is another one in each process.
+            raise SpecError(
+                f"{name}: a set has no order, so each attempt may read it as another job; give a list."
+            )
+        if isinstance(part, float) and not math.isfinite(part):
+            raise SpecError(
+                f"{name}: {shown(value)} has the number {part}, which JSON can't hold; remove it."
+            )
 
 
-def _has_set(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_set, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_has_set, value))
-    return isinstance(value, (set, frozenset))
+def _parts(value: Any) -> Iterator[Any]:
+    """`value` and all that is inside of it."""
+    yield value
+    if isinstance(value, (Mapping, list, tuple)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _parts(inner)
 
 
 def _section(given: Mapping[str, Any], *names: str) -> dict[str, Any]:

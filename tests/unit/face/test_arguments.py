@@ -17,6 +17,9 @@ from airflow_provider_raybatch.operators.arguments import build_spec
 
 GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
 
+CIRCLE: dict[str, Any] = {}
+CIRCLE["itself"] = CIRCLE
+
 
 def spec(**arguments: Any) -> Any:
     return build_spec({**GOOD, **arguments})
@@ -317,6 +320,19 @@ ONE_OF = (
         ({"chat_template_kwargs": {"x": object()}}, "chat_template_kwargs: it can't be written as JSON"),
         ({"sampling": {"x": (i for i in ())}}, "sampling: it can't be written as JSON"),
         ({"sampling": {"x": b"\xff"}}, "sampling: it can't be written as JSON"),
+        (
+            {"system_prompt": "a\ud800"},
+            "system_prompt: 'a\\ud800' has half a character at position 1; remove",
+        ),
+        (
+            {"sampling": {"top_p": float("nan")}},
+            "sampling: {'top_p': nan} has the number nan, which JSON can't",
+        ),
+        ({"engine_args": {"x": [float("inf")]}}, "engine_args: {'x': [inf]} has the number inf, which JSON"),
+        ({"sampling": CIRCLE}, "sampling: it can't be written as JSON ("),
+        ({"num_cpus": float("inf")}, "num_cpus: input should be a finite number, but it is inf."),
+        ({"max_gpu_hours": "1e999"}, "max_gpu_hours: input should be a finite number, but it is '1e999'."),
+        ({"cluster_wait": 10**400}, "cluster_wait: 1000"),
         ({"cluster_wait": float("inf")}, "cluster_wait: inf is no duration; give seconds or a timedelta."),
         ({"samplng": {}}, "samplng: there is no such argument; did you mean 'sampling'?"),
     ],
