@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -26,6 +27,11 @@ from airflow_provider_raybatch.contract.prompt import (
     ResponseFormat,
     check_placeholders,
 )
+
+NOT_KEPT = frozenset({
+    "logprobs", "prompt_logprobs", "flat_logprobs", "logprob_token_ids", "prompt_logprob_token_ids",
+})  # fmt: skip
+"""Sampling parameters whose results no column of the dataset holds."""
 
 SourceFormat = Literal["parquet", "jsonl", "csv"]
 OutputFormat = Literal["parquet", "jsonl"]
@@ -163,6 +169,13 @@ class EngineSpec(ContractModel):
         return args
 
     @property
+    def reasoning_parser(self) -> str:
+        """Name of the parser by which vLLM tells reasoning from the answer; empty without one."""
+        inside = self.args.get("structured_outputs_config")
+        nested = inside.get("reasoning_parser") if isinstance(inside, dict) else None
+        return str(self.args.get("reasoning_parser") or nested or "")
+
+    @property
     def gpus_per_replica(self) -> int:
         """GPUs one replica spans: the product of vLLM's sizes that add GPUs to an engine."""
         return math.prod(int(self.args.get(name, 1)) for name in _GPU_SIZES)
@@ -174,11 +187,14 @@ class ModelSpec(ContractModel):
     :param name: Hugging Face id or a folder that the cluster's nodes can read.
     :param chat_template: a Jinja chat template that replaces the tokenizer's.
     :param chat_template_kwargs: passed to the chat template, for example ``{"enable_thinking": false}``.
+    :param template_time: epoch seconds that a chat template prints which asks for the date; filled in by the
+        job, so that all rows of a run have one date.
     """
 
     name: str = Field(min_length=1)
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    template_time: float | None = None
 
     @field_validator("chat_template")
     @classmethod
@@ -319,6 +335,7 @@ class BatchInferenceSpec(ContractModel):
             raise ValueError(
                 f"n: the number of completions must be a whole number of at least 1, but it is {n!r}"
             )
+        check_sampling(value)
         return value
 
     @model_validator(mode="after")
@@ -338,6 +355,12 @@ class BatchInferenceSpec(ContractModel):
                 except ValueError as error:
                     field = name if name == "model" else f"engine_args: {name}"
                     raise ValueError(f"{field}: {error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _no_reasoning_before_json(self) -> BatchInferenceSpec:
+        if self.response_format.json_object or self.sampling.get("structured_outputs"):
+            check_reasoning(self.engine.reasoning_parser)
         return self
 
     @model_validator(mode="after")
@@ -372,7 +395,9 @@ class BatchInferenceSpec(ContractModel):
     @property
     def fingerprint(self) -> str:
         """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
-        content = self.model_dump(mode="json", exclude={"submission", "limits"})
+        content = self.model_dump(
+            mode="json", exclude={"submission": True, "limits": True, "model": {"template_time"}}
+        )
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[
             :32
         ]
@@ -385,7 +410,9 @@ class BatchInferenceSpec(ContractModel):
         cluster, or with another plan, keeps the rows it has.
         """
         content = self.model_dump(
-            mode="json", include={"prompt", "model", "sampling", "sampling_column", "response_format"}
+            mode="json",
+            include={"prompt", "model", "sampling", "sampling_column", "response_format"},
+            exclude={"model": {"template_time"}},
         )
         content["engine"] = [self.engine.kind, self.numerics, self.processor_numerics]
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[
@@ -428,3 +455,36 @@ class BatchInferenceSpec(ContractModel):
         names += [COMPLETIONS_COLUMN] if self.keeps_completions else []
         names += [REUSED_COLUMN] if self.reuse is not None else []
         return [self.destination.output_prefix + name for name in names]
+
+
+def check_sampling(values: Mapping[str, Any]) -> None:
+    """Refuse sampling parameters that no engine can honour, of a job or of a row.
+
+    :raises ValueError: one's result has no column in the dataset, or its value is no finite number.
+    """
+    for name, value in values.items():
+        if name in NOT_KEPT and value is not None and value is not False:
+            raise ValueError(f"{name}: the dataset has no column for log probabilities; remove it")
+        if not _is_finite(value):
+            raise ValueError(f"{name}: {shown(value)} is not finite; give a finite number")
+
+
+def check_reasoning(parser: str) -> None:
+    """Refuse a reasoning parser where the response must be JSON or otherwise structured.
+
+    :raises ValueError: there is one.
+    """
+    if parser:
+        raise ValueError(
+            f"engine.args: reasoning_parser {parser!r} lets the model reason before its answer, and the "
+            "dataset has no column for reasoning, so no response would be JSON or structured; remove it, and "
+            "switch reasoning off where the model can (chat_template_kwargs={'enable_thinking': False})"
+        )
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,11 +104,12 @@ def make_ready(
     store = open_store(spec.reuse, known.aws, say)
     environment = credentials.environment(known)
     _wait_for_engine_node(spec, journal.began_before(), say)
+    spec = _with_time(spec, journal)
     checked = _check_engine(spec, requests, environment, say)
     keyer = Keyer(spec, checked.generation_defaults, checked.digests)
     run_folder = parts.run_folder(submission, question(spec, submission, keyer), source.listing.digest)
     job = Job(
-        spec=_with_generation_defaults(spec, checked),
+        spec=_as_checked(spec, checked),
         listing=source.listing,
         folder=destination,
         part_folder=parts.driver_folder(run_folder, submission.submission_id),
@@ -154,6 +156,12 @@ def _check_engine(
     """
     if spec.engine.kind == "echo":
         echo.check(spec)
+        if unchecked := echo.check_names(spec):
+            text = (
+                f"sampling: {', '.join(map(repr, unchecked))} could not be checked, since the driver's node "
+                "has no vLLM; engine='echo' ignores them, and engine='vllm' refuses unknown names."
+            )
+            say(events.Notice(level="warning", message=text))
     if spec.engine.kind == "echo" or not engine_is_here(spec):
         return Checked(digests=Digests(spec=spec.response_digest))
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
@@ -172,8 +180,19 @@ def _check_engine(
     return checked
 
 
-def _with_generation_defaults(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpec:
-    """Ray's processor asks vLLM's async engine, which leaves the model's `generation_config` aside."""
-    if spec.engine.kind != ray_data_llm.NAME:
-        return spec
-    return spec.model_copy(update={"sampling": {**checked.generation_defaults, **spec.sampling}})
+def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
+    """One date for chat templates that print it: that of the run, so that a retry asks the same."""
+    began = journal.run_began() or time.time()
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"template_time": began})})
+
+
+def _as_checked(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpec:
+    """The version of the model that was looked at is the one that is loaded.
+
+    Ray's processor asks vLLM's async engine, which leaves the model's `generation_config` aside.
+    """
+    args = {**spec.engine.args, **checked.revisions}
+    changed: dict[str, Any] = {"engine": spec.engine.model_copy(update={"args": args})}
+    if spec.engine.kind == ray_data_llm.NAME:
+        changed["sampling"] = {**checked.generation_defaults, **spec.sampling}
+    return spec.model_copy(update=changed)

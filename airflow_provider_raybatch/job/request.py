@@ -22,6 +22,10 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, RowTemp
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 _LONGEST_REASON = 1000
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
+"""Of a message's content, as vLLM reads them; each has its text under the key that its type names."""
+_OTHER_SERVERS = frozenset({"HttpRequestProcessorConfig", "ServeDeploymentProcessorConfig"})
+"""Processors of Ray Data LLM that send chats as they are to a server, which may take more than text."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def renderer(spec: BatchInferenceSpec) -> Render:
     """
     base, column = _prompt_renderer(spec), spec.sampling_column
     outputs = {name.lower() for name in spec.output_columns}  # warehouses take `Response` for `response`
+    text_alone = spec.engine.processor.get("config") not in _OTHER_SERVERS
 
     def render(row: Mapping[str, Any]) -> Request:
         # JSONL has no header, so a later row may have a column that preflight could not see.
@@ -92,6 +97,9 @@ def renderer(spec: BatchInferenceSpec) -> Render:
                 f"the row has a column {taken!r}, which is also an output column; set output_prefix"
             )
         request = base(row)
+        if text_alone:
+            for message in request.messages or ():
+                text_of(message.get("content"))
         if column is None:
             return request
         merged = {**request.sampling, **_sampling_of(row.get(column), column)}
@@ -231,6 +239,34 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
         if "content" not in messages[-1] and "tool_calls" not in messages[-1]:
             raise RenderError(f"{what} has a message without content")
     return messages
+
+
+def text_of(content: Any) -> str:
+    """A message's content as one text; parts, in OpenAI's form, are joined by newlines, as in vLLM.
+
+    :raises RenderError: a part is no text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise RenderError(
+            f"a message's content is {type(content).__name__}; give a text or a list of text parts"
+        )
+    return "\n".join(map(_text_of_part, content))
+
+
+def _text_of_part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind not in _TEXT_PARTS:
+        raise RenderError(
+            f"a message has a content part of type {kind!r}, and only text is sent to the model; leave it out"
+        )
+    text = part.get(kind if kind in {"refusal", "thinking"} else "text")
+    if not isinstance(text, str):
+        raise RenderError(f"a message has a content part of type {kind!r} without a text")
+    return text
 
 
 def _without_nulls(value: Any) -> Any:

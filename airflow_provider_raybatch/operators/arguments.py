@@ -49,6 +49,7 @@ _ENGINE_FIELDS = (
 _COUNTED_LIMITS = (
     "max_error_fraction", "max_errors", "max_row_attempts", "max_tokens_total", "max_gpu_hours",
 )  # fmt: skip
+_ENGINES_WITH_MODEL = ("vllm", "ray_data_llm")
 _LIMITS_IN_SECONDS = ("flush_interval", "no_progress_timeout", "cluster_wait", "orphan_timeout")
 _PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
 _WITH_SYSTEM_PROMPT = ("prompt", "messages_column", "prompt_function")
@@ -170,9 +171,9 @@ def _needed(given: Mapping[str, Any], name: str, remedy: str) -> Any:
 
 
 def _model(given: Mapping[str, Any]) -> Any:
-    if given.get("engine") == "echo":
-        return given.get("model", "echo")
-    return _needed(given, "model", "name a Hugging Face id or a folder")
+    if given.get("engine", "vllm") in _ENGINES_WITH_MODEL:  # a misspelt one is blamed itself
+        return _needed(given, "model", "name a Hugging Face id or a folder")
+    return given.get("model", "echo")
 
 
 def _absent_if_empty(name: str, value: Any) -> Any:

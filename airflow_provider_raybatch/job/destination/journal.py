@@ -143,6 +143,13 @@ class Journal:
         last = self.last()
         return last is not None and last.run_token == self._submission.run_token
 
+    def run_began(self) -> float | None:
+        """When this very run first claimed the destination, in epoch seconds; ``None`` if it has not."""
+        if not self.began_before():
+            return None
+        mine = (entry.at for entry in self.history() if entry.run_token == self._submission.run_token)
+        return min(datetime.datetime.fromisoformat(at).timestamp() for at in mine)
+
     def is_cleared(self) -> bool:
         """Whether another run of this very task was here before: its task was cleared.
 

@@ -3,10 +3,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raybatch.job.request import Request, RowFailure
+from airflow_provider_raybatch.contract.spec import ModelSpec
+from airflow_provider_raybatch.job.request import Request, RowFailure, text_of
+
+RenderChat = Callable[[list[dict[str, Any]]], "str | list[int]"]
+
+
+_TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+
+
+def prints_the_date(model: ModelSpec, tokenizer: Any) -> bool:
+    """Whether the chat template may ask for the date; some models' templates print it."""
+    return "strftime_now" in str(model.chat_template or getattr(tokenizer, "chat_template", None) or "")
+
+
+def template_of(model: ModelSpec, tokenizer: Any) -> str | None:
+    """The chat template that replaces the tokenizer's, if one has to.
+
+    One that prints the date prints that of the run, in UTC, however long the job takes. It is written into
+    the template, since transformers hands a template no functions.
+    """
+    text = model.chat_template or getattr(tokenizer, "chat_template", None)
+    if model.template_time is None or not isinstance(text, str) or "strftime_now" not in text:
+        return model.chat_template
+    now = datetime.datetime.fromtimestamp(model.template_time, datetime.timezone.utc)
+    return _TODAY.sub(lambda found: json.dumps(now.strftime(found[2])), text)
+
+
+def hf_renderer(tokenizer: Any, template: str | None, template_kwargs: Mapping[str, Any]) -> RenderChat:
+    """A chat as the tokeniser's own template makes it, where there is no vLLM to render it.
+
+    :param tokenizer: a Hugging Face tokeniser.
+    :param template: a Jinja chat template that replaces the tokeniser's own.
+    :param template_kwargs: further variables for the template.
+    """
+
+    def render(messages: list[dict[str, Any]]) -> str:
+        plain = [
+            {**message, "content": text_of(message["content"])} if "content" in message else message
+            for message in messages
+        ]
+        return str(
+            tokenizer.apply_chat_template(
+                plain,
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **template_kwargs,
+            )
+        )
+
+    return render
 
 
 class ChatEncoder:
@@ -17,47 +70,37 @@ class ChatEncoder:
     as in vLLM.
 
     :param tokenizer: a Hugging Face tokeniser.
-    :param template: a Jinja chat template that replaces the tokeniser's own.
-    :param template_kwargs: further variables for the template.
+    :param render: renders a chat to text, or to token ids.
     """
 
-    def __init__(self, tokenizer: Any, template: str | None, template_kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, tokenizer: Any, render: RenderChat) -> None:
         self._tokenizer = tokenizer
-        self._template = template
-        self._kwargs = dict(template_kwargs)
+        self._render = render
 
     def encode(self, requests: Sequence[Request]) -> list[list[int] | RowFailure]:
         """Token ids of each request, or why it has none."""
-        chats: list[str | RowFailure | None] = [
-            None if request.messages is None else self._render(request.messages) for request in requests
-        ]
         out: list[list[int] | RowFailure] = [RowFailure("tokenize", "not tokenised")] * len(requests)
-        for position, chat in enumerate(chats):
-            if isinstance(chat, RowFailure):
+        texts: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
+        for position, request in enumerate(requests):
+            if request.messages is None:
+                texts[True].append((position, request.prompt or ""))
+                continue
+            chat = self._rendered(request.messages)
+            if isinstance(chat, str):
+                texts[False].append((position, chat))
+            else:
                 out[position] = chat
-        from_chat = [(position, chat) for position, chat in enumerate(chats) if isinstance(chat, str)]
-        raw = [
-            (position, requests[position].prompt or "") for position, chat in enumerate(chats) if chat is None
-        ]
-        for texts, special in ((from_chat, False), (raw, True)):
-            for (position, _), ids in zip(
-                texts, self._tokenize([text for _, text in texts], special), strict=True
-            ):
+        for special, placed in texts.items():
+            made = self._tokenize([text for _, text in placed], special)
+            for (position, _), ids in zip(placed, made, strict=True):
                 out[position] = ids
         return out
 
-    def _render(self, messages: list[dict[str, Any]]) -> str | RowFailure:
+    def _rendered(self, messages: list[dict[str, Any]]) -> str | list[int] | RowFailure:
         try:
-            text = self._tokenizer.apply_chat_template(
-                messages,
-                chat_template=self._template,
-                tokenize=False,
-                add_generation_prompt=True,
-                **self._kwargs,
-            )
+            return self._render(messages)
         except Exception as error:  # a template may raise anything, raise_exception() included
             return RowFailure.of("template", error)
-        return str(text)
 
     def _tokenize(self, texts: list[str], special: bool) -> list[list[int] | RowFailure]:
         if not texts:

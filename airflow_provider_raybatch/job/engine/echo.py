@@ -22,7 +22,8 @@ from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Completion, EngineInfo, Response, overlong
-from airflow_provider_raybatch.job.request import Request, RowFailure
+from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
+from airflow_provider_raybatch.job.request import Request, RowFailure, text_of
 
 
 class EchoOptions(ContractModel):
@@ -70,6 +71,15 @@ def check(spec: BatchInferenceSpec) -> EchoOptions:
     return _parse("engine_args", EchoOptions, spec.engine.args)
 
 
+def check_names(spec: BatchInferenceSpec) -> list[str]:
+    """Check the names of sampling parameters as vLLM will, if there is a vLLM here.
+
+    :returns: names that only vLLM could tell from misspelt ones, where there is none.
+    :raises PreflightError: vLLM has no such sampling parameter.
+    """
+    return [name for name in check_sampling_names(spec.sampling) if name not in EchoSampling.model_fields]
+
+
 @dataclass(frozen=True)
 class _Encoded:
     """`text` is what comes back, `prompt` all that was asked."""
@@ -104,7 +114,7 @@ class EchoEngine:
 
     def _encode_one(self, request: Request) -> _Encoded | RowFailure:
         if request.messages is not None:
-            texts = [str(message.get("content", "")) for message in request.messages]
+            texts = [text_of(message.get("content")) for message in request.messages]
         else:
             texts = [request.prompt or ""]
         words = " ".join(texts).split()

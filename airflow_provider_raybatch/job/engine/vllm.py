@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, check_reasoning
 from airflow_provider_raybatch.job.diagnosis import start_failure
+from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import (
     Completion,
     EngineDeadError,
@@ -24,12 +25,11 @@ from airflow_provider_raybatch.job.engine.base import (
     Response,
     overlong,
 )
-from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
+from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args, sampling_params
 from airflow_provider_raybatch.job.request import Request, RowFailure
-
-_NEEDS_TEXT = ("stop", "bad_words")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class _Encoded:
 class _Raw:
     output: Any
     detokenized: bool
-    skip_special_tokens: bool
 
 
 class VllmEngine:
@@ -50,24 +49,23 @@ class VllmEngine:
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
         import vllm
-        from vllm import AsyncEngineArgs
-        from vllm.usage.usage_lib import UsageContext
-        from vllm.v1.engine.async_llm import AsyncLLM
 
         log = OwnLog()
-        args = AsyncEngineArgs(**engine_args(spec))
+        args = engine_args(spec)
         try:
-            # Under other contexts vLLM sizes its scheduler for a server: 128 sequences where LLM() takes 1024
-            # on one H200.
-            self._llm = AsyncLLM.from_engine_args(args, usage_context=UsageContext.LLM_CLASS)
+            self._llm = vllm_compat.start_engine(args)
         except Exception as error:
             raise start_failure(log.root_cause() or f"{type(error).__name__}: {error}") from error
         config = self._llm.vllm_config
         self._max_model_len = int(config.model_config.max_model_len)
-        self._defaults = {**config.model_config.get_diff_sampling_param(), **spec.sampling}
+        self._defaults = {**vllm_compat.sampling_defaults(config.model_config), **spec.sampling}
+        self._reasoning_parser = spec.engine.reasoning_parser
+        renderer = vllm_compat.renderer_of(self._llm)
         tokenizer = self._llm.get_tokenizer()
-        self._chat = ChatEncoder(tokenizer, spec.model.chat_template, spec.model.chat_template_kwargs)
-        self._tokenizer = tokenizer
+        template = template_of(spec.model, tokenizer)
+        render = vllm_compat.chat_renderer(renderer, template, spec.model.chat_template_kwargs)
+        self._chat = ChatEncoder(tokenizer, render)
+        self._detokenizer = Detokenizer(tokenizer)
         self._numbers = itertools.count()
         self._shared_params: Any = None
         self.info = EngineInfo(
@@ -107,16 +105,14 @@ class VllmEngine:
         if not overrides and self._shared_params is not None:
             params = copy.copy(self._shared_params)
         else:
-            from vllm.sampling_params import RequestOutputKind
-
             merged = {**self._defaults, **overrides}
             merged.setdefault("max_tokens", None)
+            if merged.get("structured_outputs"):
+                check_reasoning(self._reasoning_parser)
             params = sampling_params(merged)
-            params.output_kind = RequestOutputKind.FINAL_ONLY
-            # Stop strings are found in text, so those requests are detokenised by vLLM as they go.
-            params.detokenize = any(merged.get(name) for name in _NEEDS_TEXT)
-            # Each request has its own already; vLLM would make a deep copy of it.
-            params.skip_clone = True
+            params.detokenize = self._detokenizer.leaves_to_vllm(merged)
+            vllm_compat.final_output_only(params)
+            vllm_compat.without_copy(params)  # each request has its own already
             if not overrides:
                 self._shared_params = copy.copy(params)
         if params.max_tokens is None or params.max_tokens > room:
@@ -126,24 +122,19 @@ class VllmEngine:
 
     async def generate(self, encoded: Any) -> Any:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
-        from vllm.inputs import tokens_input
-        from vllm.v1.engine.exceptions import EngineDeadError as VllmDead
-
         final = None
         try:
             async for output in self._llm.generate(
-                tokens_input(encoded.ids), encoded.params, str(next(self._numbers))
+                vllm_compat.as_tokens(encoded.ids), encoded.params, str(next(self._numbers))
             ):
                 final = output
-        except VllmDead as error:
-            raise EngineDeadError(f"vLLM's engine process died ({error}).") from error
         except Exception as error:
-            if self._llm.errored:
+            if self._llm.errored or isinstance(error, vllm_compat.engine_dead_error()):
                 raise EngineDeadError(f"vLLM's engine process died ({error}).") from error
             return RowFailure.of("engine", error)
         if final is None or not final.finished:
             return RowFailure("engine", "vLLM ended the request without a result")
-        return _Raw(final, bool(encoded.params.detokenize), bool(encoded.params.skip_special_tokens))
+        return _Raw(final, bool(encoded.params.detokenize))
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
@@ -152,17 +143,15 @@ class VllmEngine:
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
-        texts: dict[tuple[int, int], str] = {}
-        for skip in (True, False):
-            wanted = [
-                ((row, number), list(completion.token_ids))
-                for row, item in enumerate(raw)
-                if not item.detokenized and item.skip_special_tokens is skip
-                for number, completion in enumerate(item.output.outputs)
-            ]
-            if wanted:
-                decoded = self._tokenizer.batch_decode([ids for _, ids in wanted], skip_special_tokens=skip)
-                texts.update(zip((place for place, _ in wanted), decoded, strict=True))
+        plain = {
+            (row, number): Generated(
+                item.output.prompt_token_ids or (), completion.token_ids, completion.finish_reason
+            )
+            for row, item in enumerate(raw)
+            if not item.detokenized
+            for number, completion in enumerate(item.output.outputs)
+        }
+        texts = dict(zip(plain, self._detokenizer.decode(list(plain.values())), strict=True))
         return [
             Response(
                 completions=tuple(

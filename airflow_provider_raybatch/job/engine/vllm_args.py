@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
-import inspect
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, check_sampling
+from airflow_provider_raybatch.job.engine import vllm_compat
 
 _MOST_CPU_CACHE = 4 * 1024**3
 _FEW = 15
@@ -50,7 +49,7 @@ def engine_args(spec: BatchInferenceSpec) -> dict[str, Any]:
     if spec.engine.gpus_per_replica > 1:
         # Ray reserves the replica's GPUs on one node, so vLLM's own processes see exactly these.
         defaults["distributed_executor_backend"] = "mp"
-    if _on_cpu():
+    if vllm_compat.is_on_cpu():
         defaults.update(cpu_defaults(spec.engine.args))
     return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine.args}
 
@@ -78,14 +77,13 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     """
     import msgspec  # vLLM brings it
     from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
 
     check_sampling_names(values)
     given = dict(values)
     structured = given.get("structured_outputs")
     try:
         if isinstance(structured, Mapping):
-            given["structured_outputs"] = StructuredOutputsParams(**structured)
+            given["structured_outputs"] = vllm_compat.structured_outputs_type()(**structured)
         params = SamplingParams(**given)
     except Exception as error:  # which class it is differs between vLLM's versions
         raise ValueError(str(error)) from error
@@ -99,32 +97,34 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     return params
 
 
-def check_sampling_names(values: Mapping[str, Any]) -> None:
-    """:raises PreflightError: vLLM has no such sampling parameter, or it is not the user's to set."""
-    known, known_inside = _sampling_names()
+def check_sampling_names(values: Mapping[str, Any]) -> list[str]:
+    """Check the names of sampling parameters against the installed vLLM, without importing it.
+
+    :returns: names that can't be checked here, since there is no vLLM.
+    :raises PreflightError: vLLM has no such sampling parameter, or it is not the user's to set.
+    """
     for name in values:
         if name in _OURS:
             raise PreflightError(f"sampling: {name!r} is set by {_OURS[name]}; remove it.")
+    try:
+        check_sampling(values)
+    except ValueError as error:
+        raise PreflightError(f"sampling: {error}.") from None
+    names = vllm_compat.sampling_names()
+    if names is None:
+        return list(values)
+    known, known_inside = names
     _check_names("sampling", values, known)
     structured = values.get("structured_outputs")
     if isinstance(structured, Mapping):
         # vLLM itself passes over names that it doesn't know in here.
         _check_names("sampling: structured_outputs", structured, known_inside)
-
-
-@functools.cache  # asked once a row, and half a millisecond's work
-def _sampling_names() -> tuple[frozenset[str], frozenset[str]]:
-    """Parameters of ``SamplingParams`` and of its ``structured_outputs``."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
-
-    inside = (field.name for field in dataclasses.fields(StructuredOutputsParams))
-    return frozenset(inspect.signature(SamplingParams).parameters), frozenset(inside)
+    return []
 
 
 def _check_names(where: str, values: Mapping[str, Any], known: Collection[str]) -> None:
     for name in values:
-        if name not in known or name.startswith("_"):
+        if name not in known:
             raise PreflightError(
                 f"{where}: vLLM {_version()} has no parameter {name!r}{_meant(name, known)}."
             )
@@ -141,12 +141,4 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 def _version() -> str:
-    import vllm
-
-    return str(vllm.__version__)
-
-
-def _on_cpu() -> bool:
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_cpu())
+    return vllm_compat.installed_version()

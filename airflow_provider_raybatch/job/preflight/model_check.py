@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,22 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.credentials import set_environment
-from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
 from airflow_provider_raybatch.job.request import Request, RowFailure
 
 _OLDEST_VLLM = (0, 26)
-_GENERATION_NAMES = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
 _HASHED_WHOLE = 64 * 1024 * 1024
 _SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_PROBES = (
+    [{"role": "user", "content": "x"}],
+    [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}],
+)
+_REASONING_BEGINS = ("<think>", "<thinking>", "[THINK]", "<|START_THINKING|>", "<seed:think>")
+_REASONING_ENDS = ("</think>", "</thinking>", "[/THINK]", "<|END_THINKING|>", "</seed:think>")
+_HARMONY = "analysis, commentary, final"
+"""In the system message of models that answer in channels."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class Checked:
 
     :param overlong: of the sampled prompts, how many leave no room for a response.
     :param longest: tokens of the longest sampled prompt.
+    :param revisions: engine arguments that hold the engine to the version of the model that was looked at.
     """
 
     sampled: int = 0
@@ -42,6 +53,7 @@ class Checked:
     context: int = 0
     generation_defaults: dict[str, Any] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
+    revisions: dict[str, str] = field(default_factory=dict)
 
 
 def check_model(
@@ -58,11 +70,13 @@ def check_model(
     args = engine_args(spec)
     _check_sampling(spec)
     tokenizer = _load_tokenizer(args)
-    context = _context(args)
+    config = _model_config(args)
+    context = int(config.max_model_len)
     _check_chat(spec, tokenizer, requests)
-    encoded = ChatEncoder(tokenizer, spec.model.chat_template, spec.model.chat_template_kwargs).encode(
-        requests
-    )
+    template = str(spec.model.chat_template or getattr(tokenizer, "chat_template", None) or "")
+    chats = _Chats(spec, config, tokenizer)
+    _check_reasoning(spec, chats, requests)
+    encoded = ChatEncoder(tokenizer, chats.renderer()).encode(requests)
     lengths = [len(ids) for ids in encoded if not isinstance(ids, RowFailure)]
     failed = [ids for ids in encoded if isinstance(ids, RowFailure)]
     if failed and not lengths:
@@ -71,6 +85,8 @@ def check_model(
             f"{field}: none of the first {len(failed)} rows becomes tokens; the first fails: "
             f"{failed[0].reason}."
         )
+    revisions = _revisions(args, config)
+    commit = revisions["revision"]
     overlong = sum(length >= context for length in lengths) if context else 0
     if lengths and overlong == len(lengths):
         raise PreflightError(
@@ -83,16 +99,43 @@ def check_model(
         overlong=overlong,
         longest=max(lengths, default=0),
         context=context,
-        generation_defaults=_generation_defaults(args),
+        generation_defaults=vllm_compat.sampling_defaults(config),
         digests=Digests(
-            model=_model_digest(spec.model.name, str(args.get("revision") or "")),
+            model=_model_digest(spec.model.name, commit or str(args.get("revision") or ""))
+            + _digest_of_generation_config(args, config),
             tokenizer=_digest(_tokenizer_state(tokenizer)),
             chat_template=_digest(
-                str(spec.model.chat_template or getattr(tokenizer, "chat_template", "") or "")
+                template + (chats.probed() if prints_the_date(spec.model, tokenizer) else "")
             ),
             spec=spec.response_digest,
         ),
+        revisions={name: value for name, value in revisions.items() if value},
     )
+
+
+class _Chats:
+    """Renders chats as the engine will."""
+
+    def __init__(self, spec: BatchInferenceSpec, config: Any, tokenizer: Any) -> None:
+        self._template = template_of(spec.model, tokenizer)
+        self._variables = spec.model.chat_template_kwargs
+        self._renderer = vllm_compat.renderer_for(config)
+
+    def renderer(self, **variables: Any) -> Callable[[list[dict[str, Any]]], str | list[int]]:
+        """With these variables besides the job's own."""
+        return vllm_compat.chat_renderer(self._renderer, self._template, {**self._variables, **variables})
+
+    def text(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+        """One chat; empty where its template refuses it, or makes no text."""
+        try:
+            made = self.renderer(**variables)(messages)
+        except Exception:  # a template may raise anything
+            return ""
+        return made if isinstance(made, str) else ""
+
+    def probed(self) -> str:
+        """What the template makes of some chats today."""
+        return "".join(map(self.text, _PROBES))
 
 
 def _check_version() -> None:
@@ -100,7 +143,7 @@ def _check_version() -> None:
         import vllm
     except ImportError as error:
         raise PreflightError(
-            f"engine: vLLM is not installed on the cluster's nodes ({error}); install vllm 0.26 to 0.29 "
+            f"engine: vLLM is not installed on the cluster's nodes ({error}); install vllm 0.26 or newer "
             "there, use an image that has it, or try the DAG with engine='echo'; where GPU nodes are "
             "still to come, name their accelerator_type."
         ) from error
@@ -123,7 +166,7 @@ def _check_sampling(spec: BatchInferenceSpec) -> None:
     if structured.choice is not None and not structured.choice:
         raise PreflightError("sampling: structured_outputs has an empty list of choices; give at least one.")
     try:
-        _compile_structured(params)
+        vllm_compat.compile_structured(params)
     except Exception as error:  # the grammar libraries raise classes of their own
         shown = json.dumps(spec.sampling["structured_outputs"], ensure_ascii=False, default=str)[:200]
         raise PreflightError(
@@ -131,22 +174,9 @@ def _check_sampling(spec: BatchInferenceSpec) -> None:
         ) from error
 
 
-def _compile_structured(params: Any) -> None:
-    """As vLLM's own `auto` backend does: xgrammar first, guidance for what xgrammar doesn't know."""
-    from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
-    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
-
-    try:
-        validate_xgrammar_grammar(params)
-    except Exception:  # as in sampling_params(); where it helps, guidance has the last word
-        validate_guidance_grammar(params, tokenizer=None)
-
-
 def _load_tokenizer(args: dict[str, Any]) -> Any:
-    from vllm.tokenizers import get_tokenizer
-
     try:
-        return get_tokenizer(
+        return vllm_compat.load_tokenizer(
             args.get("tokenizer") or args["model"],
             tokenizer_mode=args.get("tokenizer_mode", "auto"),
             trust_remote_code=bool(args.get("trust_remote_code", False)),
@@ -159,39 +189,61 @@ def _load_tokenizer(args: dict[str, Any]) -> Any:
         ) from error
 
 
-def _context(args: dict[str, Any]) -> int:
-    if isinstance(args.get("max_model_len"), int) and args["max_model_len"] > 0:
-        return int(args["max_model_len"])
-    from transformers import AutoConfig
-
+def _model_config(args: dict[str, Any]) -> Any:
     try:
-        config = AutoConfig.from_pretrained(
-            args["model"],
-            revision=args.get("revision"),
-            trust_remote_code=bool(args.get("trust_remote_code", False)),
-        )
-    except Exception as error:  # see _load_tokenizer
+        return vllm_compat.model_config(args)
+    except Exception as error:  # pydantic, transformers and vLLM each raise their own
         raise PreflightError(
-            f"model: the config of {args['model']!r} can't be loaded ({_one_line(error)})."
+            f"engine_args: vLLM can't use model {args['model']!r} with these arguments ({_one_line(error)})."
         ) from error
-    text = getattr(config, "text_config", config)
-    return int(getattr(text, "max_position_embeddings", 0) or 0)
 
 
-def _generation_defaults(args: dict[str, Any]) -> dict[str, Any]:
-    """Sampling defaults of the model's `generation_config`, as ``LLM`` and vLLM's server apply them."""
-    from transformers import GenerationConfig
+def _revisions(args: dict[str, Any], config: Any) -> dict[str, str]:
+    """The commits of model and tokenizer that this check has seen, empty for folders.
 
-    if args.get("generation_config") == "vllm":
-        return {}
+    Without them, each node would take what its cache or the hub has then.
+    """
+    tokenizer = str(args.get("tokenizer") or args["model"])
+    return {
+        "revision": _commit(str(args["model"]), args.get("revision"), config.revision, "config.json"),
+        "tokenizer_revision": _commit(
+            tokenizer,
+            args.get("tokenizer_revision") or (args.get("revision") if tokenizer == args["model"] else None),
+            config.tokenizer_revision,
+            "tokenizer_config.json",
+        ),
+    }
+
+
+def _commit(name: str, revision: str | None, resolved: str | None, file: str) -> str:
+    if Path(name).is_dir():
+        return ""
+    if resolved and _COMMIT.fullmatch(resolved):
+        return resolved
+    from huggingface_hub import try_to_load_from_cache
+
     try:
-        config = GenerationConfig.from_pretrained(args["model"], revision=args.get("revision")).to_diff_dict()
-    except OSError:
-        return {}  # many models have none
-    defaults = {name: config[name] for name in _GENERATION_NAMES if config.get(name) is not None}
-    if config.get("max_new_tokens") is not None:
-        defaults["max_tokens"] = config["max_new_tokens"]
-    return defaults
+        cached = try_to_load_from_cache(name, file, revision=revision)
+    except ValueError:
+        return ""  # no name of the hub's, such as a bucket
+    commit = Path(cached).parent.name if isinstance(cached, str) else ""
+    return commit if _COMMIT.fullmatch(commit) else ""
+
+
+def _check_reasoning(spec: BatchInferenceSpec, chats: _Chats, requests: Sequence[Request]) -> None:
+    """A model that reasons first answers no JSON, unless a grammar leaves it no room for that."""
+    chat = next((request.messages for request in requests if request.messages is not None), None)
+    if not spec.response_format.json_object or spec.sampling.get("structured_outputs") or chat is None:
+        return
+    prompt = chats.text(chat).rstrip()
+    switched_off = chats.text(chat, enable_thinking=False, thinking=False).rstrip()
+    reasons_by_default = switched_off != prompt and switched_off.endswith(_REASONING_ENDS)
+    if prompt.endswith(_REASONING_BEGINS) or reasons_by_default or _HARMONY in prompt:
+        raise PreflightError(
+            f"response_format: {spec.model.name!r} reasons before it answers, and the dataset has no column "
+            "for reasoning, so no response would be JSON; switch reasoning off where the model can "
+            "(chat_template_kwargs={'enable_thinking': False}), or ask for structured_outputs in sampling."
+        )
 
 
 def _check_chat(spec: BatchInferenceSpec, tokenizer: Any, requests: Sequence[Request]) -> None:
@@ -215,8 +267,7 @@ def _model_digest(name: str, revision: str) -> str:
     """What tells one version of a model from another.
 
     Of a folder: the names and sizes of its files with their content, of large ones samples of it: weights
-    that were trained further differ everywhere. Of a hub's model: the commit that its snapshot has in the
-    local cache, else name and revision.
+    that were trained further differ everywhere. Of a hub's model: its name and commit.
     """
     folder = Path(name)
     if folder.is_dir():
@@ -226,11 +277,14 @@ def _model_digest(name: str, revision: str) -> str:
             for piece in _content(path):
                 state.update(piece)
         return state.hexdigest()[:32]
-    from huggingface_hub import try_to_load_from_cache
+    return _digest(f"{name}@{revision}")
 
-    cached = try_to_load_from_cache(name, "config.json", revision=revision or None)
-    commit = Path(cached).parent.name if isinstance(cached, str) else revision
-    return _digest(f"{name}@{commit}")
+
+def _digest_of_generation_config(args: dict[str, Any], config: Any) -> str:
+    """Of one in a folder of its own; the model's is among the model's files."""
+    if args.get("generation_config", "auto") in {"auto", "vllm"}:
+        return ""
+    return "-" + _digest(json.dumps(vllm_compat.generation_config(config), sort_keys=True, default=str))
 
 
 def _content(path: Path) -> Iterator[bytes]:

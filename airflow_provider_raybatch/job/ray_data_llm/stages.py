@@ -19,9 +19,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.spec import ModelSpec
 from airflow_provider_raybatch.job.diagnosis import without_traceback
 from airflow_provider_raybatch.job.engine.base import Completion, Response
-from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.parts import Outcome
 from airflow_provider_raybatch.job.ray_data_llm.variants import Variant, variant
@@ -78,9 +80,8 @@ def _encoded(
             encoded[place] = RowFailure("template", "sampling per row needs engine 'vllm'")
     if kind.needs_tokens:
         places = [place for place in places if encoded[place] is None]
-        model = job.spec.model
-        wanted = {"tokenizer": model.name, **job.spec.engine.args}
-        chat = _chat_encoder(json.dumps(wanted), model.chat_template, json.dumps(model.chat_template_kwargs))
+        wanted = {"tokenizer": job.spec.model.name, **job.spec.engine.args}
+        chat = _chat_encoder(json.dumps(wanted), job.spec.model.model_dump_json())
         asked = [request for place in places if isinstance(request := requests[place], Request)]
         for place, ids in zip(places, chat.encode(asked), strict=True):
             encoded[place] = ids
@@ -88,10 +89,11 @@ def _encoded(
 
 
 @functools.lru_cache(maxsize=4)
-def _chat_encoder(args: str, template: str | None, kwargs: str) -> ChatEncoder:
+def _chat_encoder(args: str, model: str) -> ChatEncoder:
     """Once a worker process: loading a tokeniser takes seconds.
 
     :param args: the engine's arguments as JSON, of which some say which tokeniser it is.
+    :param model: the spec's model as JSON.
     """
     from transformers import AutoTokenizer
 
@@ -101,7 +103,9 @@ def _chat_encoder(args: str, template: str | None, kwargs: str) -> ChatEncoder:
         revision=wanted.get("tokenizer_revision") or wanted.get("revision") or "main",
         trust_remote_code=bool(wanted.get("trust_remote_code", False)),
     )
-    return ChatEncoder(tokenizer, template, json.loads(kwargs))
+    of_spec = parse(ModelSpec, model)
+    render = hf_renderer(tokenizer, template_of(of_spec, tokenizer), of_spec.chat_template_kwargs)
+    return ChatEncoder(tokenizer, render)
 
 
 def before(row: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -20,6 +20,12 @@ from airflow_provider_raybatch.contract.spec import (
 
 from ..specs import TASK, document, spec, submitted
 
+REASONING = (
+    "engine.args: reasoning_parser 'qwen3' lets the model reason before its answer, and the dataset has no "
+    "column for reasoning, so no response would be JSON or structured; remove it, and switch reasoning off "
+    "where the model can (chat_template_kwargs={'enable_thinking': False})."
+)
+
 
 def error_of(**fields: Any) -> str:
     with pytest.raises(SpecError) as caught:
@@ -41,6 +47,39 @@ def error_of(**fields: Any) -> str:
         (
             {"sampling": {"n": 0}},
             "sampling: n: the number of completions must be a whole number of at least 1, but it is 0.",
+        ),
+        (
+            {"sampling": {"logprobs": 1}},
+            "sampling: logprobs: the dataset has no column for log probabilities; remove it.",
+        ),
+        (
+            {"sampling": {"prompt_logprobs": 0}},
+            "sampling: prompt_logprobs: the dataset has no column for log probabilities; remove it.",
+        ),
+        (
+            {"sampling": {"temperature": float("nan")}},
+            "sampling: temperature: nan is not finite; give a finite number.",
+        ),
+        (
+            {"sampling": {"logit_bias": {"5": float("-inf")}}},
+            "sampling: logit_bias: {'5': -inf} is not finite; give a finite number.",
+        ),
+        (
+            {
+                "engine": {"kind": "vllm", "args": {"reasoning_parser": "qwen3"}},
+                "response_format": {"json_object": True},
+            },
+            REASONING,
+        ),
+        (
+            {
+                "engine": {
+                    "kind": "vllm",
+                    "args": {"structured_outputs_config": {"reasoning_parser": "qwen3"}},
+                },
+                "sampling": {"structured_outputs": {"choice": ["a"]}},
+            },
+            REASONING,
         ),
         (
             {"sampling": {"n": True}},

@@ -50,6 +50,7 @@ def test_every_argument_finds_its_place() -> None:
         "prompt": {"kind": "template", "template": "Say {row.x}", "system_prompt": "Be short."},
         "model": {
             "name": "m", "chat_template": "{{ messages }}", "chat_template_kwargs": {"thinking": False},
+                "template_time": None,
         },
         "sampling": {"temperature": 0, "n": 2},
         "sampling_column": "s",
@@ -286,6 +287,10 @@ ONE_OF = (
         ),
         ({"no_progress_timeout": 0}, "no_progress_timeout: input should be greater than 0, but it is 0.0."),
         ({"cluster_wait": -5}, "cluster_wait: input should be greater than or equal to 0, but it is -5.0."),
+        (
+            {"engine": "ecko", "model": None},
+            "engine: input should be 'vllm', 'ray_data_llm' or 'echo', but it is",
+        ),
         ({"response_format": "xml"}, "response_format: 'xml' is unknown; use 'text' or 'json_object'."),
         ({"response_format": {}}, "response_format: {} is unknown; use 'text' or 'json_object'."),
         ({"on_truncated": "drop"}, "on_truncated: input should be 'keep' or 'error', but it is 'drop'."),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+from airflow_provider_raybatch.contract.spec import ModelSpec
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.ray_data_llm import stages
 from airflow_provider_raybatch.job.request import Request, RowFailure
 
@@ -50,7 +51,7 @@ def chat(*texts: str) -> Request:
 
 
 def encode(tokenizer: Any, *requests: Request, template: str | None = None, **kwargs: Any) -> list[Any]:
-    return list(ChatEncoder(tokenizer, template, kwargs).encode(requests))
+    return list(ChatEncoder(tokenizer, hf_renderer(tokenizer, template, kwargs)).encode(requests))
 
 
 def test_a_template_and_a_tokeniser_that_both_add_bos_give_it_once(adding: Any) -> None:
@@ -108,6 +109,16 @@ def test_a_broken_template_says_so_for_each_row(adding: Any) -> None:
     assert "TemplateSyntaxError" in made.reason
 
 
+def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
+    """However the template quotes its format; what it says of the date besides stays as it is."""
+    inner = "{{ strftime_now('%d %b') }} {{ strftime_now( \"it's %Y\" ) }}"
+    template = "{% if strftime_now is defined %}" + inner + "{% endif %}"
+    model = ModelSpec(name="m", chat_template=template, template_time=86400.0 * 365)
+    filled = template_of(model, adding)
+    assert hf_renderer(adding, filled, {})(chat("x").messages or []) == "01 Jan it's 1971"
+    assert template_of(ModelSpec(name="m", template_time=5.0), adding) is None
+
+
 class Picky:
     """A tokeniser that refuses one text, as real ones refuse what is no text."""
 
@@ -144,5 +155,5 @@ def test_rays_stages_take_the_tokenizer_that_the_engine_is_told_to(adding: Any, 
     )
     request = Request(messages=[{"role": "user", "content": "hello world"}])
     (own,) = stages._encoded(job, SimpleNamespace(needs_tokens=True), [request])  # type: ignore[arg-type]
-    (expected,) = ChatEncoder(adding, None, {}).encode([request])
+    (expected,) = ChatEncoder(adding, hf_renderer(adding, None, {})).encode([request])
     assert own == expected

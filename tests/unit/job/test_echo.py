@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
+from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.engine.base import Response
 from airflow_provider_raybatch.job.engine.echo import check
 from airflow_provider_raybatch.job.engine.opening import open_engine
@@ -168,3 +169,17 @@ def test_it_logs_each_request_that_it_generated_and_no_other(tmp_path: Path) -> 
 def test_an_engine_that_is_none_of_its_own_process_is_not_opened() -> None:
     with pytest.raises(SpecError, match="runs as Ray Data stages"):
         open_engine(spec(engine={"kind": "ray_data_llm"}))
+
+
+def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run finds what vLLM would refuse, in no time; without vLLM it tells what it could not check."""
+    from airflow_provider_raybatch.job.engine import vllm_compat
+
+    misspelt = spec(sampling={"guided_choice": ["a"], "temperature": 0, "top_k": 5})
+    names = (frozenset({"temperature", "top_k"}), frozenset({"choice"}))
+    monkeypatch.setattr(vllm_compat, "sampling_names", lambda: names)
+    with pytest.raises(PreflightError, match=r"vLLM .*has no parameter 'guided_choice'"):
+        echo.check_names(misspelt)
+    assert echo.check_names(spec(sampling={"temperature": 0, "top_k": 5})) == []
+    monkeypatch.setattr(vllm_compat, "sampling_names", lambda: None)
+    assert echo.check_names(misspelt) == ["guided_choice", "top_k"]

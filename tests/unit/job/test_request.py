@@ -94,15 +94,41 @@ def test_half_of_a_surrogate_pair_in_a_chat_is_a_failure_of_its_row() -> None:
 
 
 def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
-    text = {"type": "text", "text": "look", "image_url": None}
-    image = {"type": "image_url", "text": None, "image_url": {"url": "u", "detail": None}}
-    made = rendered({"chat": [{"role": "user", "content": [text, image]}]}, prompt=CHAT)
+    text = {"type": "text", "text": "look", "refusal": None}
+    refusal = {"type": "refusal", "text": None, "refusal": "no"}
+    made = rendered({"chat": [{"role": "user", "content": [text, refusal]}]}, prompt=CHAT)
     assert isinstance(made, Request)
     assert made.messages is not None
     assert made.messages[1]["content"] == [
         {"type": "text", "text": "look"},
-        {"type": "image_url", "image_url": {"url": "u"}},
+        {"type": "refusal", "refusal": "no"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (
+            [{"type": "image_url", "image_url": {"url": "u"}}],
+            "a content part of type 'image_url', and only text",
+        ),
+        ([{"type": "input_audio"}], "a content part of type 'input_audio', and only text is sent"),
+        ([{"text": "hi"}], "a content part of type None"),
+        ([5], "a content part of type 'int'"),
+        ([{"type": "text", "text": None}], "a content part of type 'text' without a text"),
+        ({"text": "hi"}, "a message's content is dict; give a text or a list of text parts"),
+        (5, "a message's content is int;"),
+    ],
+)
+def test_parts_that_are_no_text_fail_their_row(content: Any, reason: str) -> None:
+    assert reason in failed({"chat": [{"role": "user", "content": content}]}, prompt=CHAT)
+
+
+def test_a_server_of_ones_own_may_take_images() -> None:
+    image = [{"type": "image_url", "image_url": {"url": "u"}}]
+    engine = {"kind": "ray_data_llm", "processor": {"config": "HttpRequestProcessorConfig"}}
+    made = rendered({"chat": [{"role": "user", "content": image}]}, prompt=CHAT, engine=engine)
+    assert isinstance(made, Request)
 
 
 def test_a_prompt_column_is_a_raw_prompt() -> None:

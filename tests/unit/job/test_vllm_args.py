@@ -112,6 +112,8 @@ def test_schemas_reach_vllm_unchanged(vllm_args: Any) -> None:
 class WordsTokenizer:
     """A word is a token, so that lengths are seen in the text."""
 
+    is_fast = True
+
     def __call__(self, texts: list[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
         return {"input_ids": [list(range(len(text.split()))) for text in texts]}
 
@@ -120,12 +122,15 @@ class WordsTokenizer:
 def engine(vllm_args: Any) -> Any:
     """A VllmEngine as it is once its engine runs, for what happens before that is asked."""
     from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+    from airflow_provider_raybatch.job.engine.detokenize import Detokenizer
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
     engine = VllmEngine.__new__(VllmEngine)
     engine._max_model_len = 8
     engine._defaults = {"temperature": 0.6, "top_p": 0.9}
-    engine._chat = ChatEncoder(WordsTokenizer(), None, {})
+    engine._chat = ChatEncoder(WordsTokenizer(), str)
+    engine._detokenizer = Detokenizer(WordsTokenizer())
+    engine._reasoning_parser = ""
     engine._shared_params = None
     return engine
 

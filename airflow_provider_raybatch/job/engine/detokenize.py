@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From token ids to the text that vLLM itself would have made of them, on batches.
+
+vLLM detokenises token by token on its event loop, which a fast engine has to wait for. Its text differs from
+a plain decoding in four ways, all kept here: the token that ended the completion is left out, a completion
+goes on from its prompt (some tokenisers drop a leading space otherwise), half a character at the end is left
+out, and no spaces before punctuation are cleaned up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_HALF_A_CHARACTER = "\ufffd"
+_NEEDS_VLLM = ("stop", "bad_words", "include_stop_str_in_output")
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One completion. `prompt` are the ids that it goes on from."""
+
+    prompt: Sequence[int]
+    ids: Sequence[int]
+    finish_reason: str | None
+
+
+class Detokenizer:
+    """Decodes completions.
+
+    :param tokenizer: a Hugging Face tokeniser.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        # Of the fast kind; what other kinds do between tokens is vLLM's own code.
+        self._is_fast = bool(getattr(tokenizer, "is_fast", False))
+        added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+        self._special = {number for number, token in added.items() if token.special}
+        self._texts: dict[int, str] = {}
+
+    def leaves_to_vllm(self, sampling: Mapping[str, Any]) -> bool:
+        """Whether vLLM has to decode these requests: it looks for text, or decodes in a way of its own."""
+        return (
+            not self._is_fast
+            or any(sampling.get(name) for name in _NEEDS_VLLM)
+            or sampling.get("skip_special_tokens", True) is False
+            or sampling.get("spaces_between_special_tokens", True) is False
+        )
+
+    def decode(self, completions: Sequence[Generated]) -> list[str]:
+        """The texts of completions that were requested without a text."""
+        before = [self._last_visible(one.prompt) for one in completions]
+        kept = [list(one.ids[:-1] if one.finish_reason == "stop" else one.ids) for one in completions]
+        decoded = self._decode([last + ids for last, ids in zip(before, kept, strict=True)])
+        return [self._after(last, ids, text) for last, ids, text in zip(before, kept, decoded, strict=True)]
+
+    def _after(self, last: list[int], ids: list[int], text: str) -> str:
+        while ids and text.endswith(_HALF_A_CHARACTER):
+            ids = ids[:-1]
+            (text,) = self._decode([last + ids])
+        start = self._text_of(last[0]) if last else ""
+        if not text.startswith(start):
+            (text,) = self._decode([ids])
+            start = ""
+        return text[len(start) :]
+
+    def _last_visible(self, prompt: Sequence[int]) -> list[int]:
+        return next(([number] for number in reversed(prompt) if number not in self._special), [])
+
+    def _text_of(self, number: int) -> str:
+        if number not in self._texts:
+            (self._texts[number],) = self._decode([[number]])
+        return self._texts[number]
+
+    def _decode(self, batch: list[list[int]]) -> list[str]:
+        texts: list[str] = self._tokenizer.batch_decode(
+            batch, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return texts

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name of vLLM that vLLM does not promise to keep, in this one file.
+
+vLLM releases every two to three weeks, and what it moves breaks here and nowhere else. Names are imported
+where they are used, so that one that is gone costs the function that needs it alone. A test checks each of
+them against the installed vLLM, and CI runs it with the oldest and the newest build for CPUs.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import importlib.util
+import logging
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+
+def start_engine(args: Mapping[str, Any]) -> Any:
+    """VLLM's async engine, sized as ``LLM()`` is.
+
+    Under other usage contexts vLLM sizes its scheduler for a server: 128 sequences where ``LLM()`` takes 1024
+    on one H200.
+    """
+    from vllm import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**args), usage_context=UsageContext.LLM_CLASS)
+
+
+def engine_dead_error() -> type[Exception]:
+    """What vLLM raises once its engine process is gone."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    dead: type[Exception] = EngineDeadError
+    return dead
+
+
+def as_tokens(ids: list[int]) -> Any:
+    """Token ids in the form that needs no further preparation."""
+    from vllm.inputs import tokens_input
+
+    return tokens_input(ids)
+
+
+def without_copy(params: Any) -> None:
+    """Tell vLLM to take these parameters as they are instead of a deep copy, once a request."""
+    params.skip_clone = True
+
+
+def final_output_only(params: Any) -> None:
+    """Ask for one output a request instead of one a token."""
+    from vllm.sampling_params import RequestOutputKind
+
+    params.output_kind = RequestOutputKind.FINAL_ONLY
+
+
+def is_installed() -> bool:
+    """Whether there is a vLLM to import."""
+    found = importlib.util.find_spec("vllm")
+    return found is not None and found.origin is not None
+
+
+def _folder() -> Path:
+    found = importlib.util.find_spec("vllm")
+    return Path(str(found.origin)).parent if found is not None else Path()
+
+
+def installed_version() -> str:
+    """Of vLLM, without importing it; its builds for CPUs have distribution names of their own."""
+    file = _folder() / "_version.py"
+    text = file.read_text("utf-8") if file.exists() else ""
+    version = re.search(r"^(?:__version__|version)\b[^'\"\n]*['\"]([^'\"]+)", text, re.MULTILINE)
+    return version.group(1) if version else ""
+
+
+@functools.cache  # asked once a row
+def sampling_names() -> tuple[frozenset[str], frozenset[str]] | None:
+    """Parameters of ``SamplingParams`` and of its ``structured_outputs``; ``None`` where there is no vLLM.
+
+    Read in vLLM's source, since importing vLLM takes half a minute that a dry run should not.
+    """
+    if not is_installed():
+        return None
+    tree = ast.parse((_folder() / "sampling_params.py").read_text("utf-8"))
+    fields = {
+        node.name: frozenset(
+            inner.target.id
+            for inner in node.body
+            if isinstance(inner, ast.AnnAssign)
+            and isinstance(inner.target, ast.Name)
+            and not inner.target.id.startswith("_")
+            and "ClassVar" not in ast.unparse(inner.annotation)
+        )
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+    return fields["SamplingParams"], fields["StructuredOutputsParams"]
+
+
+def structured_outputs_type() -> Any:
+    """The dataclass behind ``SamplingParams.structured_outputs``."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    return StructuredOutputsParams
+
+
+def compile_structured(params: Any) -> None:
+    """As vLLM's own `auto` backend does: xgrammar first, guidance for what xgrammar doesn't know.
+
+    :raises Exception: of the grammar libraries; the constraint does not compile.
+    """
+    from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
+    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
+
+    try:
+        validate_xgrammar_grammar(params)
+    except Exception:  # whatever it is; where guidance helps, it has the last word
+        validate_guidance_grammar(params, tokenizer=None)
+
+
+def load_tokenizer(name: str, **options: Any) -> Any:
+    """The tokenizer as vLLM loads it: `tokenizer_mode`, `trust_remote_code`, `revision`."""
+    from vllm.tokenizers import get_tokenizer
+
+    return get_tokenizer(name, **options)
+
+
+def is_on_cpu() -> bool:
+    """Whether vLLM would run on CPUs here."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def model_config(args: Mapping[str, Any]) -> Any:
+    """The model's config as an engine of these arguments would have it, without an engine.
+
+    Needs no GPU: vLLM supports this for a CPU-only task on a GPU node.
+    """
+    from vllm import AsyncEngineArgs
+
+    return AsyncEngineArgs(**args).create_model_config()
+
+
+def sampling_defaults(config: Any) -> dict[str, Any]:
+    """Sampling parameters of the `generation_config` in force, `override_generation_config` included.
+
+    :param config: a model config.
+    """
+    return dict(config.get_diff_sampling_param())
+
+
+def generation_config(config: Any) -> dict[str, Any]:
+    """The whole `generation_config` that the model's config names: its stop token ids count, too.
+
+    :param config: a model config.
+    """
+    return dict(config.try_get_generation_config())
+
+
+def renderer_of(llm: Any) -> Any:
+    """The renderer of a running async engine."""
+    return llm.renderer
+
+
+def renderer_for(config: Any) -> Any:
+    """The same renderer without an engine.
+
+    :param config: a model config.
+    """
+    from vllm.config import ObservabilityConfig, ParallelConfig
+    from vllm.renderers.registry import renderer_from_config
+
+    # Of the whole config, which needs the accelerator, these are all that renderers read.
+    whole = SimpleNamespace(
+        model_config=config, parallel_config=ParallelConfig(), observability_config=ObservabilityConfig()
+    )
+    return renderer_from_config(whole)
+
+
+def chat_renderer(
+    renderer: Any, template: str | None, template_kwargs: Mapping[str, Any]
+) -> Callable[[list[dict[str, Any]]], str | list[int]]:
+    """A function that renders a chat as ``LLM.chat`` does, to text or, with some tokenizers, to token ids.
+
+    It is vLLM that joins content parts, parses the arguments of tool calls, renames roles that a template
+    doesn't know, and finds the template.
+    """
+    from vllm.renderers import ChatParams
+    from vllm.utils.mistral import is_mistral_tokenizer
+
+    # It logs a traceback for each row that a template refuses; the row's failure says the same.
+    logging.getLogger("vllm.renderers.hf").setLevel(logging.CRITICAL)
+    params = ChatParams(
+        chat_template=template,
+        chat_template_kwargs={
+            **template_kwargs,
+            "add_generation_prompt": True,
+            "tokenize": bool(is_mistral_tokenizer(renderer.tokenizer)),
+        },
+    )
+
+    def render(messages: list[dict[str, Any]]) -> str | list[int]:
+        if any("tool_calls" in message for message in messages):
+            messages = copy.deepcopy(messages)  # vLLM parses their arguments in place
+        try:
+            _, prompt = renderer.render_messages(messages, params)
+        except ValueError as error:  # by which vLLM replaces the template's own error
+            raise error.__cause__ or error from None
+        if "prompt_token_ids" in prompt:
+            return list(prompt["prompt_token_ids"])
+        return str(prompt["prompt"])
+
+    return render

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM does not promise to keep is where it was, in the installed vLLM; without starting an engine."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.slow
+
+PACKAGE = Path(__file__).parents[2] / "airflow_provider_raybatch"
+PUBLIC = {"vllm.AsyncEngineArgs", "vllm.SamplingParams"}
+
+
+def names_of_vllm(path: Path) -> set[str]:
+    """Dotted names that a module imports from vLLM."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_only_one_module_knows_them() -> None:
+    compat = PACKAGE / "job/engine/vllm_compat.py"
+    elsewhere = {
+        name for path in PACKAGE.rglob("*.py") if path != compat for name in names_of_vllm(path) - PUBLIC
+    }
+    assert elsewhere == set()
+    assert names_of_vllm(compat) - PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(names_of_vllm(PACKAGE / "job/engine/vllm_compat.py") | PUBLIC))
+def test_the_name_is_there(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(__import__(module, fromlist=[attribute]), attribute)
+
+
+def parameters(function: Any) -> set[str]:
+    return set(inspect.signature(function).parameters)
+
+
+def test_signatures() -> None:
+    from vllm import AsyncEngineArgs, SamplingParams
+    from vllm.config import ModelConfig
+    from vllm.inputs import tokens_input
+    from vllm.renderers import ChatParams
+    from vllm.renderers.base import BaseRenderer
+    from vllm.renderers.registry import renderer_from_config
+    from vllm.tokenizers import get_tokenizer
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
+    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
+
+    assert {"engine_args", "usage_context"} <= parameters(AsyncLLM.from_engine_args)
+    assert list(inspect.signature(AsyncLLM.generate).parameters)[1:4] == [
+        "prompt",
+        "sampling_params",
+        "request_id",
+    ]
+    assert isinstance(inspect.getattr_static(AsyncLLM, "errored"), property)
+    assert parameters(AsyncLLM.get_tokenizer) == {"self"}
+    assert "self.renderer" in inspect.getsource(AsyncLLM.__init__)
+    assert UsageContext.LLM_CLASS
+    assert tokens_input([1, 2])["prompt_token_ids"] == [1, 2]
+    assert SamplingParams().skip_clone is False
+    assert "skip_clone" in inspect.getsource(AsyncLLM)
+    assert {"messages", "params"} <= parameters(BaseRenderer.render_messages)
+    assert {"chat_template", "chat_template_kwargs"} <= parameters(ChatParams)
+    assert "config" in parameters(renderer_from_config)
+    assert parameters(AsyncEngineArgs.create_model_config) == {"self"}
+    assert parameters(ModelConfig.get_diff_sampling_param) == {"self"}
+    assert parameters(ModelConfig.try_get_generation_config) == {"self"}
+    assert {"trust_remote_code", "revision", "kwargs"} <= parameters(get_tokenizer)
+    assert "sampling_params" in parameters(validate_xgrammar_grammar)
+    assert {"sampling_params", "tokenizer"} <= parameters(validate_guidance_grammar)
+
+
+def test_sampling_parameters_are_read_without_importing_vllm() -> None:
+    import vllm
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    from airflow_provider_raybatch.job.engine import vllm_compat
+
+    names = vllm_compat.sampling_names()
+    assert names is not None
+    public = {name for name in parameters(SamplingParams) if not name.startswith("_")}
+    assert names[0] == public
+    assert names[1] == {name for name in parameters(StructuredOutputsParams) if not name.startswith("_")}
+    assert vllm_compat.installed_version() == vllm.__version__

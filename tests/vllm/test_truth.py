@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine beside vLLM's own ``LLM``, in one process: equal requests, token ids and bytes of text."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.request import Request, RowFailure
+
+pytest.importorskip("vllm")
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+
+MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
+ARGS = {
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 256 * 1024**2,
+    "max_num_seqs": 16,
+    "override_generation_config": {"temperature": 0.0, "top_k": 7},
+}
+SUM = [{"role": "user", "content": "What is 3 + 4?"}]
+INDUSTRY = [{"role": "user", "content": "What industry is this company in: Redwood Dairy Farms"}]
+LONG = {"temperature": 0, "max_tokens": 24}
+SPECIAL = {**LONG, "skip_special_tokens": False}
+CHATS: dict[str, list[dict[str, Any]]] = {
+    "text": SUM,
+    "parts": [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": "3 + 4?"}],
+        }
+    ],
+    "parts of several kinds": [
+        {"role": "system", "content": [{"type": "input_text", "text": "Be brief."}, "Be kind."]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        *SUM,
+    ],
+    "developer": [{"role": "developer", "content": "Answer in JSON."}, *SUM],
+    "tools": [
+        *SUM,
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"type": "function", "id": "1", "function": {"name": "add", "arguments": '{"a": 3, "b": 4}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "7"}]},
+    ],
+}
+HALVES = ["日本語", "🙂🙃"]
+"""Forced on a model that knows no such characters, so that each takes several tokens."""
+
+
+def spec(**fields: Any) -> BatchInferenceSpec:
+    document = {
+        "source": {"paths": ["/data/in.jsonl"]},
+        "prompt": {"kind": "messages_column", "column": "messages"},
+        "model": {"name": str(MODEL)},
+        "engine": {"kind": "vllm", "args": ARGS},
+        "destination": {"uri": "/data/out"},
+        **fields,
+    }
+    return parse(BatchInferenceSpec, json.dumps(document))
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Any]:
+    """VLLM's own, in this process, since a second engine process would cost half a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        from vllm import LLM
+
+        yield LLM(model=str(MODEL), **ARGS)
+
+
+@pytest.fixture(scope="module")
+def engine(llm: Any) -> Iterator[Any]:
+    from airflow_provider_raybatch.job.engine.vllm import VllmEngine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("VLLM_ENABLE_V1_MULTIPROCESSING", raising=False)
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        made = VllmEngine(spec())
+        made.loop = loop
+        yield made
+        made.shutdown()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.1))
+        loop.close()
+
+
+def ours(engine: Any, *requests: Request) -> list[Any]:
+    """What a replica does with rows: encode, generate side by side, decode."""
+
+    async def generate(encoded: list[Any]) -> list[Any]:
+        return await asyncio.gather(*(engine.generate(one) for one in encoded))
+
+    encoded = engine.encode(list(requests))
+    assert not any(isinstance(one, RowFailure) for one in encoded), encoded
+    return engine.decode(engine.loop.run_until_complete(generate(encoded)))
+
+
+def theirs(llm: Any, request: Request) -> Any:
+    from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
+
+    params = sampling_params(request.sampling)
+    if request.messages is None:
+        (output,) = llm.generate([request.prompt], params, use_tqdm=False)
+    else:
+        (output,) = llm.chat([copy.deepcopy(request.messages)], params, use_tqdm=False)
+    return output
+
+
+def assert_equal(llm: Any, engine: Any, *requests: Request) -> list[Any]:
+    responses = ours(engine, *requests)
+    for request, response in zip(requests, responses, strict=True):
+        expected = theirs(llm, request)
+        assert response.input_tokens == len(expected.prompt_token_ids), request
+        told = [(one.text, one.finish_reason, one.output_tokens) for one in response.completions]
+        assert told == [(one.text, one.finish_reason, len(one.token_ids)) for one in expected.outputs], (
+            request
+        )
+    return responses
+
+
+def test_chats_are_rendered_as_vllm_renders_them(llm: Any, engine: Any) -> None:
+    requests = [Request(messages=chat, sampling=LONG) for chat in CHATS.values()]
+    before = copy.deepcopy(requests)
+    for request, encoded in zip(requests, engine.encode(requests), strict=True):
+        assert encoded.ids == theirs(llm, request).prompt_token_ids
+    assert_equal(llm, engine, *requests, Request(prompt="What is 3 + 4?", sampling=LONG))
+    assert requests == before
+
+
+def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:
+    """The token that ended a completion is left out, whatever stopped it; half a character is, too."""
+    ids = list(theirs(llm, Request(messages=INDUSTRY, sampling=LONG)).outputs[0].token_ids)
+    samplings: list[dict[str, Any]] = [
+        LONG,
+        SPECIAL,
+        {**LONG, "stop_token_ids": [ids[1]]},
+        {**SPECIAL, "stop_token_ids": [ids[1]]},
+        {**LONG, "stop_token_ids": [ids[1]], "include_stop_str_in_output": True},
+        {**LONG, "stop": ["a"]},
+        {**LONG, "ignore_eos": True},
+        {**SPECIAL, "ignore_eos": True, "spaces_between_special_tokens": False},
+        {"temperature": 1.0, "seed": 5, "n": 3, "max_tokens": 12},
+        *({**LONG, "max_tokens": most} for most in (1, 2, 3)),
+        *(
+            {"temperature": 0, "max_tokens": most, "structured_outputs": {"choice": [text]}}
+            for text in HALVES
+            for most in range(1, 13)
+        ),
+    ]
+    responses = assert_equal(
+        llm, engine, *(Request(messages=INDUSTRY, sampling=sampling) for sampling in samplings)
+    )
+    assert responses[2].completions[0].finish_reason == "stop"
+    texts = {response.completions[0].text for response in responses[-24:]}
+    assert {"", *HALVES} <= texts
+    assert not any("\ufffd" in text for text in texts)
+
+
+def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path: Path) -> None:
+    """What the request keys take for the sampling in force is what vLLM takes."""
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+
+    request = Request(messages=SUM)
+    checked = check_model(spec(), [request], {})
+    assert llm.get_default_sampling_params().temperature == 0.0
+    assert checked.generation_defaults == engine.info.effective_sampling
+    assert (checked.generation_defaults["temperature"], checked.generation_defaults["top_k"]) == (0.0, 7)
+    assert (checked.sampled, checked.context) == (1, llm.llm_engine.model_config.max_model_len)
+
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({"temperature": 0.25, "eos_token_id": [2, 3]})
+    )
+    folder = {"kind": "vllm", "args": {"generation_config": str(tmp_path)}}
+    of_folder = check_model(spec(engine=folder), [request], {})
+    assert of_folder.generation_defaults == {"temperature": 0.25}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.25, "eos_token_id": 2}))
+    again = check_model(spec(engine=folder), [request], {})
+    assert len({checked.digests.model, of_folder.digests.model, again.digests.model}) == 3
+
+
+def test_a_model_of_the_hub_is_loaded_at_the_commit_that_was_looked_at(hub_cache: Path) -> None:
+    """Whatever the hub's main branch or another node's cache has by the time the engine starts."""
+    from airflow_provider_raybatch.job.engine import vllm_compat
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+
+    repository = hub_cache / "models--acme--tiny"
+    (repository / "refs").mkdir(parents=True)
+    main = repository / "refs/main"
+    commits = {"a" * 40: 1024, "b" * 40: 512}
+    for commit, context in commits.items():
+        snapshot = shutil.copytree(MODEL, repository / "snapshots" / commit)
+        config = json.loads((snapshot / "config.json").read_text())
+        (snapshot / "config.json").write_text(json.dumps({**config, "max_position_embeddings": context}))
+    first, second = commits
+    digests = set()
+    for commit in commits:
+        main.write_text(commit)
+        checked = check_model(spec(model={"name": "acme/tiny"}), [Request(messages=SUM)], {})
+        assert checked.revisions == {"revision": commit, "tokenizer_revision": commit}
+        assert checked.context == commits[commit]
+        digests.add(checked.digests.model)
+    assert len(digests) == 2
+    assert main.read_text() == second
+    config = vllm_compat.model_config({"model": "acme/tiny", "revision": first, "tokenizer_revision": first})
+    assert config.max_model_len == commits[first]
+
+
+def test_a_date_in_the_template_is_that_of_the_run() -> None:
+    """Chats of one run have one date, and the keys know it; other templates have keys without a date."""
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+
+    def digest(template: str | None, day: float, **kwargs: Any) -> str:
+        times = {"template_time": day * 86400.0}
+        model = {"name": str(MODEL), "chat_template": template, "chat_template_kwargs": kwargs, **times}
+        return check_model(spec(model=model), [Request(messages=SUM)], {}).digests.chat_template
+
+    dated = (
+        "{% if date_string is not defined and strftime_now is defined %}"
+        "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+        "{{ date_string }} {{ messages[0]['content'] }}"
+    )
+    assert digest(dated, 1) == digest(dated, 1.5) != digest(dated, 2)
+    assert digest(dated, 1, date_string="today") == digest(dated, 2, date_string="today")
+    assert digest(None, 1) == digest(None, 2)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[0]['content'] }}<think>\n",
+        "{{ messages[0]['content'] }}{% if enable_thinking is defined and not enable_thinking %}"
+        "<think>\n\n</think>\n\n{% endif %}",
+    ],
+)
+def test_a_model_that_reasons_first_gives_no_json(template: str) -> None:
+    from airflow_provider_raybatch.job.preflight.model_check import check_model
+
+    def check(sampling: dict[str, Any], **kwargs: Any) -> None:
+        model = {"name": str(MODEL), "chat_template": template, "chat_template_kwargs": kwargs}
+        of_json = spec(model=model, response_format={"json_object": True}, sampling=sampling)
+        check_model(of_json, [Request(messages=SUM)], {})
+
+    with pytest.raises(PreflightError, match=r"response_format: .* reasons before it answers"):
+        check({})
+    check({"structured_outputs": {"json_object": True}})
+    if "enable_thinking" in template:
+        check({}, enable_thinking=False)
