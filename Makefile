@@ -9,14 +9,16 @@ PARALLEL ?= 3
 RESULTS ?= .chaos/results.jsonl
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
 ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
+LANES := .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
-.PHONY: help demo test chaos lint lock clean
+.PHONY: help demo test lanes chaos lint lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, seven kills"
+	@echo "make lanes  compare the engine with vLLM's own LLM, on the oldest and the newest vLLM that runs on CPUs"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, RESULTS=.chaos/results.jsonl)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
@@ -25,8 +27,11 @@ help:
 demo: .venv/.stamp
 	.venv/bin/python dags_examples/run_demo.py
 
-test: $(STAMPS)
-	.ci/checks lint unit packaging integration chaos
+test: $(STAMPS) .venv-vllm-newest/.stamp
+	.ci/checks lint unit packaging newest integration chaos
+
+lanes: $(LANES:%=%/.stamp)
+	.ci/checks lanes
 
 chaos: .venv/.stamp
 	.venv/bin/python -m tests.chaos --seeds $(SEEDS) --parallel $(PARALLEL) --results $(RESULTS)
@@ -38,7 +43,7 @@ lock: .tools/.stamp
 	$(PYTHON) .ci/environments.py lock $(LOCK)
 
 clean:
-	rm -rf $(ENVIRONMENTS) .tools .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(ENVIRONMENTS) $(LANES) .tools .demo build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .tools/.stamp: $(PINS)/tools.txt
@@ -49,7 +54,9 @@ clean:
 .venv-light/.stamp: $(PINS)/airflow-light.txt
 .venv-pre/.stamp: $(PINS)/airflow-pre.txt
 .venv-ray/.stamp: $(PINS)/ray-only.txt
+.venv-vllm-oldest/.stamp: $(PINS)/vllm-oldest.txt
+.venv-vllm-newest/.stamp: $(PINS)/vllm-newest.txt
 .venv/.stamp .venv-pre/.stamp: pyproject.toml
 
-$(STAMPS): .ci/environments.py .tools/.stamp
+$(STAMPS) $(LANES:%=%/.stamp): .ci/environments.py .tools/.stamp
 	@$(MAKE_ENV)

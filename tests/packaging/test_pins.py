@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-LOCKED = ("dev-cpu", "dev-gpu", "airflow-light", "airflow-pre", "ray-only")
+LOCKED = ("dev-cpu", "dev-gpu", "airflow-light", "airflow-pre", "ray-only", "vllm-oldest", "vllm-newest")
 
 
 def pins(root: Path, name: str) -> dict[str, str]:

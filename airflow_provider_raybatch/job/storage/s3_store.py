@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +25,8 @@ def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
         from obstore.store import S3Store
     except ImportError as error:
         raise PreflightError(
-            f"s3://{bucket}: the cluster has no usable 'obstore' ({error}); add \"obstore\" to the job's "
-            "runtime_env pip list or to the cluster's image."
+            f"s3://{bucket}: 'obstore' can't be imported on this node ({error}){_shipped_for()}; install it "
+            "in the cluster's image, or by runtime_env={'pip': ['obstore']}."
         ) from error
     known = credentials.model_dump_json(exclude_none=True) if credentials else ""
     secret = (
@@ -36,6 +38,17 @@ def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
     if key not in _STORES:
         _STORES[key] = S3Store(bucket, **_s3_options(credentials, patience.PATIENCE))
     return _STORES[key]
+
+
+def _shipped_for() -> str:
+    """What tells a wheel that does not fit this node: the worker's platform and the node's."""
+    try:
+        wheel = importlib.metadata.distribution("obstore").read_text("WHEEL") or ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    tags = [line.removeprefix("Tag: ") for line in wheel.splitlines() if line.startswith("Tag: ")]
+    here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return f": the wheel found is {' or '.join(tags)}, and this is {here}" if tags else ""
 
 
 def _s3_options(credentials: AwsCredentials | None, limits: patience.Patience) -> dict[str, Any]:

@@ -81,7 +81,8 @@ def test_obstore_is_shipped_with_its_extension_and_imports_from_there(tmp_path):
     package = package_of_wheel("obstore")
     assert any(path.endswith(".abi3.so") for path in package.files)
     assert all(
-        path.startswith("raybatch_wheels/obstore/") or path.endswith(".dist-info/METADATA")
+        path.startswith("raybatch_wheels/obstore/")
+        or path.endswith((".dist-info/METADATA", ".dist-info/WHEEL"))
         for path in package.files
     )
     zipfile.ZipFile(io.BytesIO(package.content)).extractall(tmp_path)
@@ -108,6 +109,31 @@ def test_a_shipped_wheel_is_found_by_the_job_unless_the_cluster_has_its_own(tmp_
     ).stdout.splitlines()
     assert shown[0].startswith(str(tmp_path))
     assert "site-packages" in shown[1]
+
+
+def test_a_wheel_of_another_platform_is_told_by_the_job(tmp_path):
+    """As a worker on a Mac sends it: the job on Linux names both platforms and the remedy."""
+    for path, content in package_of_wheel("obstore").files.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.name == "WHEEL":
+            content = b"Wheel-Version: 1.0\nTag: cp311-abi3-macosx_11_0_arm64\n"
+        file.write_bytes(b"\xcf\xfa\xed\xfe" if file.suffix == ".so" else content)
+    code = (
+        "from airflow_provider_raybatch.job.storage.s3_store import s3_store\n"
+        "try: s3_store('b', None)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    root = Path(package_module.__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([f"{tmp_path}/raybatch_wheels", str(root)])}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.startswith("PreflightError s3://b: 'obstore' can't be imported on this node (")
+    assert "the wheel found is cp311-abi3-macosx_11_0_arm64, and this is Python 3." in shown
+    assert shown.strip().endswith(
+        "install it in the cluster's image, or by runtime_env={'pip': ['obstore']}."
+    )
 
 
 @pytest.mark.parametrize(
