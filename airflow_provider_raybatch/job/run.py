@@ -84,7 +84,7 @@ def _finish(
     tolerance.during([])
     settled = earlier.good | given_up
     store = None if ready.store is None or ready.pays_again else StoredResponses(ready.store)
-    savings = find_savings(job, source, settled, store, keys_over_the_cluster, say)
+    savings = find_savings(job, source, earlier, settled, store, keys_over_the_cluster, say)
     left = int(np.count_nonzero(~(settled | savings.rows)))
     chosen = plan.make(spec, left, cluster_view.view())
     if left:

@@ -16,9 +16,8 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.destination.commit import in_sequence
 from airflow_provider_raybatch.job.destination.publish import Published, Range, Target, publish
 from airflow_provider_raybatch.job.savings import keying
-from airflow_provider_raybatch.job.savings.keying import Made
-from airflow_provider_raybatch.job.source.chunks import Chunk
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.savings.keying import RequestKeys
+from airflow_provider_raybatch.job.work import Job, WorkItem
 
 T = TypeVar("T")
 
@@ -34,13 +33,15 @@ def publish_over_the_cluster(found: Sequence[Range], target: Target) -> Iterable
 
 
 def keys_over_the_cluster(
-    function: Callable[[Job, Sequence[Chunk]], Made], job: Job, groups: Sequence[Sequence[Chunk]]
-) -> Iterable[Made]:
+    function: Callable[[Job, Sequence[WorkItem]], RequestKeys],
+    job: Job,
+    groups: Sequence[Sequence[WorkItem]],
+) -> Iterable[RequestKeys]:
     """See :data:`~airflow_provider_raybatch.job.savings.keying.Mapper`."""
     if len(groups) <= 1 and not _calls_users_code(job.spec):
         return keying.in_sequence(function, job, groups)
 
-    def swapped(group: Sequence[Chunk], job: Job) -> Made:
+    def swapped(group: Sequence[WorkItem], job: Job) -> RequestKeys:
         return function(job, group)
 
     at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))

@@ -51,6 +51,8 @@ class WorkItem:
     @property
     def positions(self) -> list[int]:
         """Positions in the chunk that are to be asked."""
+        if not self.skip:
+            return list(range(self.chunk.rows))
         skipped = set(self.skip)
         return [position for position in range(self.chunk.rows) if position not in skipped]
 

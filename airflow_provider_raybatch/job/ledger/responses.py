@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from airflow_provider_raybatch.job.storage.folder import Folder
 
 _THREADS = 16
 _COLUMNS = ["ok", "failure", "output", "paid_by", "origin"]
-_NONE: npt.NDArray[np.int64] = np.empty(0, np.int64)
+_Places: TypeAlias = npt.NDArray[np.int64]
+_NONE: _Places = np.empty(0, np.int64)
 
 
 class LedgerResponses:
@@ -35,17 +37,29 @@ class LedgerResponses:
         self._failures = failures
 
     def lookup(self, keys: Keys) -> Hits:
-        """Find `keys`; where two parts have one, the later of the list counts."""
+        """Find `keys`; where two parts have one, the later of the list counts. Opens every part."""
+        return self._look(range(len(self._parts)), lambda part: self._keys(part, keys))
+
+    def lookup_rows(self, ordinals: npt.NDArray[np.int64], keys: Keys) -> Hits:
+        """Find rows, with the key that each must have. Opens only parts whose names say they may have one.
+
+        :param ordinals: ascending, each once.
+        """
+        first = np.searchsorted(ordinals, [part.first for part in self._parts], "left")
+        stop = np.searchsorted(ordinals, [part.last for part in self._parts], "right")
+        near = np.flatnonzero(first < stop)
+        return self._look(near.tolist(), lambda part: self._rows(part, ordinals, keys))
+
+    def _look(self, numbers: Sequence[int], look: Callable[[Part], tuple[_Places, _Places]]) -> Hits:
+        """What `look` finds in some of the parts: places among what is wanted, and rows of the part."""
         places, files, rows = [_NONE], [_NONE], [_NONE]
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = pool.map(lambda part: self._look(part, keys), self._parts)
-            for number, (inside, row) in enumerate(found):
+            found = pool.map(look, [self._parts[number] for number in numbers])
+            for number, (inside, row) in zip(numbers, found, strict=True):
                 places.append(inside)
                 rows.append(row)
                 files.append(np.full(len(inside), number, np.int64))
-        place, file, row = (
-            np.concatenate([*arrays, np.empty(0, np.int64)]) for arrays in (places, files, rows)
-        )
+        place, file, row = (np.concatenate(arrays) for arrays in (places, files, rows))
         _, last = np.unique(place[::-1], return_index=True)
         chosen = len(place) - 1 - last
         return Hits(place[chosen], file[chosen], row[chosen])
@@ -62,12 +76,29 @@ class LedgerResponses:
             tables.append(table.append_column("hit", pa.array(inside)))
         return pa.concat_tables(tables, promote_options="permissive")
 
-    def _look(self, part: Part, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _keys(self, part: Part, keys: Keys) -> tuple[_Places, _Places]:
+        rows, _, there = self._wanted(part, ["ok", "key"])
+        return _matching(keys, there, rows)
+
+    def _rows(self, part: Part, ordinals: npt.NDArray[np.int64], keys: Keys) -> tuple[_Places, _Places]:
+        rows, table, there = self._wanted(part, ["ok", "key", "ordinal"])
+        places, rows_there = _matching(ordinals, table["ordinal"].to_numpy().astype(np.int64)[rows], rows)
+        own = there[np.searchsorted(rows, rows_there)]
+        right = own == keys[places]
+        return places[right], rows_there[right]
+
+    def _wanted(self, part: Part, columns: list[str]) -> tuple[_Places, pa.Table, Keys]:
+        """The rows with the wanted outcome, all rows, and the keys of the former."""
         with self._folder.open(part.path) as stream:
-            table = pq.read_table(stream, columns=["ok", "key"])
+            table = pq.read_table(stream, columns=columns)
         wanted = pc.and_(pc.is_valid(table["key"]), pc.equal(table["ok"], not self._failures))
         rows = np.flatnonzero(wanted.to_numpy())
-        there = key_array.from_arrow(table["key"].take(pa.array(rows)))
-        places: npt.NDArray[np.int64] = np.asarray(np.searchsorted(keys, there), np.int64)
-        inside = np.append(keys, b"")[places] == there  # the end of `keys` equals nothing
-        return places[inside], rows[inside]
+        return rows, table, key_array.from_arrow(table["key"].take(pa.array(rows)))
+
+
+def _matching(wanted: npt.NDArray[Any], there: npt.NDArray[Any], rows: _Places) -> tuple[_Places, _Places]:
+    """Places in `wanted`, which is sorted, and rows, of those values of `there` that are wanted."""
+    places: _Places = np.asarray(np.searchsorted(wanted, there), np.int64)
+    inside = places < len(wanted)
+    inside[inside] = wanted[places[inside]] == there[inside]
+    return places[inside], rows[inside]

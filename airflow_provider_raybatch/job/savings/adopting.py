@@ -16,6 +16,8 @@ from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.found import Hits, Responses
 from airflow_provider_raybatch.job.ledger.parts import Origin, Part
+from airflow_provider_raybatch.job.ledger.responses import LedgerResponses
+from airflow_provider_raybatch.job.savings.repeats import Followers
 from airflow_provider_raybatch.job.source.chunks import Chunk
 from airflow_provider_raybatch.job.source.reading import Reader
 from airflow_provider_raybatch.job.source.table import as_text
@@ -45,10 +47,30 @@ def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> A
     :param keys: of the rows; several may have the same.
     """
     unique, inverse = np.unique(keys, return_inverse=True)
-    hits = source.lookup(unique)
-    hit_of: npt.NDArray[np.int64] = np.full(len(unique), -1, np.int64)
+    return _spread(ordinals, keys, inverse, len(unique), source.lookup(unique))
+
+
+def followed(followers: Followers, source: LedgerResponses) -> Adopted:
+    """The followers whose leader has an outcome in `source`."""
+    leaders, first, inverse = np.unique(followers.leaders, return_index=True, return_inverse=True)
+    hits = source.lookup_rows(leaders, followers.keys[first])
+    return _spread(followers.ordinals, followers.keys, inverse, len(leaders), hits)
+
+
+def _spread(
+    ordinals: npt.NDArray[np.int64],
+    keys: Keys,
+    asked: npt.NDArray[np.intp],
+    size: int,
+    hits: Hits,
+) -> Adopted:
+    """Give each row its hit.
+
+    :param asked: for each row, the place of what was looked up for it, of `size` places.
+    """
+    hit_of: npt.NDArray[np.int64] = np.full(size, -1, np.int64)
     hit_of[hits.places] = np.arange(len(hits))
-    of_row = hit_of[inverse]
+    of_row = hit_of[asked]
     there = of_row >= 0
     return Adopted(ordinals[there], keys[there], hits.take(of_row[there]))
 
@@ -61,6 +83,8 @@ def adopt(
     :param chunks: of the input, in order.
     :raises StorageError: something can't be read or written.
     """
+    if not len(adopted.ordinals):
+        return []
     id_column = job.spec.source.id_column
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []

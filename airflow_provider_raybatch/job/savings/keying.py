@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request keys of a whole input, made on CPUs before an engine starts."""
+"""The request keys of rows, made on CPUs before an engine starts."""
 
 from __future__ import annotations
 
@@ -11,86 +11,87 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.job import keys
 from airflow_provider_raybatch.job.key_array import Keys
-from airflow_provider_raybatch.job.preflight.input_check import Source
 from airflow_provider_raybatch.job.request import Request, needed_columns, render_all, renderer
-from airflow_provider_raybatch.job.source.chunks import Chunk
 from airflow_provider_raybatch.job.source.reading import Reader
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.work import Job, WorkItem
 
-_ROWS_PER_CHUNK = 4096
+ROWS_PER_CHUNK = 4096
 _CHUNKS_PER_TASK = 16
 
 
 @dataclass(frozen=True)
 class RequestKeys:
-    """The keys of an input, 33 bytes a row; rows that make no request are left out.
+    """The keys of rows, 25 bytes each; rows that make no request are left out.
 
     :param ordinals: of the rows, ascending.
-    :param keys: each row's key; sampled requests that equal an earlier one's have one of their own.
-    :param repetitions: how many rows before it ask the same, for sampled requests.
+    :param keys: each row's key; equal sampled requests have equal ones until :meth:`numbered` is called.
     :param greedy: whether asking again gives the same answer.
     """
 
     ordinals: npt.NDArray[np.int64]
     keys: Keys
-    repetitions: npt.NDArray[np.int64]
     greedy: npt.NDArray[np.bool_]
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> RequestKeys:
         """Some of them, by place."""
-        return RequestKeys(
-            self.ordinals[chosen], self.keys[chosen], self.repetitions[chosen], self.greedy[chosen]
-        )
+        return RequestKeys(self.ordinals[chosen], self.keys[chosen], self.greedy[chosen])
+
+    def without(self, ordinals: npt.NDArray[np.int64]) -> RequestKeys:
+        """All but some, by ordinal."""
+        return self.where(~np.isin(self.ordinals, ordinals)) if len(ordinals) else self
+
+    def numbered(self, numbers: npt.NDArray[np.int64]) -> RequestKeys:
+        """With a key of its own for each sampled request that rows before it ask, too.
+
+        :param numbers: how many those are, by place.
+        """
+        return RequestKeys(self.ordinals, keys.told_apart(self.keys, numbers), self.greedy)
 
 
-Made = tuple[npt.NDArray[np.int64], Keys, npt.NDArray[np.bool_]]
-Mapper = Callable[[Callable[[Job, Sequence[Chunk]], Made], Job, Sequence[Sequence[Chunk]]], Iterable[Made]]
+Mapper = Callable[
+    [Callable[[Job, Sequence[WorkItem]], RequestKeys], Job, Sequence[Sequence[WorkItem]]],
+    Iterable[RequestKeys],
+]
 
 
 def in_sequence(
-    function: Callable[[Job, Sequence[Chunk]], Made], job: Job, groups: Sequence[Sequence[Chunk]]
-) -> Iterable[Made]:
+    function: Callable[[Job, Sequence[WorkItem]], RequestKeys],
+    job: Job,
+    groups: Sequence[Sequence[WorkItem]],
+) -> Iterable[RequestKeys]:
     """Group by group, in this process."""
     return (function(job, group) for group in groups)
 
 
-def request_keys(job: Job, source: Source, mapper: Mapper = in_sequence) -> RequestKeys:
-    """Render all rows and make their keys.
+def request_keys(job: Job, items: Sequence[WorkItem], mapper: Mapper = in_sequence) -> RequestKeys:
+    """Render rows and make their keys.
 
-    :param mapper: applies a function to groups of chunks, in their order.
+    :param items: which rows, in input order, :data:`ROWS_PER_CHUNK` to a chunk.
+    :param mapper: applies a function to groups of items, in their order.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
-    chunks = source.chunks(_ROWS_PER_CHUNK)
-    groups = [chunks[start : start + _CHUNKS_PER_TASK] for start in range(0, len(chunks), _CHUNKS_PER_TASK)]
-    made = list(mapper(keys_of, job, groups)) or [_nothing()]
-    ordinals, own, greedy = (np.concatenate(arrays) for arrays in zip(*made, strict=True))
-    numbers = keys.repetitions(own, ~greedy)
-    return RequestKeys(ordinals, keys.told_apart(own, numbers), numbers, greedy)
+    groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
+    made = list(mapper(keys_of, job, groups)) or [keys_of(job, [])]
+    return RequestKeys(
+        np.concatenate([one.ordinals for one in made]),
+        np.concatenate([one.keys for one in made]),
+        np.concatenate([one.greedy for one in made]),
+    )
 
 
-def keys_of(job: Job, chunks: Sequence[Chunk]) -> Made:
-    """Ordinals, keys (not yet told apart) and greediness of the rows of `chunks` that make a request."""
+def keys_of(job: Job, items: Sequence[WorkItem]) -> RequestKeys:
+    """The keys of the rows of `items` that make a request."""
     reader = Reader(job.listing, needed_columns(job.spec), job.credentials, whole=False)
     render = renderer(job.spec)
     ordinals: list[int] = []
     made: list[bytes] = []
     greedy: list[bool] = []
-    for chunk in chunks:
-        for position, request in enumerate(render_all(render, reader.read(chunk).rows)):
+    for item in items:
+        rows, positions = reader.read(item.chunk).rows, item.positions
+        chosen = rows if len(positions) == len(rows) else [rows[position] for position in positions]
+        for position, request in zip(positions, render_all(render, chosen), strict=True):
             if isinstance(request, Request):
-                ordinals.append(chunk.ordinal + position)
+                ordinals.append(item.chunk.ordinal + position)
                 made.append(job.keyer.key(request))
                 greedy.append(job.keyer.is_greedy(request))
-    return np.array(ordinals, np.int64), keys.as_array(made), np.array(greedy, np.bool_)
-
-
-def representatives(missing: RequestKeys) -> npt.NDArray[np.bool_]:
-    """Which rows are asked: by place, the first of those with the same greedy request, and all sampled."""
-    first: npt.NDArray[np.bool_] = np.zeros(len(missing.keys), np.bool_)
-    _, places = np.unique(missing.keys, return_index=True)
-    first[places] = True
-    return first | ~missing.greedy
-
-
-def _nothing() -> Made:
-    return np.empty(0, np.int64), keys.as_array([]), np.empty(0, np.bool_)
+    return RequestKeys(np.array(ordinals, np.int64), keys.as_array(made), np.array(greedy, np.bool_))

@@ -13,15 +13,21 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.prompt import FunctionPrompt
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.found import Responses
-from airflow_provider_raybatch.job.ledger.ledger import Rows
+from airflow_provider_raybatch.job.ledger.ledger import Ledger, Rows
 from airflow_provider_raybatch.job.ledger.parts import Origin, Part
 from airflow_provider_raybatch.job.ledger.responses import LedgerResponses
 from airflow_provider_raybatch.job.preflight.input_check import Source
-from airflow_provider_raybatch.job.savings.adopting import Adopted, adopt, matched
-from airflow_provider_raybatch.job.savings.keying import Mapper, RequestKeys, representatives, request_keys
+from airflow_provider_raybatch.job.resume import work
+from airflow_provider_raybatch.job.savings.adopting import Adopted, adopt, followed, matched
+from airflow_provider_raybatch.job.savings.keying import ROWS_PER_CHUNK, Mapper, request_keys
+from airflow_provider_raybatch.job.savings.repeats import (
+    Followers,
+    Search,
+    followers_of,
+    read_search,
+    repeats_of,
+)
 from airflow_provider_raybatch.job.work import Job
-
-_ROWS_PER_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,17 @@ class Savings:
     :param rows: all of them, by ordinal.
     :param shared: of them, rows that get the answer of an equal request of this input, once it is there.
     :param found: what was found where, to be written before the engines start.
-    :param followers: the rows of `shared` with their keys.
+    :param followers: the rows of `shared`, with the rows whose answer they get.
     :param repetitions: by ordinal, how many rows before it ask the same sampled request.
+    :param search: what the next attempt need not find out again, where this one has found out something.
     """
 
     rows: Rows
     shared: Rows
     found: tuple[tuple[Adopted, Responses, Origin], ...] = ()
-    followers: RequestKeys | None = None
+    followers: Followers | None = None
     repetitions: Mapping[int, int] = field(default_factory=dict)
+    search: Search | None = None
 
     @property
     def notice(self) -> str:
@@ -53,20 +61,18 @@ class Savings:
             for adopted, _, origin in self.found
             if len(adopted.ordinals)
         ]
-        if self.followers is not None and len(self.followers.ordinals):
-            told.append(
-                f"{len(self.followers.ordinals):,} rows ask what another row asks and share its answer"
-            )
+        if self.followers is not None and len(self.followers):
+            told.append(f"{len(self.followers):,} rows ask what another row asks and share its answer")
         return "; ".join(told)
 
     def adopt(self, job: Job, source: Source) -> list[Part]:
         """Write what was found. :raises StorageError: it can't be read or written."""
-        chunks = source.chunks(_ROWS_PER_CHUNK)
-        return [
-            part
-            for adopted, responses, origin in self.found
-            for part in adopt(job, chunks, adopted, responses, origin)
-        ]
+        written: list[Part] = []
+        for adopted, responses, origin in self.found:
+            written += adopt(job, source.chunks(ROWS_PER_CHUNK), adopted, responses, origin)
+        if self.search is not None:
+            self.search.write(job.folder, job.part_folder)
+        return written
 
     def fan_out(self, job: Job, source: Source, ledger: Sequence[Part]) -> list[Part]:
         """Give the followers the outcome of their request, be it a response or a failure.
@@ -74,19 +80,19 @@ class Savings:
         :param ledger: all parts of this input so far.
         :raises StorageError: it can't be read or written.
         """
-        if self.followers is None or not len(self.followers.ordinals):
+        if self.followers is None or not len(self.followers):
             return []
         written: list[Part] = []
-        chunks = source.chunks(_ROWS_PER_CHUNK)
+        chunks = source.chunks(ROWS_PER_CHUNK)
         left = self.followers
         for failures in (False, True):
             responses = LedgerResponses(job.folder, ledger, failures)
-            adopted = matched(left.ordinals, left.keys, responses)
+            adopted = followed(left, responses)
             written += adopt(job, chunks, adopted, responses, "duplicate")
             left = left.where(~np.isin(left.ordinals, adopted.ordinals))
-        if len(left.ordinals) and isinstance(job.spec.prompt, FunctionPrompt):
+        if len(left) and isinstance(job.spec.prompt, FunctionPrompt):
             raise RaybatchError(
-                f"prompt_function: {len(left.ordinals):,} rows asked what another row asks, until the "
+                f"prompt_function: {len(left):,} rows asked what another row asks, until the "
                 "function was called for that one again; make it give the same for the same row, or set "
                 "deduplicate=False. The finished rows are kept.",
                 FailureClass.USER_ERROR,
@@ -97,6 +103,7 @@ class Savings:
 def find_savings(
     job: Job,
     source: Source,
+    earlier: Ledger,
     settled: Rows,
     store: Responses | None,
     mapper: Mapper,
@@ -104,47 +111,68 @@ def find_savings(
 ) -> Savings:
     """Look for answers to the rows that are not settled.
 
-    Keys are made only where they can save something, now or when the input changes, since that renders every
-    row.
+    The keys of all rows are made only where they can save something, now or when the input changes, since
+    that renders every row; and only once, since what comes of them is kept. A resume makes the keys of its
+    missing rows, and only where there are answers that no earlier attempt has looked through.
 
+    :param earlier: what earlier submissions did of the same input and requests.
+    :param settled: rows that are not to be asked.
     :param store: the response store, if the job has one.
-    :param mapper: applies a function to groups of chunks, in their order.
+    :param mapper: applies a function to groups of work items, in their order.
     :param say: told when keys are made, which takes its time with many rows.
     :raises StorageError: the source, a part or the store can't be read.
     """
-    nothing = Savings(np.zeros(len(settled), np.bool_), np.zeros(len(settled), np.bool_))
+    nobody: Rows = np.zeros(len(settled), np.bool_)
     if settled.all():
-        return nothing
-    earlier = parts_of_task(job)
+        return Savings(nobody, nobody)
     run_folder = job.part_folder.rpartition("/")[0]
-    elsewhere = any(not part.path.startswith(f"{run_folder}/") for part in earlier)
-    if store is None and not elsewhere and not _may_repeat(job):
-        return nothing
-    message = f"Checking {source.rows:,} rows for reusable answers"
-    say(Phase(phase="preflight", message=message))
-    keys = request_keys(job, source, mapper)
-    left = keys.where(~settled[keys.ordinals])
-    found: list[tuple[Adopted, Responses, Origin]] = []
+    elsewhere = [part for part in parts_of_task(job) if not part.path.startswith(f"{run_folder}/")]
+    search = read_search(job.folder, job.folder.list(run_folder), source.rows)
+    found_out = search is None
+    own = None
+    if search is None:
+        if store is None and not elsewhere and not _may_repeat(job):
+            return Savings(nobody, nobody)
+        say(_looking(source.rows))
+        own = request_keys(job, work(source, ROWS_PER_CHUNK, nobody), mapper)
+        search = Search(repeats_of(own), source.rows, frozenset())
+    unsearched = search.unsearched(elsewhere)
     places: list[tuple[Responses, Origin]] = []
-    if earlier:
-        places.append((LedgerResponses(job.folder, earlier), "carried"))
+    if unsearched:
+        places.append((LedgerResponses(job.folder, unsearched), "carried"))
+        search = search.after(unsearched)
+        found_out = True
     if store is not None:
         places.append((store, "stored"))
-    for responses, origin in places:
-        adopted = matched(left.ordinals, left.keys, responses)
-        found.append((adopted, responses, origin))
-        left = left.where(~np.isin(left.ordinals, adopted.ordinals))
-    stands = representatives(left) if job.spec.deduplicate else np.ones(len(left.ordinals), np.bool_)
-    followers = left.where(~stands)
-    rows, shared = nothing.rows, nothing.shared
+    if places and own is None:
+        say(_looking(int(np.count_nonzero(~settled))))
+        own = request_keys(job, work(source, ROWS_PER_CHUNK, settled), mapper)
+    repeats, share = search.repeats, job.spec.deduplicate
+    answered = followers_of(repeats, ~settled & share, earlier.good)
+    rows = nobody.copy()
+    rows[answered.ordinals] = True
+    found: list[tuple[Adopted, Responses, Origin]] = []
+    if own is not None:
+        left = own.where(~(settled | rows)[own.ordinals])
+        left = left.numbered(repeats.numbers_of(left.ordinals))
+        for responses, origin in places:
+            adopted = matched(left.ordinals, left.keys, responses)
+            found.append((adopted, responses, origin))
+            left = left.without(adopted.ordinals)
+            rows[adopted.ordinals] = True
+    missing = ~(settled | rows) & share
+    followers = answered.and_others(followers_of(repeats, missing, missing))
+    shared = nobody
     shared[followers.ordinals] = True
     rows |= shared
-    for adopted, _, _ in found:
-        rows[adopted.ordinals] = True
     # Also of rows that were found: an answer that can't be read after all is asked for under its own key.
-    repeated = keys.where((keys.repetitions > 0) & ~settled[keys.ordinals])
-    numbers = dict(zip(repeated.ordinals.tolist(), repeated.repetitions.tolist(), strict=True))
-    return Savings(rows, shared, tuple(found), followers, numbers)
+    repeated = repeats.sampled[~settled[repeats.sampled]]
+    numbers = dict(zip(repeated.tolist(), repeats.numbers_of(repeated).tolist(), strict=True))
+    return Savings(rows, shared, tuple(found), followers, numbers, search if found_out else None)
+
+
+def _looking(rows: int) -> Phase:
+    return Phase(phase="preflight", message=f"Checking {rows:,} rows for reusable answers")
 
 
 def parts_of_task(job: Job) -> list[Part]:

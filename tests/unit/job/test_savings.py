@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,9 @@ class Attempt:
     ) -> None:
         root.mkdir(exist_ok=True)
         rows = [text if isinstance(text, dict) else {"text": text} for text in texts]
-        (root / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file, text = root / "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+        if not file.exists() or file.read_text() != text:  # a new file is another input, whatever is in it
+            file.write_text(text)
         folder = LocalFolder(str(root / "out"))
         places = {"source": {"paths": [str(root / "in.jsonl")]}, "destination": {"uri": folder.uri}}
         spec = submitted(**{**places, **fields})
@@ -56,10 +58,12 @@ class Attempt:
         )
         driver = parts.driver_folder(run, spec.submission.submission_id)
         self.job = Job(spec, self.source.listing, folder, driver, keyer)
+        self.run_folder = run
         earlier = look_back(folder, run, self.source.rows)
+        self.said: list[Any] = []
         stored = None if store is None else StoredResponses(store)
         self.savings = find_savings(
-            self.job, self.source, earlier.good, stored, in_sequence, lambda phase: None
+            self.job, self.source, earlier, earlier.good, stored, in_sequence, self.said.append
         )
         self.asked = np.flatnonzero(~(earlier.good | self.savings.rows)).tolist()
 
@@ -94,6 +98,105 @@ class TestRegenerate:
         fields = {"on_clear": "regenerate", "sampling": GREEDY}
         assert Attempt(tmp_path, ["a", "a"], **fields).answer([0]).asked == [0]
         assert Attempt(tmp_path, ["a", "a"], number=1, **fields).asked == []
+
+
+class TestResume:
+    """What a retry over the same input looks at: its missing rows, and parts that may hold their answers."""
+
+    TEXTS: ClassVar[list[str]] = ["a", "b", "a", "c", "b", "a"]
+
+    def first(self, root: Path, answered: Sequence[int], **fields: Any) -> Attempt:
+        first = Attempt(root, self.TEXTS, **fields)
+        first.adopt()
+        return first.answer(answered) if answered else first
+
+    def test_no_key_is_made_and_no_part_is_opened(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.first(tmp_path, [0], sampling=GREEDY).asked == [0, 1, 3]
+        read = _opened(monkeypatch)
+        again = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
+        assert again.asked == [1, 3]
+        assert again.said == []
+        assert [path.rpartition("/")[2] for path in read] == ["repeats.index"]
+        again.answer([1, 3])
+        ledger = parts_of_task(again.job)
+        read.clear()
+        (part,) = again.savings.fan_out(again.job, again.source, ledger)
+        table = pq.read_table(again.job.folder.open(part.path))
+        assert table["ordinal"].to_pylist() == [2, 4, 5]
+        assert [row["response"] for row in table["output"].to_pylist()] == ["r0", "r1", "r0"]
+
+    def test_a_follower_leads_where_its_leader_has_failed_for_good(self, tmp_path: Path) -> None:
+        first = self.first(tmp_path, [1, 3], sampling=GREEDY)
+        failed = np.isin(np.arange(len(self.TEXTS)), [0, 1, 3])
+        good = look_back(first.job.folder, first.run_folder, first.source.rows)
+        savings = find_savings(first.job, first.source, good, failed, None, in_sequence, first.said.append)
+        assert savings.followers is not None
+        assert savings.followers.ordinals.tolist() == [4, 5]
+        assert savings.followers.leaders.tolist() == [1, 2]
+
+    def test_rows_keep_their_keys_where_samples_are_asked_for(self, tmp_path: Path) -> None:
+        sampled = {"sampling": {"temperature": 1}}
+        self.first(tmp_path, [0, 1, 5], **sampled)
+        again = Attempt(tmp_path, self.TEXTS, number=1, **sampled)
+        assert (again.asked, again.said) == ([2, 3, 4], [])
+        assert again.savings.repetitions == {2: 1, 4: 1}
+        again.answer([2, 3, 4])
+        keys = [
+            key
+            for part in parts_of_task(again.job)
+            for key in pq.read_table(again.job.folder.open(part.path))["key"].to_pylist()
+        ]
+        assert len(set(keys)) == len(self.TEXTS)
+
+    def test_only_the_missing_rows_are_looked_up_in_a_store(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        self.first(tmp_path / "one", [0, 1], sampling=GREEDY)
+        night = Attempt(tmp_path / "two", self.TEXTS, sampling=GREEDY)
+        night.answer([3]).store_in(store)
+        again = Attempt(tmp_path / "one", self.TEXTS, store, number=1, sampling=GREEDY)
+        assert again.asked == []
+        assert [phase.message for phase in again.said] == ["Checking 4 rows for reusable answers"]
+
+    def test_parts_of_another_input_are_searched_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        Attempt(tmp_path, ["a", "x"], sampling=GREEDY).answer([0, 1])
+        first = self.first(tmp_path, [], number=1, sampling=GREEDY)
+        read = _opened(monkeypatch)
+        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [1, 3]
+        assert all(path.startswith(first.run_folder) for path in read)
+        # Unless there are new ones: another attempt may have been at work on the other input meanwhile.
+        Attempt(tmp_path, ["c", "x", "x"], number=3, sampling=GREEDY).answer([0])
+        assert Attempt(tmp_path, self.TEXTS, number=4, sampling=GREEDY).asked == [1]
+
+    def test_a_larger_limit_or_a_damaged_file_makes_all_keys_again(self, tmp_path: Path) -> None:
+        few = {"paths": [str(tmp_path / "in.jsonl")], "limit": 2}
+        first = Attempt(tmp_path, self.TEXTS, source=few, sampling=GREEDY)
+        first.adopt()
+        first.answer([0, 1])
+        all_rows = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
+        assert all_rows.asked == [3]
+        all_rows.adopt()
+        for path in (tmp_path / "out").rglob("repeats.index"):
+            path.write_bytes(b"PAR1, or not")
+        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [3]
+
+
+def _opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the files of a ledger that are opened from now on."""
+    read: list[str] = []
+    own = LocalFolder.open
+
+    def counted(self: LocalFolder, path: str) -> BinaryIO:
+        if path.startswith("_raybatch/"):
+            read.append(path)
+        return own(self, path)
+
+    monkeypatch.setattr(LocalFolder, "open", counted)
+    return read
 
 
 class TestFromNightToNight:
