@@ -156,7 +156,7 @@ def test_several_rows_are_found_within_the_bound_of_each(world: World, poisoned:
 def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
     world: World, monkeypatch: pytest.MonkeyPatch, poisoned: tuple[int, ...], seed: int
 ) -> None:
-    chance, encode, write_part = random.Random(seed), Fragile.encode, Replica._write_part
+    chance, encode, write_part = random.Random(seed), Fragile.encode, Replica._write_parts
 
     def slowly(function: Any) -> Any:
         def delayed(*args: Any) -> Any:
@@ -166,7 +166,7 @@ def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
         return delayed
 
     monkeypatch.setattr(Fragile, "encode", slowly(encode))
-    monkeypatch.setattr(Replica, "_write_part", slowly(write_part))
+    monkeypatch.setattr(Replica, "_write_parts", slowly(write_part))
     write(world, set(poisoned))
     world.run()
     assert world.rows() == {number: number not in poisoned for number in range(ROWS)}
