@@ -199,7 +199,7 @@ def test_every_run_ended_its_way(tasks, place):
     assert tries == {"success": 1, "failure": 1, "locked": 1, "kill": 1, "crash": 2}
     assert [job["status"] for job in place.jobs.of(tasks["crash"])] == ["FAILED", "SUCCEEDED"]
     (line,) = [line for line in tasks["failure"].log() if line.startswith("RayBatchFailException: ")]
-    assert "too_many_errors: " in line
+    assert " failed: max_error_fraction: " in line
     (folder,) = re.findall(
         r"are in s3://lake/(out/failure/dead_letter/\S+): \d+ in step 'engine' \(row", line
     )
