@@ -287,11 +287,13 @@ def _new_lines(
         new = kept + new
     added = digests if start is None or not state.looked else digests[start:]
     known = () if start is None else state.seen
+    # How long a log was at the first look says nothing about how fast it grows.
+    expected = min(TAIL_LINES, _LEAST_LINES + 2 * len(added)) if state.looked else 8 * _LEAST_LINES
     followed, told = _followed(new, key, state.events)
     state = replace(
         state,
         seen=(known + added)[-TAIL_LINES:] if added else state.seen,
-        expected_lines=min(TAIL_LINES, _LEAST_LINES + 2 * len(added)),
+        expected_lines=expected,
         looked=True,
         events=told,
     )

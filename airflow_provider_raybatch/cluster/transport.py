@@ -30,6 +30,9 @@ _LONGEST_EXCERPT = 300
 _WHOLE_ANSWER = 10
 """How many request timeouts an answer may take from its first byte to its last."""
 
+_MOST_AT_ONCE = 64
+"""Requests in flight; the HTTP library's pool takes quadratic time where hundreds wait inside it."""
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -59,6 +62,7 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         address = self._address
+        self._turns = asyncio.Semaphore(_MOST_AT_ONCE)
         verify = await address.tls()
         try:
             self._client = httpx.AsyncClient(
@@ -123,7 +127,7 @@ class Transport:
         # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
         bound = None if content is not None else _WHOLE_ANSWER * self._address.request_timeout
         try:
-            async with asyncio.timeout(bound):
+            async with self._turns, asyncio.timeout(bound):
                 response = await self._client.request(
                     method, self._address.base + path, params=params, json=json, content=content
                 )
