@@ -13,7 +13,7 @@ from airflow.sdk import XComArg
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
-_LONGEST = 1e12  # seconds; beyond it are infinity and what no clock can add
+_LONGEST = 1e300  # seconds; beyond it are infinity, and numbers that are no float
 _TRUTHS = {"true": True, "false": False}
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _WHAT = {bool: "true or false", int: "a whole number", float: "a number"}

@@ -152,6 +152,52 @@ def test_mapped_tasks_feed_one_and_decorated_ones_chain(ray: FakeRay, test_dag: 
     assert rendered_fields(run, "judge")["limit"] == 5
 
 
+def test_templates_and_xcoms_in_every_kind_of_argument(ray: FakeRay, test_dag: RunDag) -> None:
+    with DAG("templated", schedule=None, params={"n": 2, "none": None}) as dag:
+
+        @task
+        def bound() -> int:
+            return 3
+
+        RayBatchInferenceOperator(
+            task_id="label", source="/in", prompt="{row.x}", model="m", poll_interval="0.{{ params.n }}",
+            destination="/out/{{ dag_run.run_after | ts_nodash }}", output_prefix="p{{ params.n }}_",
+            limit="{{ params.none }}", sampling={"max_tokens": "{{ params.n }}"}, max_errors=bound(),
+            deferrable="{{ params.n == 2 }}", timeout="{{ params.n }}00",
+        )  # fmt: skip
+    assert test_dag(dag).state == "success"
+    (job,) = ray.jobs.values()
+    spec = ray.spec(job.body)
+    assert (spec["source"]["limit"], spec["sampling"], spec["limits"]["max_errors"]) == (
+        None,
+        {"max_tokens": 2},
+        3,
+    )
+    assert spec["destination"]["uri"].startswith("/out/20")
+    assert spec["destination"]["output_prefix"] == "p2_"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prompt": "Name {{ row.name }}"},
+        {"prompt": "Name {name}"},
+        {"destination": "out"},
+        {"destination": "/out/{{ nothing }}"},
+    ],
+)
+def test_what_is_refused_is_not_tried_again(
+    ray: FakeRay, test_dag: RunDag, arguments: dict[str, str]
+) -> None:
+    given = {"source": "/in", "prompt": "{row.x}", "destination": "/out", **arguments}
+    with DAG("refused", schedule=None) as dag:
+        RayBatchInferenceOperator(task_id="label", model="m", retries=3, **given)
+    run = test_dag(dag)
+    assert run.state == "failed"
+    assert not ray.jobs
+    assert [ti.try_number for ti in run.get_task_instances()] == [1]
+
+
 def test_job_then_sensor(ray: FakeRay, test_dag: RunDag) -> None:
     ray.script = lambda ray, body: Script(["hello"], seconds=0.5)
     with DAG("job_then_sensor", schedule=None) as dag:
