@@ -23,6 +23,8 @@ from airflow_provider_raybatch.job.source.json_types import STRING, TEXT, Kind, 
 KINDS = b"raybatch.kinds"
 """Key of the schema's metadata that has the kinds of its columns, as JSON."""
 
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+
 
 def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
     """A table with the union of the rows' columns in order of appearance; absent values are null."""
@@ -83,6 +85,4 @@ def check_names(names: Sequence[str], uri: str) -> None:
 def _stored(values: Sequence[Any], kind: Kind) -> pa.Array:
     if isinstance(kind, str) and len(set(map(type, values)) - {type(None)}) <= 1 and kind != TEXT:
         return pa.array(values, arrow_type(kind))
-    return pa.array(
-        [None if value is None else json.dumps(value, ensure_ascii=False) for value in values], pa.string()
-    )
+    return pa.array([None if value is None else _ENCODE(value) for value in values], pa.string())

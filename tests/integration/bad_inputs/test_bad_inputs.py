@@ -182,7 +182,7 @@ PREFLIGHT = [
     case(
         "output column that the source has in other case",
         lambda p: {"source": p.jsonl({"text": "a", "Response": "b"})},
-        "has a column 'Response' already, which is also an output column, since many warehouses take",
+        "has a column 'Response' already, which is also an output column, since many warehouses ignore case",
         "set output_prefix, for example to 'llm_'",
     ),
     case(

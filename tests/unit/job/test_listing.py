@@ -150,21 +150,6 @@ def test_a_folder_without_any_data_says_what_it_looked_for(folder: Folder) -> No
         names(folder, "in")
 
 
-def test_relative_paths_start_where_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "x.csv").write_bytes(b"")
-    (tmp_path / "y.csv").write_bytes(b"")
-    monkeypatch.chdir(tmp_path)
-    for path, found in [
-        ("in", "in/x.csv"),
-        ("in/*.csv", "in/x.csv"),
-        ("*.csv", "y.csv"),
-        ("./*.csv", "y.csv"),
-    ]:
-        listing = resolve(SourceSpec(paths=[path]), None)
-        assert [file.uri for file in listing.files] == [f"{tmp_path}/{found}"]
-
-
 def test_local_uris_are_paths(tmp_path: Path) -> None:
     (tmp_path / "a b.csv").write_bytes(b"")
     assert len(resolve(SourceSpec(paths=[f"file://{tmp_path}/a%20b.csv"]), None).files) == 1
