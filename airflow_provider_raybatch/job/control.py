@@ -114,16 +114,22 @@ class Control:
         if late is not None:
             raise late
 
-    def watch(self) -> None:
-        """From now on, end a driver that is late and doesn't end by itself, whatever it is doing."""
-        threading.Thread(target=self._watch, name="raybatch-control", daemon=True).start()
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """End a driver that is late and doesn't end by itself, whatever it is doing."""
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over,), name="raybatch-control", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def listen(self, read: Callable[[], Order | None]) -> None:
         """From now on, obey the orders that `read` finds, once a second."""
         self._read = read
 
-    def _watch(self) -> None:
-        while True:
+    def _watch(self, over: threading.Event) -> None:
+        while not over.wait(_LOOK):
             late = self._late("", _OVERTIME)
             if late is not None:
                 self._say(events.Failed(failure_class=late.failure_class, message=str(late)))
@@ -131,7 +137,6 @@ class Control:
             # A store without an answer is asked again; without orders, the lease runs out.
             with contextlib.suppress(Exception):
                 self.obey(self._read())
-            time.sleep(_LOOK)
 
     def _late(self, so_far: str, overtime: float = 0.0) -> RaybatchError | None:
         kept = f" {so_far}" if so_far else "; the finished rows are kept"

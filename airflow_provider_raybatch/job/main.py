@@ -28,14 +28,14 @@ def main(arguments: Sequence[str]) -> int:
         if spec.submission is None:
             raise SpecError("submission: the spec says of no task, so it can't be run.")
         control = Control(spec.limits, speaker.say)
-        control.watch()
-        ray.init(log_to_driver=False, logging_level="warning")
-        package = credentials.fetch(spec.submission.secrets_package)
-        if package.key is not None:
-            speaker.key = package.key
-            control.listen(orders_for(package.key))
-        stop_on_sigterm(control)
-        run(spec, spec.submission, speaker.say, package.secrets(), control)
+        with control.watching():
+            ray.init(log_to_driver=False, logging_level="warning")
+            package = credentials.fetch(spec.submission.secrets_package)
+            if package.key is not None:
+                speaker.key = package.key
+                control.listen(orders_for(package.key))
+            stop_on_sigterm(control)
+            run(spec, spec.submission, speaker.say, package.secrets(), control)
     except BaseException as error:
         failure_class, sentence = diagnose(error)
         if failure_class is FailureClass.INTERNAL:

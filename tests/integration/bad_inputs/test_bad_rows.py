@@ -191,7 +191,9 @@ def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(
     """The last event counts the failed rows and says where their dead letters are."""
     aws = place.s3.credentials if in_s3 else None
     uri = f"s3://{place.s3.new_bucket()}/out" if in_s3 else str(place.out)
-    monkeypatch.setattr("airflow_provider_raybatch.job.credentials.fetch", lambda package: Secrets(aws=aws))
+    monkeypatch.setattr(
+        "airflow_provider_raybatch.job.credentials.Package.secrets", lambda package: Secrets(aws=aws)
+    )
     rows = [{"text": f"fine {number}"} for number in range(1000)] + [{"text": "poison"}] * 50
     failed = place.refused(
         source=place.jsonl(*rows),
