@@ -30,7 +30,7 @@ _LONGEST_EXCERPT = 300
 _WHOLE_ANSWER = 10
 """How many request timeouts an answer may take from its first byte to its last."""
 
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 32
 """Requests in flight; the HTTP library's pool takes quadratic time where hundreds wait inside it."""
 
 
@@ -69,6 +69,12 @@ class Transport:
                 headers=address.request_headers(),
                 cookies=dict(address.cookies),
                 verify=verify,
+                # As many are kept as are used: by default the library closes all but 20 after each burst.
+                limits=httpx.Limits(
+                    max_connections=_MOST_AT_ONCE,
+                    max_keepalive_connections=_MOST_AT_ONCE,
+                    keepalive_expiry=5.0,
+                ),
                 timeout=httpx.Timeout(address.request_timeout, connect=address.connect_timeout),
                 # A proxy from the environment can't reach this machine's loopback interface.
                 trust_env=not address.is_loopback,
