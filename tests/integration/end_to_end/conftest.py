@@ -26,8 +26,10 @@ DAGS = [
     "report_on_questions",
     *(f"{name}_{mode}" for name in ("batch", "once", "dies_after_post", "timeout") for mode in MODES),
     "bad_trigger",
+    *(f"{name}_{mode}" for name in ("fails_after", "sleep") for mode in MODES),
     "chat",
     "lost_trigger",
+    "only_submits",
     "mapped",
 ]
 

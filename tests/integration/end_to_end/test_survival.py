@@ -66,12 +66,37 @@ def test_retry_goes_on_with_the_job_of_a_failed_trigger(api, jobs, conf):
     assert_second_try_followed_the_first_ones_job(task, jobs)
 
 
+@pytest.fixture(scope="module")
+def runs_that_fail_afterwards(api, jobs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("afterwards")
+    runs = {mode: api.trigger(f"fails_after_{mode}", **batch(folder, TEXTS, mode)) for mode in MODES}
+    return {**runs, "submit": api.trigger("only_submits")}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, jobs):
+    task = runs_that_fail_afterwards[mode].wait(timeout=180).task("infer")
+    assert counters(task) == (2, 1)
+    (job,) = jobs.of(task)
+    assert any(f"An earlier attempt returned job {job['submission_id']}" in line for line in task.log(2))
+    assert_result_of(task, job)
+
+
+def test_retry_of_a_task_that_only_submits_leaves_its_job_alone(runs_that_fail_afterwards, jobs):
+    task = runs_that_fail_afterwards["submit"].wait(timeout=180).task("sleep")
+    assert counters(task) == (2, 1)
+    (job,) = jobs.of(task)
+    assert (job["status"], task.xcom()["submission_id"]) == ("RUNNING", job["submission_id"])
+    jobs.stop(job["submission_id"])
+
+
 def test_cleared_success_runs_again(api, jobs, conf):
     task = api.trigger("batch_deferrable", **conf).wait(timeout=180).task("infer")
     first = task.xcom()
     task.clear()
     wait_for("the run to start again", lambda: task.run.state in {"queued", "running"}, 30, api.evidence)
     task.run.wait(timeout=180)
+    assert counters(task) == (2, 2)
     second = task.xcom()
     old, new = jobs.of(task)
     assert (old["submission_id"], new["submission_id"]) == (first["submission_id"], second["submission_id"])
@@ -92,8 +117,14 @@ def wait_until_followed(task):
     wait_for("the driver's first line", look, 90, task.run.evidence)
 
 
+def counters(task):
+    """What a retry and a clear are told by."""
+    found = task.read()
+    return found["try_number"], found["max_tries"]
+
+
 def assert_second_try_followed_the_first_ones_job(task, jobs):
-    assert task.read()["try_number"] == 2
+    assert counters(task) == (2, 1)
     (job,) = jobs.of(task)
     assert job["status"] == "SUCCEEDED"
     assert job["submission_id"].endswith("-0")

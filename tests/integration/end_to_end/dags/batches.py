@@ -48,6 +48,14 @@ class DiesAfterPost(RayBatchInferenceOperator):
         return super().execute(context)
 
 
+def fail_once(context: Any, result: Any) -> None:
+    """After the task has returned, as an XCom backend or a node may."""
+    if context["ti"].try_number == 1:
+        if context["task"].deferrable:
+            raise ConnectionError("what follows the task is away")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class ShortGrace(RayJobOperator):
     """Leaves its trigger hardly any time beyond the deadline."""
 
@@ -96,6 +104,14 @@ for mode, deferrable in MODES.items():
     with dag_of(f"dies_after_post_{mode}"):
         DiesAfterPost(task_id="infer", **arguments(deferrable))
 
+    with dag_of(f"fails_after_{mode}"):
+        RayBatchInferenceOperator(task_id="infer", post_execute=fail_once, **arguments(deferrable))
+
+    with dag_of(f"sleep_{mode}"):
+        RayJobOperator(
+            task_id="sleep", deferrable=deferrable, poll_interval=1, entrypoint="sleep {{ params.seconds }}"
+        )
+
     with dag_of(f"timeout_{mode}"):
         for task_id, operator, options in (
             ("infer", RayBatchInferenceOperator, arguments(deferrable)),
@@ -140,6 +156,14 @@ with dag_of("chat"):
         },
         preserve_order=True,
         max_error_fraction=0.5,
+    )
+
+with dag_of("only_submits"):
+    RayJobOperator(
+        task_id="sleep",
+        wait_for_completion=False,
+        entrypoint="sleep {{ params.seconds }}",
+        post_execute=fail_once,
     )
 
 with dag_of("lost_trigger"):
