@@ -111,6 +111,29 @@ def test_failure_fails_the_run(ray: FakeRay, test_dag: RunDag, deferrable: bool)
     assert len(ray.jobs) == 1  # no retry would have helped
 
 
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_retry_after_success_returns_the_same(ray: FakeRay, test_dag: RunDag, deferrable: bool) -> None:
+    ray.script = lasting(0.5)
+    handed_over: list[Any] = []
+
+    def fail_once(context: Any, result: Any) -> None:
+        handed_over.append(result)
+        if context["ti"].try_number == 1:
+            raise ConnectionError("what follows the task is away")
+
+    with DAG(f"after_success_{deferrable}", schedule=None) as dag:
+        RayBatchInferenceOperator(
+            task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out",
+            deferrable=deferrable, poll_interval=0.1, retries=1, retry_delay=timedelta(0),
+            outlets=[Asset("/out")], post_execute=fail_once,
+        )  # fmt: skip
+    run = test_dag(dag)
+    assert run.state == "success"
+    assert len(ray.jobs) == 1
+    assert handed_over == [xcom(run, "label")] * 2
+    assert [extra["submission_id"] for extra in asset_extras(run)] == list(ray.jobs)
+
+
 def test_execution_timeout_stops_the_job(ray: FakeRay, test_dag: RunDag) -> None:
     ray.script = lasting(600)
     with DAG("execution_timeout", schedule=None) as dag:
