@@ -244,7 +244,8 @@ def shown(jobs: int, seconds: float, readings: dict[str, Reading], loads: tuple[
         f"{jobs:,} running jobs, a poll each {INTERVAL:g} s, {seconds:g} s of measurement after two polls "
         "each. The cluster is a stand-in of Ray's Jobs API, not Ray: an HTTP server in a process of its own "
         f"whose jobs write {LINES_A_SECOND * INTERVAL:g} lines a poll. Both ways in one run, one after the "
-        "other; the triggers also write the lines into a log. A lag by the clock includes the time in which other processes had the CPU; in CPU time it is "
+        "other; the triggers also write the lines into a log. "
+        "A lag by the clock includes the time in which other processes had the CPU; in CPU time it is "
         "what the loop itself was busy for.",
         "",
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load average {loads[0]:.1f} before and "
