@@ -35,6 +35,8 @@ OnStaleState = Literal["replace", "adopt", "fail"]
 TASK_KEY = "raybatch.task_key"
 RUN_TOKEN = "raybatch.run_token"
 FINGERPRINT = "raybatch.fingerprint"
+JOB_NAME = "job_name"
+"""Ray's own key of a job's name for people."""
 
 _MOST_SUBMISSIONS = 1000
 _MOST_ROUNDS = 5
@@ -54,6 +56,12 @@ class SubmissionKey:
         """Ray's id of submission number `k` of this run."""
         parts = json.dumps([self.task.digest, self.run_token])
         return f"raybatch-{hashlib.sha256(parts.encode()).hexdigest()[:24]}-{k}"
+
+    @property
+    def job_name(self) -> str:
+        """The task instance, for people."""
+        mapped = f" [{self.task.map_index}]" if self.task.map_index >= 0 else ""
+        return f"{self.task.dag_id}.{self.task.task_id}{mapped} / {self.task.run_id}"
 
     def metadata(self, fingerprint: str) -> dict[str, str]:
         """What the job says about itself on the cluster, for machines and for people."""
@@ -201,7 +209,7 @@ async def submit_or_adopt(
             request = replace(
                 request,
                 submission_id=key.submission_id(number),
-                metadata={**request.metadata, **key.metadata(fingerprint)},
+                metadata={JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)},
             )
             info = await _submit(client, request)
             if (

@@ -117,13 +117,14 @@ class Signed(NamedTuple):
 
 
 def line(event: Event, key: str, number: int) -> str:
-    """`event` as a log line, without the line feed.
+    """`event` as a log line, without the line feed: a sentence for people, then the signed document.
 
     :param key: of the job.
     :param number: how many events the driver wrote before; makes a copy of a line worthless.
     """
     content = f"{number} {event.model_dump_json(exclude_none=True)}"
-    return f"{MARKER}{number} {sign(key, 'event', content)} {content.partition(' ')[2]}"
+    sentence = " ".join(event.text().split())
+    return f"{sentence} {MARKER}{number} {sign(key, 'event', content)} {content.partition(' ')[2]}"
 
 
 def read_line(text: str, key: str | None) -> Signed | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -108,7 +109,7 @@ async def test_first_submission(dashboard, client):
     submitted = await submit_or_adopt(client, KEY, "f", build)
     assert (submitted.submission_id, submitted.k, submitted.adopted) == (ID(0), 0, False)
     assert submitted.session_name == "session_1"
-    assert submitted.info.metadata == {"own": "1", **KEY.metadata("f")}
+    assert submitted.info.metadata == {"job_name": KEY.job_name, "own": "1", **KEY.metadata("f")}
 
 
 async def test_second_submission_adopts(dashboard, client):
@@ -291,3 +292,19 @@ async def test_stopping_is_repeated_until_the_job_has_ended(dashboard, client):
     assert info.status is JobStatus.STOPPED
     assert dashboard.count("POST", f"/api/jobs/{ID(0)}/stop") == 3
     assert await client.stop_until_terminal("unknown", 1) is None
+
+
+async def test_a_job_has_a_name_for_people_unless_the_user_gives_one(dashboard, client):
+    await submit_or_adopt(client, KEY, "f", build)
+    assert dashboard.jobs[ID(0)]["metadata"]["job_name"] == f"{TASK.dag_id}.{TASK.task_id} / {TASK.run_id}"
+    assert (
+        SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t", map_index=3), "x").job_name
+        == "d.t [3] / r"
+    )
+
+    async def named(submission_id):
+        return replace(await build(submission_id), metadata={"job_name": "mine"})
+
+    other = SubmissionKey(TASK, "token-9")
+    await submit_or_adopt(client, other, "f", named)
+    assert dashboard.jobs[other.submission_id(0)]["metadata"]["job_name"] == "mine"
