@@ -62,7 +62,7 @@ class ShortGrace(RayJobOperator):
     def execute(self, context: Any) -> Any:
         from airflow_provider_raybatch.operators import base
 
-        base._DEFERRAL_GRACE = 8.0
+        base._DEFERRAL_GRACE = 15.0
         return super().execute(context)
 
 
