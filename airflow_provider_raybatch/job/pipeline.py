@@ -25,6 +25,7 @@ import ray.data
 from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.control import seconds_to_drain
+from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.ledger.parts import Part
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.ray_data_llm import dataset as ray_data_llm
@@ -41,24 +42,45 @@ _ANSWER = 20.0
 
 @dataclass
 class Ran:
-    """What the run left: finished work and the replicas' last words."""
+    """What the run left. It keeps no report of a finished chunk but the latest of each replica.
 
-    done: list[Done] = field(default_factory=list)
+    :param parts: everything that was written.
+    :param chunks: how many are finished.
+    :param reports: the replicas' last words.
+    :param by_replica: what came with finished chunks.
+    :param engine: what an engine says of itself.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    chunks: int = 0
     reports: list[ReplicaReport] = field(default_factory=list)
+    by_replica: dict[str, ReplicaReport] = field(default_factory=dict)
+    engine: EngineInfo = field(default_factory=EngineInfo)
     seconds: dict[str, float] = field(default_factory=dict)
     last_row: float = 0.0
 
-    @property
-    def parts(self) -> list[Part]:
-        """Everything that was written."""
-        return [part for done in self.done for part in done.parts]
+    def add(self, done: Done, in_one: bool = False) -> None:
+        """Count a finished work item.
 
-    def add(self, done: Done) -> None:
-        """Count a finished work item."""
-        self.done.append(done)
+        :param in_one: whether reports are of single chunks and add up to that of one replica.
+        """
+        self.parts += done.parts
+        self.chunks += 1
         self.last_row = time.time()
+        name = ray_data_llm.NAME if in_one else done.report.replica
+        known = self.by_replica.get(name)
+        self.by_replica[name] = (
+            ray_data_llm.added(known, done.report) if in_one else _further(known, done.report)
+        )
         for stage, spent in done.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+
+def _further(known: ReplicaReport | None, other: ReplicaReport) -> ReplicaReport:
+    """The later one of two reports of a replica, which only grow."""
+    if known is None or (known.rows, known.written) < (other.rows, other.written):
+        return other
+    return known
 
 
 Check = Callable[[Sequence[ReplicaReport], Progress], None]
@@ -89,15 +111,15 @@ def run(
     board = _board()
     ran, failure = Ran(), _Failure()
     stages = _dataset(job, plan, items, board)
-    worker = threading.Thread(target=_consume, args=(stages, ran, failure), daemon=True)
+    worker = threading.Thread(target=_consume, args=(job, stages, ran, failure), daemon=True)
     worker.start()
     began = said = time.time()
     try:
         while worker.is_alive():
             worker.join(_POLL)
-            ran.reports = _reports(job, board, ran.done)
+            ran.reports = _reports(job, board, ran)
             now = time.time()
-            progress = tracker.update(ran.reports, len(ran.done), now)
+            progress = tracker.update(ran.reports, ran.chunks, now)
             check(ran.reports, progress)
             if now - said >= _PROGRESS_EVERY and (
                 progress.done > progress.resumed or now - said >= _STARTING_EVERY
@@ -111,9 +133,10 @@ def run(
         # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
         _drain(board, worker)
         raise
-    ran.reports = _reports(job, board, ran.done)
+    ran.reports = _reports(job, board, ran)
     failure.throw(ran.reports)
-    say(tracker.update(ran.reports, len(ran.done), time.time()))
+    ran.engine = _engine(job, board)
+    say(tracker.update(ran.reports, ran.chunks, time.time()))
     return ran
 
 
@@ -162,10 +185,11 @@ def _dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray
     return dataset(job, plan, items, board)
 
 
-def _consume(stages: ray.data.Dataset, ran: Ran, failure: _Failure) -> None:
+def _consume(job: Job, stages: ray.data.Dataset, ran: Ran, failure: _Failure) -> None:
+    in_one = job.spec.engine.kind == ray_data_llm.NAME
     try:
         for row in stages.iter_rows():
-            ran.add(Done.from_json(row["done"]))
+            ran.add(Done.from_json(row["done"]), in_one)
     except BaseException as error:  # handed to the main thread, which diagnoses it
         failure.error = error
 
@@ -216,18 +240,20 @@ def _over_nodes(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _reports(job: Job, board: Any, done: Sequence[Done]) -> list[ReplicaReport]:
+def _reports(job: Job, board: Any, ran: Ran) -> list[ReplicaReport]:
     """The latest word of each replica: from the board, or with a finished chunk where that is further."""
-    if job.spec.engine.kind == ray_data_llm.NAME:
-        return ray_data_llm.report(job, done)
-    reports = ray.get(board.snapshot.remote(), timeout=60)
-    latest = {report["replica"]: ReplicaReport(**report) for report in reports}
-    for one in done:
-        known = latest.get(one.report.replica)
-        further = (one.report.rows, one.report.written)
-        if known is None or (known.rows, known.written) < further:
-            latest[one.report.replica] = one.report
+    latest = dict(ran.by_replica)
+    if job.spec.engine.kind != ray_data_llm.NAME:
+        for report in ray.get(board.snapshot.remote(), timeout=60):
+            told = ReplicaReport(**report)
+            latest[told.replica] = _further(told, latest.get(told.replica, told))
     return list(latest.values())
+
+
+def _engine(job: Job, board: Any) -> EngineInfo:
+    if job.spec.engine.kind == ray_data_llm.NAME:
+        return EngineInfo(effective_sampling=dict(job.spec.sampling))
+    return ray.get(board.engine.remote(), timeout=60) or EngineInfo()
 
 
 def _check_moving(

@@ -37,8 +37,6 @@ def report(ran: Ran, plan: Plan, began: float, preflight_seconds: float) -> Repo
     first = min((one.first_request for one in ran.reports if one.first_request), default=0.0)
     generation = max(0.0, ran.last_row - first) if first else 0.0
     rows, tokens = sum(one.rows for one in ran.reports), sum(one.output_tokens for one in ran.reports)
-    # The engine's, from whichever process had one.
-    ready = next((one for one in ran.reports if one.startup_seconds), ReplicaReport(replica="", node=""))
     return Report(
         timing=Timing(
             preflight_seconds=round(preflight_seconds, 2),
@@ -49,9 +47,9 @@ def report(ran: Ran, plan: Plan, began: float, preflight_seconds: float) -> Repo
         ),
         stages=StageSeconds(**{stage: round(spent, 3) for stage, spent in ran.seconds.items()}),
         replicas=[_stats(one) for one in ran.reports],
-        effective_sampling=dict(ready.effective_sampling or {}),
-        plan={**plan.shown(), "engine": dict(ready.sizes or {})},
-        versions=dict(ready.versions or {}),
+        effective_sampling=dict(ran.engine.effective_sampling),
+        plan={**plan.shown(), "engine": dict(ran.engine.sizes)},
+        versions=dict(ran.engine.versions),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray.data
@@ -15,7 +16,7 @@ from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.ray_data_llm import stages
 from airflow_provider_raybatch.job.ray_data_llm.variants import variant
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
-from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+from airflow_provider_raybatch.job.work import Job, WorkItem
 
 _STAGE_CPUS = 0.25
 NAME = "ray_data_llm"
@@ -65,24 +66,16 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
     )
 
 
-def report(job: Job, done: Sequence[Done]) -> list[ReplicaReport]:
+def added(total: ReplicaReport | None, one: ReplicaReport) -> ReplicaReport:
     """Ray's stages don't say which engine answered a row, so all of them count as one."""
-    if not done:
-        return []
-    return [
-        ReplicaReport(
-            replica=NAME,
-            node="",
-            state="ready",
-            rows=sum(one.report.rows for one in done),
-            written=sum(one.report.written for one in done),
-            errors=sum(one.report.errors for one in done),
-            input_tokens=sum(one.report.input_tokens for one in done),
-            output_tokens=sum(one.report.output_tokens for one in done),
-            first_request=min(one.report.first_request for one in done),
-            effective_sampling=dict(job.spec.sampling),
-        )
-    ]
+    if total is None:
+        return replace(one, replica=NAME)
+    sums = ("rows", "written", "errors", "input_tokens", "output_tokens")
+    return replace(
+        total,
+        first_request=min(total.first_request, one.first_request),
+        **{name: getattr(total, name) + getattr(one, name) for name in sums},
+    )
 
 
 def _keep(row: dict[str, Any]) -> dict[str, Any]:

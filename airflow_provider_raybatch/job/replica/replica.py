@@ -91,9 +91,7 @@ class Replica:
             self._engine, job.spec, self._report, self._tokenizer_thread, self._draining.is_set
         )
         self._gpu = GpuMeter()
-        info = self._engine.info
-        self._report.effective_sampling = info.effective_sampling
-        self._report.sizes, self._report.versions = info.sizes, info.versions
+        board.describe.remote(self._engine.info)
         self._report.startup_seconds = round(time.time() - began, 2)
         self._cpu_before = time.process_time()
         self._report.state = "ready"

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_raybatch.job.diagnosis import diagnose
+from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.watch.suspects import Suspects
 
 _PATIENCE = 30.0
@@ -49,9 +50,6 @@ class ReplicaReport:
     first_request: float = 0.0
     cpu_seconds: float = 0.0
     gpu_utilization: float | None = None
-    effective_sampling: dict[str, Any] | None = None
-    sizes: dict[str, Any] | None = None
-    versions: dict[str, str] | None = None
     failure: tuple[str, str] | None = None
     seen: float = 0.0
 
@@ -63,6 +61,15 @@ class Board(Suspects):
         super().__init__()
         self._reports: dict[str, dict[str, Any]] = {}
         self._draining = False
+        self._engine: EngineInfo | None = None
+
+    def describe(self, engine: EngineInfo) -> None:
+        """Keep what an engine says of itself: once a process, since it may be large."""
+        self._engine = engine
+
+    def engine(self) -> EngineInfo | None:
+        """What the last engine that started says of itself, ``None`` before the first."""
+        return self._engine
 
     def report(self, report: dict[str, Any]) -> bool:
         """Replace a replica's report. Returns whether replicas shall write what they have, and end."""

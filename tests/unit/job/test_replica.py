@@ -35,7 +35,7 @@ class Handle:
     """In place of the board's actor handle: calls arrive at once, and what a coroutine waits for is there."""
 
     def __init__(self, board: Board) -> None:
-        for name in ("report", "start", "finished", "passed", "end"):
+        for name in ("report", "describe", "start", "finished", "passed", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
         for name in ("begin", "ask"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
@@ -186,8 +186,12 @@ def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
     assert place.report["state"] == "ready"
     assert place.report["replica"].startswith(f"replica-{os.getpid()}-")
     assert (place.report["node"], place.report["rows"]) == ("node-1", 0)
-    assert place.report["effective_sampling"] == {"temperature": 0}
-    do(replica, items)
+    engine = place.board.engine()
+    assert engine is not None
+    assert engine.effective_sampling == {"temperature": 0}
+    (done,) = do(replica, items)
+    assert "temperature" not in done.as_json()  # said once a process, not with each chunk and each second
+    assert "temperature" not in json.dumps(place.report)
     replica._reporter.send()
     assert (place.report["rows"], place.report["output_tokens"]) == (1, 2)
     assert place.report["first_request"] > 0
