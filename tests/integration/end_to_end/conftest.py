@@ -31,6 +31,8 @@ DAGS = [
     "lost_trigger",
     "only_submits",
     "mapped",
+    "templated",
+    "double_braces",
 ]
 
 

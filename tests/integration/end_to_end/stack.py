@@ -191,6 +191,7 @@ class AirflowStack:
             "CORE__EXECUTOR": "LocalExecutor",
             "CORE__PARALLELISM": "4",
             "CORE__LOAD_EXAMPLES": "False",
+            "CORE__TEST_CONNECTION": "Enabled",
             "CORE__FERNET_KEY": Fernet.generate_key().decode(),
             "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),

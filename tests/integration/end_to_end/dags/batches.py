@@ -186,3 +186,37 @@ with dag_of("mapped"):
     del mapped["source"]
     mapped["destination"] = "{{ params.destination }}/{{ ti.map_index }}"
     RayBatchInferenceOperator.partial(task_id="infer", **mapped).expand(source=sources())
+
+# As Airflow's defaults are: what a template leaves is text.
+with DAG("templated", schedule=None, params=PARAMS, default_args={"retries": 1}):
+
+    @task
+    def bound() -> int:
+        return 3
+
+    RayBatchInferenceOperator(
+        task_id="infer",
+        aws_conn_id="{{ params.aws_conn_id }}",
+        hf_conn_id="{{ params.hf_conn_id }}",
+        deferrable="{{ params.model != '' }}",
+        poll_interval="{{ 1 }}",
+        timeout="{{ params.seconds }}000",
+        source="{{ params.source }}",
+        limit="{{ none }}",
+        destination="{{ params.destination }}/{{ dag_run.run_after | ts_nodash }}",
+        output_prefix="llm_{{ 'echo' }}_",
+        prompt="Say {row.text}",
+        engine="echo",
+        replicas="{{ 1 }}",
+        sampling={"max_tokens": "{{ params.seconds }}", "temperature": "{{ 0 }}"},
+        max_errors=bound(),
+    )
+
+with DAG("double_braces", schedule=None, params=PARAMS, default_args={"retries": 1}):
+    RayBatchInferenceOperator(
+        task_id="infer",
+        source="{{ params.source }}",
+        destination="{{ params.destination }}",
+        prompt="Say {{ row.text }}",
+        engine="echo",
+    )
