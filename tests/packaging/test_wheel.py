@@ -37,7 +37,7 @@ def test_metadata_is_what_registries_look_for(wheel: Path) -> None:
 def test_core_dependencies_bring_neither_ray_nor_vllm_nor_pyarrow(wheel: Path) -> None:
     requires = metadata_of(wheel).requires or []
     core = {line.split(">")[0] for line in requires if "extra ==" not in line}
-    assert core == {"apache-airflow", "httpx", "obstore", "pydantic"}
+    assert core == {"apache-airflow", "asgiref", "cryptography", "httpx", "jinja2", "obstore", "pydantic"}
 
 
 def test_installs_beside_airflow_alone(uv: Path, light_python: Path) -> None:

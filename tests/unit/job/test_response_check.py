@@ -20,7 +20,7 @@ CHOICE = {"structured_outputs": {"choice": ["a", "b"]}}
 def spec(**more: Any) -> BatchInferenceSpec:
     content = {
         "source": {"paths": ["/in.jsonl"]},
-        "prompt": {"template": "x", "kind": "template"},
+        "prompt": {"template": "{row.x}", "kind": "template"},
         "model": {"name": "m"},
         "destination": {"uri": "/out"},
     }

@@ -19,11 +19,11 @@ from airflow_provider_raybatch.job.replica.gpu import GpuMeter
 
 
 def test_a_job_without_a_package_has_no_secrets() -> None:
-    assert fetch(None) == Secrets()
+    assert fetch(None).secrets() == Secrets()
 
 
 def test_the_hub_token_reaches_the_engine_by_its_environment() -> None:
-    assert environment(Secrets(hf_token=SecretStr("hf_x"))) == {"HF_TOKEN": "hf_x"}
+    assert environment(Secrets(hf_token=SecretStr("hf_x"))) == {"HF_TOKEN": SecretStr("hf_x")}
     assert environment(Secrets()) == {}
 
 
