@@ -7,6 +7,7 @@ API overwrites it, and the driver reads it there.
 
 from __future__ import annotations
 
+import secrets as random_tokens
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -75,7 +76,7 @@ class Lease:
         control = self.control
         order = Order(
             attempt=control.attempt,
-            at=time.time_ns() // 1_000_000,
+            nonce=random_tokens.token_hex(8),
             deadline=control.deadline,
             orphan_timeout=control.orphan_timeout,
         )

@@ -50,22 +50,19 @@ def is_signed(key: str, purpose: str, content: str, signature: str) -> bool:
 
 
 class Order(ContractModel):
-    """What the follower of a running job wants; a newer order replaces the older one.
+    """What the follower of a running job wants; the latest one replaces those before.
 
     :param attempt: number of the task's attempt; orders of a later attempt win.
-    :param at: milliseconds since the epoch, on the follower's clock; orders the attempt's own orders.
+    :param nonce: makes each order unlike all others, so that a new one is told from one that was read before.
+        No clock is in it: followers on several machines may have different ones.
     :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
     :param orphan_timeout: seconds after the last order at which the job ends itself; 0 for never.
     """
 
     attempt: int
-    at: int
+    nonce: str
     deadline: float | None = None
     orphan_timeout: float = 0.0
-
-    def is_newer_than(self, other: Order | None) -> bool:
-        """Whether this order replaces `other`."""
-        return other is None or (self.attempt, self.at) > (other.attempt, other.at)
 
 
 def order_package(key: str) -> str:

@@ -72,18 +72,23 @@ class Control:
         self._say = say
         self._clock = clock
         self._heard = clock()
-        self._order: Order | None = None
+        self._seen: Order | None = None
+        self._attempt = 0
         self._read: Callable[[], Order | None] = lambda: None
         self._stopped = False
         self._drains = False
+        self._ending = threading.Lock()
 
     def obey(self, order: Order | None) -> None:
-        """Take an order. Each renews the lease once, so that a repeated one is worth nothing."""
-        if order is None or not order.is_newer_than(self._order):
+        """Take the order that lies in the store. Each renews the lease once, whichever attempt's it is."""
+        if order is None or order == self._seen:
             return
-        self._order = order
-        self._deadline, self._orphan_timeout = order.deadline, order.orphan_timeout
+        self._seen = order
         self._heard = self._clock()
+        # An earlier attempt may still follow: that keeps the lease, but must not take anything back.
+        if order.attempt >= self._attempt:
+            self._attempt = order.attempt
+            self._deadline, self._orphan_timeout = order.deadline, order.orphan_timeout
 
     def stop(self) -> None:
         """Ray asks the driver to end.
@@ -104,6 +109,12 @@ class Control:
             self._drains = False
         if self._stopped:
             raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def uninterrupted(self) -> Iterator[None]:
+        """For the last step of a commit, which is short: whatever ends the driver early waits for it."""
+        with self._ending, self.draining():
+            yield
 
     def check(self, progress: Progress) -> None:
         """:raises RaybatchError: it is time to end, with how far the job came."""
@@ -130,13 +141,14 @@ class Control:
 
     def _watch(self, over: threading.Event) -> None:
         while not over.wait(_LOOK):
-            late = self._late("", _OVERTIME)
-            if late is not None:
-                self._say(events.Failed(failure_class=late.failure_class, message=str(late)))
-                os._exit(1)
             # A store without an answer is asked again; without orders, the lease runs out.
             with contextlib.suppress(Exception):
                 self.obey(self._read())
+            with self._ending:
+                late = None if over.is_set() else self._late("", _OVERTIME)
+                if late is not None:
+                    self._say(events.Failed(failure_class=late.failure_class, message=str(late)))
+                    os._exit(1)
 
     def _late(self, so_far: str, overtime: float = 0.0) -> RaybatchError | None:
         kept = f" {so_far}" if so_far else "; the finished rows are kept"

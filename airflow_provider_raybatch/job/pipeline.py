@@ -37,7 +37,6 @@ from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
-_ANSWER = 20.0
 
 
 @dataclass
@@ -146,7 +145,7 @@ def _drain(board: Any, worker: threading.Thread) -> None:
     while worker.is_alive() and time.monotonic() < ends:
         worker.join(_POLL)
         with contextlib.suppress(ray.exceptions.RayError):
-            reports = ray.get(board.snapshot.remote(), timeout=_ANSWER)
+            reports = ray.get(board.snapshot.remote(), timeout=max(0.0, ends - time.monotonic()))
             if all(report["state"] != "ready" for report in reports):
                 return
 

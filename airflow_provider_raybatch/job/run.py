@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submissi
 from airflow_provider_raybatch.job import pipeline
 from airflow_provider_raybatch.job.control import Control
 from airflow_provider_raybatch.job.destination import leftovers
-from airflow_provider_raybatch.job.destination.commit import commit
+from airflow_provider_raybatch.job.destination.commit import commit, prepare
 from airflow_provider_raybatch.job.failed_rows import with_dead_letters
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.ledger import add_up
@@ -131,10 +131,12 @@ def _finish(
     told = report(ran, chosen, began, preflight_seconds)
     versions = {**ready.versions, **told.versions}
     told = replace(told, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)
-    manifest = commit(
+    manifest = prepare(
         spec, job.folder, journal, ledger, source.rows, told, source.schema, publish_over_the_cluster
     )
-    say(events.Committed(summary=manifest.summary()))
+    with control.uninterrupted():
+        commit(job.folder, journal, manifest)
+        say(events.Committed(summary=manifest.summary()))
     if ready.store is not None:
         # After the commit, so that a slow or failing store can't cost the dataset.
         say(events.Phase(phase="storing", message="adding new responses to the response store"))

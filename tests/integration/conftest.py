@@ -17,6 +17,8 @@ import pytest
 from airflow_provider_raybatch.cluster.address import ClusterAddress
 from airflow_provider_raybatch.cluster.ray_head import RayHead
 
+from ..s3_server import S3Server, serving
+
 CPUS = 2
 
 
@@ -98,6 +100,13 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)  # Ray's workers inherit it
         yield folder
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server; each test makes a bucket of its own."""
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

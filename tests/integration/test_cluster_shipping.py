@@ -50,7 +50,7 @@ from airflow_provider_raybatch.job.control import orders_for
 read, orders, until = orders_for(package.key), [], time.monotonic() + 60
 while len(orders) < 3 and time.monotonic() < until:
     order = read()
-    if order is not None and order.is_newer_than(orders[-1] if orders else None):
+    if order is not None and order not in orders:
         orders.append(order)
     time.sleep(0.05)
 print("orders", json.dumps([[order.attempt, order.deadline, order.orphan_timeout] for order in orders]))

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -17,16 +19,27 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.control import Control
+from airflow_provider_raybatch.job.storage.folder import Folder
+from airflow_provider_raybatch.job.storage.folder import folder as folder_at
+
+from ..s3_server import S3Server
 
 ROWS = 400
 
 
 class Night:
-    """One task, its input and its destination."""
+    """One task, its input and its destination.
 
-    def __init__(self, folder: Path) -> None:
+    :param s3: where the destination lies; by default in `folder`.
+    """
+
+    def __init__(self, folder: Path, s3: S3Server | None = None) -> None:
         self.folder = folder
+        self._credentials = None if s3 is None else s3.credentials
+        self._place = str(folder) if s3 is None else f"s3://{s3.new_bucket()}"
         self.said: list[Any] = []
         self._submissions = 0
 
@@ -39,12 +52,14 @@ class Night:
         token: str = "token",
         run_id: str = "r1",
         on_commit: Callable[[], None] | None = None,
+        stops: bool = False,
         **fields: Any,
     ) -> BatchManifest:
         """A new submission of the task, of the run that `token` names.
 
         :param run_id: another one is another task, with a folder of its own.
         :param on_commit: called when the job says that it has committed.
+        :param stops: whether the job is stopped when it says that rows are done.
         """
         from airflow_provider_raybatch.job.run import run
 
@@ -54,7 +69,7 @@ class Night:
             "model": {"name": "echo"},
             "engine": {"kind": "echo"},
             "sampling": {"temperature": 0},
-            "destination": {"uri": str(self.folder / ("out" if run_id == "r1" else run_id))},
+            "destination": {"uri": self._uri("out" if run_id == "r1" else run_id)},
             "submission": {
                 "task": {"dag_id": "nightly", "run_id": run_id, "task_id": "label"},
                 "run_token": token,
@@ -71,9 +86,16 @@ class Night:
             self.said.append(event)
             if event.event == "committed" and on_commit is not None:
                 on_commit()
+            if event.event == "progress" and event.done and stops:
+                control.stop()  # as Ray's SIGTERM does, which comes to this thread
 
-        summary = run(spec, spec.submission, say)
-        return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
+        control = Control(spec.limits, say)
+        summary = run(spec, spec.submission, say, Secrets(aws=self._credentials), control)
+        folder, _, name = summary.manifest_uri.rpartition("/")
+        return parse(BatchManifest, folder_at(folder, self._credentials).read(name))
+
+    def _uri(self, name: str) -> str:
+        return f"{self._place}/{name}"
 
     def refused(self, ends: FailureClass, **fields: Any) -> str:
         with pytest.raises(RaybatchError) as caught:
@@ -83,17 +105,25 @@ class Night:
 
     def kept(self) -> int:
         """Good rows in all parts so far."""
-        paths = (self.folder / "out/_raybatch/parts").rglob("*.parquet")
-        return sum(sum(pq.read_table(path, columns=["ok"])["ok"].to_pylist()) for path in paths)
+        folder = self.out
+        paths = [entry.path for entry in folder.list("_raybatch/parts") if entry.path.endswith(".parquet")]
+        tables = (pq.read_table(io.BytesIO(folder.read(path)), columns=["ok"]) for path in paths)
+        return sum(sum(table["ok"].to_pylist()) for table in tables)
+
+    @property
+    def out(self) -> Folder:
+        return folder_at(self._uri("out"), self._credentials)
 
 
-def rows_of(manifest: BatchManifest) -> list[dict[str, Any]]:
-    tables = [pq.read_table(f"{manifest.uri}/{file.path}") for file in manifest.files]
+def rows_of(manifest: BatchManifest, folder: Folder | None = None) -> list[dict[str, Any]]:
+    folder = folder or folder_at(manifest.uri.rpartition("/data/")[0])
+    paths = (f"{manifest.uri.removeprefix(folder.uri)}/{file.path}".lstrip("/") for file in manifest.files)
+    tables = [pq.read_table(io.BytesIO(folder.read(path))) for path in paths]
     return [row for table in tables for row in table.to_pylist()]
 
 
-def answers(manifest: BatchManifest) -> dict[str, str]:
-    rows = rows_of(manifest)
+def answers(manifest: BatchManifest, folder: Folder | None = None) -> dict[str, str]:
+    rows = rows_of(manifest, folder)
     assert len({row["id"] for row in rows}) == len(rows) == manifest.counts.ok
     return {row["id"]: row["response"] for row in rows}
 
@@ -213,11 +243,15 @@ LIMITS: dict[str, tuple[Callable[[], dict[str, Any]], FailureClass, str]] = {
         FailureClass.TIMEOUT,
         "the job's deadline passed after",
     ),
+    "stop": (dict, FailureClass.CANCELLED, "the job was stopped after"),
 }
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_limit_stops_the_job_and_keeps_what_is_done(night: Night, limit: str) -> None:
+@pytest.mark.parametrize(("limit", "on_s3"), [("tokens", False), ("deadline", False), ("stop", True)])
+def test_a_limit_stops_the_job_and_keeps_what_is_done(
+    tmp_path: Path, ray_here: Any, s3: S3Server, limit: str, on_s3: bool
+) -> None:
+    night = Night(tmp_path, s3 if on_s3 else None)
     texts = [f"text {number}" for number in range(ROWS)]
     night.input(texts)
     slowly = {
@@ -227,13 +261,15 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(night: Night, limit: str) 
         "batch_size": 200,
     }
     made, ends, telling = LIMITS[limit]
-    sentence = night.refused(ends, engine=slowly, limits=made())
+    sentence = night.refused(ends, engine=slowly, limits=made(), stops=limit == "stop")
     assert telling in sentence
     kept = night.kept()
     assert 0 < kept < ROWS
-    assert not list((night.folder / "out").glob("data/*"))
+    # What it says is done is written, though no row has waited for flush_interval.
+    assert int(re.findall(r" after ([\d,]+) of 400 rows", sentence)[0]) <= kept
+    assert not night.out.list("data")
     manifest = night.run(engine={"kind": "echo"})
-    assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts)}
+    assert answers(manifest, night.out) == {f"r{number}": text for number, text in enumerate(texts)}
     assert generated(manifest) == ROWS - kept
     assert manifest.counts.resumed == kept
 

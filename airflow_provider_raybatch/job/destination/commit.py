@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish the finished rows as one immutable dataset, and say so last."""
+"""Publish the finished rows as one immutable dataset: its files first, and last the entry that names it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def in_sequence(found: Sequence[Range], target: Target) -> Iterable[Published]:
     return (publish(range_, target) for range_ in found)
 
 
-def commit(
+def prepare(
     spec: BatchInferenceSpec,
     folder: Folder,
     journal: Journal,
@@ -50,7 +50,7 @@ def commit(
     source: pa.Schema,
     publisher: Publish = in_sequence,
 ) -> BatchManifest:
-    """Publish every row of the input once and write the manifest.
+    """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 
     :param parts: of all submissions that count.
     :param expected_rows: rows of the input.
@@ -129,12 +129,22 @@ def commit(
         submission_id=spec.submission.submission_id,
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     )
-    document = manifest.model_dump_json(by_alias=True, indent=1).encode()
-    folder.write(f"manifests/{name}.json", document)
-    journal.commit(f"manifests/{name}.json")
-    # For people and for tools that look at one fixed name; the journal is what decides.
-    folder.write("manifest.json", document)
+    folder.write(f"manifests/{name}.json", _document(manifest))
     return manifest
+
+
+def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
+    """Publish what :func:`prepare` wrote. A few small requests, however large the dataset.
+
+    :raises SupersededError: another submission claimed the destination; nothing was published.
+    """
+    journal.commit(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))
+    # For people and for tools that look at one fixed name; the journal is what decides.
+    folder.write("manifest.json", _document(manifest))
+
+
+def _document(manifest: BatchManifest) -> bytes:
+    return manifest.model_dump_json(by_alias=True, indent=1).encode()
 
 
 def _as_read(schema: pa.Schema) -> pa.Schema:

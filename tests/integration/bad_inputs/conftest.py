@@ -1,21 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One S3 server for all bad inputs."""
+"""What all bad inputs share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ...s3_server import S3Server, serving
+from ...s3_server import S3Server
 from .place import Place
-
-
-@pytest.fixture(scope="session")
-def s3() -> Iterator[S3Server]:
-    with serving() as server:
-        yield server
 
 
 @pytest.fixture

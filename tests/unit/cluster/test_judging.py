@@ -76,6 +76,16 @@ def test_a_failure_without_an_event_is_diagnosed():
     assert "gone" in outcome.message
 
 
+def test_a_driver_that_fails_before_it_has_its_key_is_heard_and_retried():
+    sentence = "cluster_lost: credentials: their package is gone; the retry sends it again."
+    head = "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):"
+    log = ("2026-01-01 INFO worker.py:1 -- Connecting to existing Ray cluster", sentence)
+    info = {"message": "\n".join((head, *log)), "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR"}
+    outcome = judge(look("FAILED", log, driver_exit_code=1, **info), FollowState()).outcome
+    assert (outcome.failure_class, outcome.failure_class.retryable) == (FailureClass.INTERNAL, True)
+    assert outcome.message == f"The job failed (exit code 1): {sentence}"
+
+
 def test_a_stopped_job():
     outcome = judge(look("STOPPED"), STATE).outcome
     assert (outcome.state, outcome.failure_class) == ("stopped", FailureClass.CANCELLED)

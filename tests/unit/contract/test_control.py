@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.control import (
 
 RUN_KEY = "12" * 32
 KEY = key_of_job(RUN_KEY, "raybatch-x-0")
-ORDER = Order(attempt=2, at=1_700_000_000_000, deadline=1.5, orphan_timeout=60)
+ORDER = Order(attempt=2, nonce="17", deadline=1.5, orphan_timeout=60)
 
 
 def test_each_submission_has_a_key_of_its_own() -> None:
@@ -44,11 +44,3 @@ def test_an_order_arrives_whole() -> None:
 )
 def test_what_nobody_signed_is_no_order(content: bytes) -> None:
     assert read_order(content, KEY) is None
-
-
-def test_a_later_attempt_wins_whatever_its_clock_says() -> None:
-    assert ORDER.is_newer_than(None)
-    assert not ORDER.is_newer_than(ORDER)
-    assert ORDER.model_copy(update={"at": ORDER.at + 1}).is_newer_than(ORDER)
-    assert ORDER.model_copy(update={"attempt": 3, "at": 0}).is_newer_than(ORDER)
-    assert not ORDER.model_copy(update={"attempt": 1, "at": ORDER.at + 1}).is_newer_than(ORDER)

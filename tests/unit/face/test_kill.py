@@ -40,7 +40,7 @@ class killed_by_sigterm:  # noqa: N801 - reads as a function
         self._thread.start()
 
     def _kill(self) -> None:
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not self._when() and time.monotonic() < end:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -68,7 +68,7 @@ def submitting_slowly(ray: FakeRay) -> tuple[threading.Event, threading.Event]:
 
     def slow(ray: FakeRay, body: dict[str, Any]) -> Script:
         arrived.set()
-        go_on.wait(10)
+        go_on.wait(60)
         return lasting(60)(ray, body)
 
     ray.script = slow
@@ -120,7 +120,7 @@ def test_an_execution_timeout_during_the_submission_leaves_no_job(ray: FakeRay, 
     operator = batch()
     old = signal.signal(signal.SIGTERM, _run_out_of_time)
     try:
-        killer = threading.Thread(target=lambda: arrived.wait(10) and os.kill(os.getpid(), signal.SIGTERM))
+        killer = threading.Thread(target=lambda: arrived.wait(60) and os.kill(os.getpid(), signal.SIGTERM))
         killer.start()
         threading.Timer(1.0, go_on.set).start()
         with pytest.raises(AirflowTaskTimeout):
@@ -129,7 +129,7 @@ def test_an_execution_timeout_during_the_submission_leaves_no_job(ray: FakeRay, 
         killer.join()
     finally:
         signal.signal(signal.SIGTERM, old)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while not ray.jobs and time.monotonic() < end:
         time.sleep(0.02)
     assert len(ray.jobs) == 1

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.destination.commit import commit
+from airflow_provider_raybatch.job.destination.commit import commit, prepare
 from airflow_provider_raybatch.job.destination.journal import Journal
 from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.ledger.parts import Outcome, Part, write
@@ -71,14 +71,18 @@ def publish(
     assert whole.submission is not None
     journal = Journal(folder, whole.submission, take_over=False, fingerprint=whole.fingerprint)
     journal.claim()
-    return commit(whole, folder, journal, parts, rows, told or Report(), schema or pa.schema([]))
+    manifest = prepare(whole, folder, journal, parts, rows, told or Report(), schema or pa.schema([]))
+    commit(folder, journal, manifest)
+    return manifest
 
 
 def commit_only(
     folder: Folder, journal: Journal, parts: Sequence[Part], rows: int, spec: BatchInferenceSpec
 ) -> BatchManifest:
     """Commit for a journal that has claimed."""
-    return commit(spec, folder, journal, parts, rows, Report(), pa.schema([]))
+    manifest = prepare(spec, folder, journal, parts, rows, Report(), pa.schema([]))
+    commit(folder, journal, manifest)
+    return manifest
 
 
 def publish_rows(folder: Folder, rows: Sequence[dict[str, Any]] | None, token: str = "token") -> Any:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -40,8 +42,8 @@ def ended(it: Control) -> RaybatchError:
     return caught.value
 
 
-def order(at: int, attempt: int = 1, **fields: Any) -> Order:
-    return Order(attempt=attempt, at=at, **fields)
+def order(number: int, attempt: int = 1, **fields: Any) -> Order:
+    return Order(attempt=attempt, nonce=str(number), **fields)
 
 
 def test_a_deadline_is_worth_a_retry() -> None:
@@ -84,7 +86,7 @@ def test_a_job_that_nobody_follows_ends_itself() -> None:
     )
 
 
-def test_only_a_newer_order_renews_the_lease() -> None:
+def test_an_order_renews_the_lease_once() -> None:
     clock = Clock()
     it = control(clock, orphan_timeout=100)
     for _ in range(3):
@@ -93,6 +95,52 @@ def test_only_a_newer_order_renews_the_lease() -> None:
     it.check(PROGRESS)
     clock.now += 20
     ended(it)
+
+
+def test_followers_whose_orders_replace_each_other_keep_the_lease() -> None:
+    """A trigger and a retry, which write the same package; the driver may see only one of them for long."""
+    clock = Clock()
+    it = control(clock, orphan_timeout=100)
+    later = time.time() + 60
+    it.obey(order(1, attempt=2, orphan_timeout=100, deadline=later))
+    for number in range(2, 8):
+        clock.now += 60
+        it.obey(order(number, attempt=1, orphan_timeout=1, deadline=time.time() - 1))
+    it.check(PROGRESS)
+
+
+def test_a_stop_waits_for_the_last_step_of_a_commit() -> None:
+    done = []
+    it = control()
+
+    def commit() -> None:
+        with it.uninterrupted():
+            it.stop()
+            done.append("manifest")
+
+    with pytest.raises(KeyboardInterrupt):
+        commit()
+    assert done == ["manifest"]
+
+
+def test_a_driver_that_is_late_ends_after_the_last_step_of_a_commit() -> None:
+    """In a process of its own, since it ends."""
+    code = """
+import time
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job import control
+control._LOOK = 0.05
+it = control.Control(Limits(deadline=time.time() - 1000), lambda event: print(event.text(), flush=True))
+with it.uninterrupted(), it.watching():
+    time.sleep(1)
+    print("committed", flush=True)
+with it.watching():
+    time.sleep(60)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 1, ended.stderr
+    committed, late = ended.stdout.splitlines()
+    assert (committed, late.split(": ")[1]) == ("committed", "timeout"), late
 
 
 def test_a_lease_can_be_turned_off() -> None:

@@ -162,13 +162,13 @@ class TestNothing:
             publish(disk, [], 1)
 
     def test_a_claim_in_between_publishes_nothing(self, disk: LocalFolder) -> None:
-        from airflow_provider_raybatch.job.destination.commit import commit
+        from airflow_provider_raybatch.job.destination.commit import prepare
 
         mine, newer = (Journal(disk, submitted(number).submission, False) for number in (0, 1))
         mine.claim()
         newer.claim()
         with pytest.raises(SupersededError):
-            commit(submitted(0), disk, mine, [part(disk, numbered(1))], 1, Report(), pa.schema([]))
+            prepare(submitted(0), disk, mine, [part(disk, numbered(1))], 1, Report(), pa.schema([]))
         assert disk.list("manifests") == []
         assert disk.list("data") == []
 
