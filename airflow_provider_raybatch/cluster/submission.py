@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One submission, whatever dies: which job of a task's run counts, and what follows from its state.
 
-A submission id is ``raybatch-<hash of task key and run token>-<k>``. Ray creates an id at most once, so two
-processes that both want number k get one job between them, and a process that died after its POST finds the
-job again.
+A submission id is ``raybatch-<dag>-<task>-<hash of task key and run token>-<k>``. Ray creates an id at most
+once, so two processes that both want number k get one job between them, and a process that died after its
+POST finds the job again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from airflow_provider_raybatch.cluster.errors import (
 from airflow_provider_raybatch.cluster.jobs import RayJobsClient
 from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest, JobStatus
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.run_token import names_its_jobs
 from airflow_provider_raybatch.contract.spec import TaskKey
 
 OnStaleState = Literal["replace", "adopt", "fail"]
@@ -40,9 +42,14 @@ JOB_NAME = "job_name"
 
 _MOST_SUBMISSIONS = 1000
 _MOST_ROUNDS = 5
+_SLUG_LENGTH = 32  # of each name; the hash tells apart what is cut
 _POST_ATTEMPTS = 4
 _POST_WAIT = 1.0
 _POST_GRACE = 8.0  # less than a cancelled run_blocking is waited for
+
+
+def _slug(name: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", name.lower())[:_SLUG_LENGTH].strip("-")
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,9 @@ class SubmissionKey:
 
     def submission_id(self, k: int) -> str:
         """Ray's id of submission number `k` of this run."""
-        parts = json.dumps([self.task.digest, self.run_token])
-        return f"raybatch-{hashlib.sha256(parts.encode()).hexdigest()[:24]}-{k}"
+        digest = hashlib.sha256(json.dumps([self.task.digest, self.run_token]).encode()).hexdigest()[:24]
+        names = [self.task.dag_id, self.task.task_id] if names_its_jobs(self.run_token) else []
+        return "-".join(["raybatch", *filter(None, map(_slug, names)), digest, str(k)])
 
     @property
     def job_name(self) -> str:

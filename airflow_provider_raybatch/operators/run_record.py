@@ -7,7 +7,6 @@ part of every submission id: a retry keeps the token and so finds the job, a cle
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -16,6 +15,7 @@ from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, b
 
 from airflow_provider_raybatch.contract.control import new_run_key
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
 
 KEY = "raybatch_run"
@@ -109,7 +109,7 @@ def current_run(store: Store, attempt: AttemptLike, namespace: Callable[[], str]
     if known is not None and known.goes_on_in(attempt):
         return known
     minted = RunRecord(
-        token=str(uuid.uuid4()),
+        token=new_run_token(),
         max_tries=attempt.max_tries,
         try_number=attempt.try_number,
         namespace=namespace() if known is None else known.namespace,

@@ -74,6 +74,11 @@ class RayJobs:
         own = [actor for actor in actors if job["job_id"] and (actor["job_id"], actor["state"]) == wanted]
         return [actor for actor in own if "Replica" in actor["class_name"]]
 
+    def datasets(self, job: dict[str, Any]) -> list[str]:
+        """The names under which the dashboard shows the datasets of a job."""
+        answer = self._http.get(f"/api/data/datasets/{job['job_id']}").raise_for_status().json()
+        return [one["dataset"] for one in answer["datasets"]]
+
     def has_package(self, name: str) -> bool:
         """Whether the cluster's store holds a package."""
         answer = self._http.get(f"/api/packages/gcs/{name}")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psutil
 import pytest
 
@@ -59,6 +61,11 @@ def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     (job,) = jobs.of(task)
     assert job["status"] == "SUCCEEDED"
     assert_result_of(task, job)
+    # What people see in Ray's dashboard.
+    assert re.fullmatch(r"raybatch-batch-deferrable-infer-[0-9a-f]{24}-0", job["submission_id"])
+    assert job["metadata"]["job_name"] == f"batch_deferrable.infer / {task.run.run_id}"
+    (dataset,) = jobs.datasets(job)
+    assert dataset.startswith("batch_deferrable.infer_")
 
 
 def test_retry_goes_on_with_the_job_of_a_failed_trigger(api, jobs, conf):

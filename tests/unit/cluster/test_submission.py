@@ -27,6 +27,7 @@ from airflow_provider_raybatch.cluster.submission import (
     submit_or_adopt,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.spec import TaskKey
 
 TASK = TaskKey(dag_id="d", run_id="scheduled__2026-11-21T00:00:00+00:00", task_id="group.t")
@@ -53,6 +54,31 @@ def test_ids_are_stable_distinct_and_safe():
     ids = [key.submission_id(k) for key in keys for k in (0, 1)]
     assert len(set(ids)) == len(ids)
     assert all(re.fullmatch(r"raybatch-[0-9a-f]{24}-[01]", each) and sanitised(each) == each for each in ids)
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "task_id", "slug"),
+    [
+        ("nightly", "group.label_companies", "nightly-group-label-companies-"),
+        ("Täglich__Äpfel ", "--t--", "t-glich-pfel-t-"),
+        ("d" * 250, "t" * 31 + ".x", f"{'d' * 32}-{'t' * 31}-"),
+        ("夜間", "分類", ""),
+    ],
+)
+def test_ids_of_new_runs_name_dag_and_task(dag_id: str, task_id: str, slug: str) -> None:
+    token = new_run_token()
+    task = TaskKey(dag_id=dag_id, run_id="r", task_id=task_id)
+    one, other = (SubmissionKey(task, each).submission_id(0) for each in (token, new_run_token()))
+    assert re.fullmatch(rf"raybatch-{slug}[0-9a-f]{{24}}-0", one)
+    assert one == SubmissionKey(task, token).submission_id(0) != other
+    assert len(one) <= 101
+    assert sanitised(one) == one
+
+
+def test_ids_of_runs_that_an_older_version_began_stay_as_they_were() -> None:
+    task = TaskKey(dag_id="nightly", run_id="r", task_id="label")
+    older = SubmissionKey(task, "1ad7a5f6-4d4f-4c2b-9f0e-0d9f6d3a5f11")
+    assert older.submission_id(2) == "raybatch-49a83158a22427f20cb725ab-2"
 
 
 def test_metadata_is_text_only():
