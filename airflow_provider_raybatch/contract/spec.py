@@ -236,8 +236,8 @@ class Limits(ContractModel):
     """Bounds of a job.
 
     :param deadline: epoch seconds at which the job ends itself, ``None`` for no deadline.
-    :param no_progress_timeout: seconds without a finished row or a change of phase, after which the job fails
-        with a diagnosis.
+    :param no_progress_timeout: seconds without a finished row, a generated token or a change of phase, after
+        which the job fails with a diagnosis.
     :param cluster_wait: seconds to wait for nodes that are missing; by default 900 where an autoscaler may
         bring them, 300 where an earlier submission of the run had them, and else none.
     :param max_error_fraction: share of rows that may fail, 0 to 1, judged at the end and while the job runs;
@@ -284,7 +284,7 @@ class ReuseSpec(ContractModel):
 class Submission(ContractModel):
     """Who runs this job: filled in at submission, no part of the fingerprint.
 
-    :param run_token: UUID of the task's current run; a retry keeps it, a clear renews it.
+    :param run_token: a UUID, of the task's current run; a retry keeps it, a clear renews it.
     :param submission_id: Ray's id of this job.
     :param secrets_package: name under which the cluster's package store holds the job's key, and credentials
         if any travel.

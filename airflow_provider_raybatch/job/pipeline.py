@@ -37,6 +37,7 @@ from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
+_LONGEST_NAME = 150
 
 
 @dataclass
@@ -104,12 +105,13 @@ def run(
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     # Ray's own guard sees chunks, of which a slow start or long responses finish none for half an hour.
-    # `no_progress_timeout` sees rows, and engines that load.
+    # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
     board = _board()
     ran, failure = Ran(), _Failure()
     stages = _dataset(job, plan, items, board)
+    stages.set_name(_name(job))  # for people who look at Ray's dashboard
     worker = threading.Thread(target=_consume, args=(job, stages, ran, failure), daemon=True)
     worker.start()
     began = said = time.time()
@@ -182,6 +184,15 @@ def _dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray
     if job.spec.engine.kind == ray_data_llm.NAME:
         return ray_data_llm.dataset(job, plan, items)
     return dataset(job, plan, items, board)
+
+
+def _name(job: Job) -> str:
+    submission = job.spec.submission
+    if submission is None:
+        return "batch_inference"
+    # Ray names a log file after it, of which file systems take 255 bytes.
+    name = f"{submission.task.dag_id}.{submission.task.task_id}"
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 def _consume(job: Job, stages: ray.data.Dataset, ran: Ran, failure: _Failure) -> None:
@@ -273,7 +284,7 @@ def _check_moving(
     elif starting:
         where = f"{starting} of {plan.replicas} replicas are still starting their engine"
     else:
-        where = f"{ready} replicas are ready, but no row of theirs finishes"
+        where = f"{ready} replicas are ready, but no row of theirs finishes and no token comes"
     raise RaybatchError(
         f"no_progress_timeout: nothing moved for {longest:g} s ({where}); raise no_progress_timeout if that "
         "is expected.",

@@ -127,8 +127,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
     :param flush_interval: seconds or ``timedelta`` that a finished row waits at most until it is written,
         default 60.
-    :param no_progress_timeout: seconds or ``timedelta`` in which nothing moves before the job is given up,
-        default 1,800.
+    :param no_progress_timeout: seconds or ``timedelta`` in which no row finishes, no token is generated and
+        no engine loads its model, before the job is given up, default 1,800.
     :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an
         autoscaler may bring them, 300 where an earlier attempt of the run had them, and else none.
     :param orphan_timeout: seconds or ``timedelta`` after which a job that no task follows any more writes

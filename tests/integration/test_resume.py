@@ -384,3 +384,23 @@ def test_ids_name_the_rows(night: Night) -> None:
     night.folder.joinpath("in.jsonl").write_text('{"id": 1, "text": "a"}\n{"text": "b"}\n')
     sentence = night.refused(FailureClass.USER_ERROR, token="nobody", source=named)
     assert sentence.startswith("id_column: row 1 has no value in column 'id'")
+
+
+def test_a_response_that_takes_longer_than_any_guard_is_waited_for_while_its_tokens_come(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own guard would end it: it counts chunks, and of this job's one none is finished in time."""
+    import ray
+
+    context = ray.data.DataContext.get_current()
+    monkeypatch.setattr(context, "execution_no_progress_timeout_s", 2)
+    slow = {"kind": "echo", "args": {"seconds_per_token": 0.25, "hang_pattern": "never"}}
+    night.input(["word " * 64])  # 16 s
+    manifest = night.run(engine=slow, limits={"no_progress_timeout": 12})
+    assert manifest.counts.ok == 1
+    assert context.execution_no_progress_timeout_s == -1
+
+    night.input(["an answer that never comes"])
+    limits = {"no_progress_timeout": 6}
+    message = night.refused(FailureClass.STALLED, run_id="r2", engine=slow, limits=limits)
+    assert message.startswith("no_progress_timeout: nothing moved for 6 s (")

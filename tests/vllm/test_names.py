@@ -55,6 +55,8 @@ def test_signatures() -> None:
     from vllm.tokenizers import get_tokenizer
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestState
     from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
     from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
@@ -67,6 +69,10 @@ def test_signatures() -> None:
     assert isinstance(inspect.getattr_static(AsyncLLM, "errored"), property)
     assert parameters(AsyncLLM.get_tokenizer) == {"self"}
     assert "self.renderer" in inspect.getsource(AsyncLLM.__init__)
+    assert "self.output_processor = OutputProcessor(" in inspect.getsource(AsyncLLM.__init__)
+    assert "self.request_states: dict[" in inspect.getsource(OutputProcessor.__init__)
+    assert "detokenizer" in parameters(RequestState.__init__)
+    assert parameters(IncrementalDetokenizer.num_output_tokens) == {"self"}
     assert UsageContext.LLM_CLASS
     assert tokens_input([1, 2])["prompt_token_ids"] == [1, 2]
     assert SamplingParams().skip_clone is False

@@ -174,6 +174,26 @@ def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:
     assert not any("\ufffd" in text for text in texts)
 
 
+def test_tokens_are_counted_while_they_come(engine: Any) -> None:
+    sampling = {"temperature": 1.0, "seed": 1, "max_tokens": 200, "ignore_eos": True, "n": 2}
+    (encoded,) = engine.encode([Request(messages=SUM, sampling=sampling)])
+
+    async def generate() -> set[int]:
+        asked = asyncio.ensure_future(engine.generate(encoded))
+        told = set()
+        while not asked.done():
+            told.add(engine.tokens_in_flight())
+            await asyncio.sleep(0.01)
+        assert engine.tokens(await asked)[1] == 400
+        return told
+
+    assert engine.tokens_in_flight() == 0
+    told = engine.loop.run_until_complete(generate())
+    assert len(told) > 2
+    assert max(told) <= 400
+    assert engine.tokens_in_flight() == 0
+
+
 def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path: Path) -> None:
     """What the request keys take for the sampling in force is what vLLM takes."""
     from airflow_provider_raybatch.job.preflight.model_check import check_model

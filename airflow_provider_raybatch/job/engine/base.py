@@ -80,6 +80,12 @@ class Engine(Protocol):
     def tokens(self, raw: Any) -> tuple[int, int]:
         """Prompt tokens and generated tokens of what `generate` gave."""
 
+    def tokens_in_flight(self) -> int:
+        """Tokens that requests without an answer have so far: a long response moves before it ends.
+
+        Asked about once a second, from a thread of its own.
+        """
+
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """Turn token ids into text."""
 

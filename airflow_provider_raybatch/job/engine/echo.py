@@ -36,6 +36,8 @@ class EchoOptions(ContractModel):
     :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
     :param kill_pattern: a request whose prompt contains this text kills the engine's process, to try out
         recovery.
+    :param hang_pattern: a request whose prompt contains this text is never answered, to try out
+        `no_progress_timeout`.
     :param request_log: a folder in which each engine's process appends one line of JSON, time and prompt, for
         each request that it has generated, before the answer goes anywhere: a count of what would have been
         paid for that owes nothing to what is written later.
@@ -47,6 +49,7 @@ class EchoOptions(ContractModel):
     max_num_seqs: int = Field(default=1024, ge=1)
     fail_pattern: str | None = None
     kill_pattern: str | None = None
+    hang_pattern: str | None = None
     request_log: str | None = None
 
 
@@ -101,6 +104,7 @@ class EchoEngine:
     def __init__(self, spec: BatchInferenceSpec) -> None:
         self._options = check(spec)
         self._sampling = dict(spec.sampling)
+        self._in_flight: dict[object, tuple[float, int]] = {}
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)
         self._log = _RequestLog(self._options.request_log) if self._options.request_log else None
         time.sleep(self._options.startup_seconds)
@@ -138,13 +142,29 @@ class EchoEngine:
             )
         completions = tuple(_complete(asked, number) for number in range(asked.sampling.n))
         async with self._slots:
-            if self._options.seconds_per_token:
-                await asyncio.sleep(
-                    self._options.seconds_per_token * max(c.output_tokens for c in completions)
-                )
+            if self._options.hang_pattern and self._options.hang_pattern in prompt:
+                await asyncio.Event().wait()
+            await self._generate(max(completion.output_tokens for completion in completions))
         if self._log is not None:
             self._log.add(prompt)
         return Response(completions, input_tokens=asked.words)
+
+    async def _generate(self, tokens: int) -> None:
+        """Take the time that a model of this pace takes."""
+        pace = self._options.seconds_per_token
+        if not pace:
+            return
+        request = object()
+        self._in_flight[request] = (time.monotonic(), tokens)
+        try:
+            await asyncio.sleep(pace * tokens)
+        finally:
+            del self._in_flight[request]
+
+    def tokens_in_flight(self) -> int:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        now, pace = time.monotonic(), self._options.seconds_per_token
+        return sum(min(tokens, int((now - began) / pace)) for began, tokens in list(self._in_flight.values()))
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""

@@ -141,6 +141,10 @@ class VllmEngine:
         output = raw.output
         return len(output.prompt_token_ids or ()), sum(len(one.token_ids) for one in output.outputs)
 
+    def tokens_in_flight(self) -> int:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        return vllm_compat.tokens_in_flight(self._llm)
+
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         plain = {

@@ -60,6 +60,18 @@ def final_output_only(params: Any) -> None:
     params.output_kind = RequestOutputKind.FINAL_ONLY
 
 
+def tokens_in_flight(llm: Any) -> int:
+    """Tokens generated so far by the requests that an async engine has not answered yet.
+
+    0 where this vLLM does not tell: then finished requests alone show that it moves.
+    """
+    try:
+        states = list(llm.output_processor.request_states.values())
+        return sum(state.detokenizer.num_output_tokens() for state in states)
+    except (AttributeError, RuntimeError):  # RuntimeError: a request came or went meanwhile, in its thread
+        return 0
+
+
 def is_installed() -> bool:
     """Whether there is a vLLM to import."""
     found = importlib.util.find_spec("vllm")

@@ -112,6 +112,8 @@ class Replica:
     def _measure(self) -> None:
         if self._report.state == "starting":
             self._report.loaded = loading.steps()
+        else:
+            self._report.tokens_in_flight = self._engine.tokens_in_flight()
         if self._gpu is not None:
             self._gpu.sample()
             self._report.gpu_utilization = self._gpu.mean

@@ -23,6 +23,7 @@ class ReplicaReport:
 
     :param state: ``starting``, ``ready`` or, when told to end, ``drained``; ``ended`` where another process
         has taken its place.
+    :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
     :param loaded: grows while it loads its model, see :mod:`airflow_provider_raybatch.job.replica.loading`.
     :param first_request: epoch seconds of its first request, 0 before it.
     :param cpu_seconds: of its own process, since the engine was ready.
@@ -45,6 +46,7 @@ class ReplicaReport:
     killers: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    tokens_in_flight: int = 0
     loaded: int = 0
     startup_seconds: float = 0.0
     first_request: float = 0.0

@@ -40,7 +40,7 @@ class Tracker:
             rows,
             tokens,
             finished_chunks,
-            tuple(sorted((report.replica, report.state, report.loaded) for report in reports)),
+            tuple(sorted((one.replica, one.state, one.loaded, one.tokens_in_flight) for one in reports)),
         )
         if state != self._state:
             self._state, self.last_change = state, now

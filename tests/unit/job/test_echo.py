@@ -183,3 +183,24 @@ def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPat
     assert echo.check_names(spec(sampling={"temperature": 0, "top_k": 5})) == []
     monkeypatch.setattr(vllm_compat, "sampling_names", lambda: None)
     assert echo.check_names(misspelt) == ["guided_choice", "top_k"]
+
+
+def test_it_tells_the_tokens_of_requests_in_flight() -> None:
+    args = {"seconds_per_token": 0.001, "hang_pattern": "never"}
+    engine = open_engine(spec(engine={"kind": "echo", "args": args}))
+
+    async def ask() -> list[int]:
+        encoded = engine.encode([Request(prompt="a " * 1000), Request(prompt="never ends")])
+        asked = [asyncio.ensure_future(engine.generate(one)) for one in encoded]
+        told = [engine.tokens_in_flight()]
+        while not asked[0].done():
+            await asyncio.sleep(0.05)
+            told.append(engine.tokens_in_flight())
+        assert not asked[1].done()
+        asked[1].cancel()
+        return told
+
+    told = asyncio.run(ask())
+    assert told[0] == told[-1] == 0
+    assert told[:-1] == sorted(told[:-1])
+    assert 0 < max(told) <= 1000

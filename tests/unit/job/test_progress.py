@@ -173,3 +173,10 @@ def test_an_engine_that_loads_its_model_moves() -> None:
     for now, loaded, changed in ((1.0, 0, 1.0), (2.0, 0, 1.0), (3.0, 5, 3.0), (4.0, 5, 3.0)):
         tracker.update([report(0, state="starting", loaded=loaded)], 0, now)
         assert tracker.last_change == changed
+
+
+def test_a_long_response_moves_while_its_tokens_come() -> None:
+    tracker = Tracker(100, 0, 0.0)
+    for now, tokens, changed in ((1.0, 0, 1.0), (2.0, 40, 2.0), (3.0, 40, 2.0), (4.0, 41, 4.0)):
+        tracker.update([report(0, state="ready", tokens_in_flight=tokens)], 0, now)
+        assert tracker.last_change == changed
