@@ -394,13 +394,8 @@ def test_a_response_that_takes_longer_than_any_guard_is_waited_for_while_its_tok
 
     context = ray.data.DataContext.get_current()
     monkeypatch.setattr(context, "execution_no_progress_timeout_s", 2)
-    slow = {"kind": "echo", "args": {"seconds_per_token": 0.25, "hang_pattern": "never"}}
-    night.input(["word " * 64])  # 16 s
-    manifest = night.run(engine=slow, limits={"no_progress_timeout": 12})
+    slow = {"kind": "echo", "args": {"seconds_per_token": 0.25}}
+    night.input(["word " * 104])  # 26 s
+    manifest = night.run(engine=slow, limits={"no_progress_timeout": 20})
     assert manifest.counts.ok == 1
     assert context.execution_no_progress_timeout_s == -1
-
-    night.input(["an answer that never comes"])
-    limits = {"no_progress_timeout": 6}
-    message = night.refused(FailureClass.STALLED, run_id="r2", engine=slow, limits=limits)
-    assert message.startswith("no_progress_timeout: nothing moved for 6 s (")
