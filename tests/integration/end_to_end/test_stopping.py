@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from datetime import datetime
+from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from .conftest import MODES
@@ -49,7 +53,7 @@ def test_marked_as_failed(mode, runs_to_mark, jobs):
     task = runs_to_mark[mode].task("infer")
     task.wait(FOLLOWED_IN[mode], timeout=60)
     # Up to the replica: that is what holds GPUs.
-    job = wait_for("a replica", lambda: with_replica(jobs, task), 90, task.run.evidence)
+    job = wait_for("a replica", lambda: with_replica(jobs, task), 180, task.run.evidence)
     task.mark("failed")
     jobs.wait_for_one(task, "STOPPED", timeout=60)
     wait_for("its replica's end", lambda: not jobs.replicas(job), 30, lambda: str(jobs.replicas(job)))
@@ -105,6 +109,43 @@ def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
         airflow.restart("triggerer")
     late.wait("success", timeout=120)
     assert late.xcom()["status"] == "SUCCEEDED"
+
+
+# Two words an answer, so eight rows are done every second.
+ROW_BY_ROW = {"seconds_per_token": 0.5, "max_num_seqs": 8}
+ROWS = [f"row{number}" for number in range(300)]
+DONE = " of 300 rows ("
+
+
+def said(task, text):
+    return any(text in line for line in task.log())
+
+
+def kept(run):
+    """Good rows in the parts of a run's destination."""
+    destination = Path(run.api.call("GET", run.path)["conf"]["destination"])
+    paths = (destination / "_raybatch/parts").rglob("*.parquet")
+    return sum(sum(pq.read_table(path, columns=["ok"])["ok"].to_pylist()) for path in paths)
+
+
+def told_at_the_end(jobs, job):
+    """The last event of a job's driver, read from its log without the key."""
+    last = [line for line in jobs.log(job["submission_id"]).splitlines() if "::raybatch:: " in line][-1]
+    event = json.loads(last[last.index("{") :])
+    assert event["event"] == "failed", event
+    found = re.search(r"after ([\d,]+) of 300 rows; the finished rows are kept", event["message"])
+    return event["message"], int(found[1])
+
+
+def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
+    task = api.trigger("batch_deferrable", **batch(tmp_path, ROWS, engine_args=ROW_BY_ROW)).task("infer")
+    wait_for("rows", lambda: said(task, DONE), 180, task.run.evidence)
+    task.mark("failed")
+    job = jobs.wait_for_one(task, "STOPPED", timeout=60)
+    message, done = told_at_the_end(jobs, job)
+    assert message.startswith("the job was stopped after")
+    # None of them has waited for flush_interval.
+    assert kept(task.run) >= done > 0
 
 
 def assert_one_sentence(task, text):
