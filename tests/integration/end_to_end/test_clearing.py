@@ -48,7 +48,9 @@ def assert_a_new_run_followed(task, jobs):
     old, new = wait_for("a second job", look, 120, task.run.evidence)
     assert old["metadata"]["raybatch.run_token"] != new["metadata"]["raybatch.run_token"]
     found = task.read()
-    assert (found["try_number"], found["max_tries"]) == (2, 2)
+    # A clear leaves as many tries as there were so far, and one retry. On a slow machine a killed attempt may
+    # have been followed by one more before its DAG run was over.
+    assert found["max_tries"] == found["try_number"] >= 2
     task.mark("failed")
     wait_for_all_stopped(task, jobs)
 
