@@ -81,7 +81,7 @@ async def test_lines_come_once_and_in_order_and_events_speak(client, name):
     texts = [line.text for line in lines]
     assert [text for text in texts if text.startswith("row")] == [f"row {number}" for number in range(40)]
     assert texts[-3:] == [
-        "3 of 9 rows (33.3 %), 0.0 rows/s, 0 tokens/s",
+        "3 of 9 rows (33.3 %)",
         events.Committed(summary=SUMMARY).text(),
         "without a line feed",
     ]
