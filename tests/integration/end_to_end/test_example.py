@@ -91,7 +91,7 @@ def test_table_holds_what_the_manifest_counts(mode, night, airflow):
 def test_progress_and_link_are_seen(mode, night, jobs):
     generate = night(mode).generate
     log = generate.log()
-    assert any(PROGRESS in line and "tokens/s" in line for line in log), log
+    assert any(PROGRESS in line for line in log), log
     (job,) = jobs.of(generate)
     assert job["status"] == "SUCCEEDED"
     link = generate.xcom("_link_RayDashboardLink")
