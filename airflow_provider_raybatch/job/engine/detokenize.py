@@ -75,6 +75,8 @@ class Detokenizer:
         return self._texts[number]
 
     def _decode(self, batch: list[list[int]]) -> list[str]:
+        if not batch:
+            return []  # Transformers 5 makes one empty text of it
         texts: list[str] = self._tokenizer.batch_decode(
             batch, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
