@@ -23,6 +23,7 @@ _DESCRIPTION = (
 _PAUSE = 1.0
 _READS = 60
 _EQUAL_READS = 3
+_EMPTY_READS = 10
 
 Value = TypeVar("Value")
 
@@ -42,13 +43,15 @@ def installation_id() -> str:
     # Airflow also says "not found" while its API server or a secrets backend gives no answer. The list of
     # keys comes from the database alone, and an error stays an error.
     if VARIABLE in _asked("listed", lambda: list(Variable.keys(prefix=VARIABLE))):
-        _fail("read", "Airflow lists it and gives no value")
+        # Another task may have made it since it was looked for.
+        return _settled("read", "Airflow lists it and gives no value")
     made = str(uuid.uuid4())
     _asked("stored", lambda: Variable.set(VARIABLE, made, description=_DESCRIPTION))
-    return _settled()
+    return _settled("stored", "what was written can't be read")
 
 
-def _settled() -> str:
+def _settled(failed: str, why: str) -> str:
+    """The value, once it has been the same for some reads; else `failed` and `why` tell what went wrong."""
     last, equal = None, 0
     for _ in range(_READS):
         found = _read()
@@ -56,9 +59,11 @@ def _settled() -> str:
         last = found
         if last is not None and equal >= _EQUAL_READS:
             return last
+        if last is None and equal >= _EMPTY_READS:
+            break
         time.sleep(_PAUSE)
     if last is None:
-        _fail("stored", "what was written can't be read")
+        _fail(failed, why)
     return last
 
 

@@ -68,6 +68,17 @@ def test_two_that_find_none_end_with_one(variables: Variables) -> None:
     assert found == {variables.values[VARIABLE]}
 
 
+def test_a_value_that_another_task_makes_meanwhile_is_taken(variables: Variables) -> None:
+    listed = variables.keys
+
+    def keys(prefix: str | None = None) -> list[str]:
+        variables.values[VARIABLE] = "made meanwhile"
+        return listed(prefix)
+
+    variables.keys = keys  # type: ignore[method-assign]
+    assert installation_id() == "made meanwhile"
+
+
 def test_a_value_that_can_not_be_read_is_not_replaced(variables: Variables) -> None:
     variables.values[VARIABLE] = "a"
     variables.unreadable = True  # as a secrets backend or the API server that is away
