@@ -256,9 +256,12 @@ def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None) -> Outc
         return Outcome("succeeded", None, committed.text(), committed.summary, info)
     if info.status is JobStatus.SUCCEEDED:
         return Outcome("succeeded", None, "The job finished successfully.", None, info)
-    if info.status is JobStatus.STOPPED:
-        return Outcome("stopped", FailureClass.CANCELLED, "Somebody stopped the job.", None, info)
     last = next((event for event in told if isinstance(event, Failed)), None)
+    # A stop may overtake a driver that ends itself at its deadline; why it ended is the driver's word.
+    if info.status is JobStatus.STOPPED and (last is None or last.failure_class is not FailureClass.TIMEOUT):
+        stopped = last is not None and last.failure_class is FailureClass.CANCELLED
+        message = last.message if last and stopped else "Somebody stopped the job."
+        return Outcome("stopped", FailureClass.CANCELLED, message, None, info)
     why = diagnose(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
     return Outcome("failed", why.failure_class, why.message, None, info)
 

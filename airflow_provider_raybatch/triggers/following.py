@@ -226,9 +226,9 @@ async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Ou
     except RaybatchError as error:
         log.error("%s", error)
         return replace(outcome, message=f"{outcome.message} It could not be stopped: {error}")
-    # It may have published between the last look and the order to stop: that is paid for and stands.
+    # It may have ended by itself between the last look and the order to stop, even by publishing.
     finished = await _ended(client, job, STOP_TIMEOUT)
-    if finished is not None and finished.state == "succeeded":
+    if finished is not None and finished.state in {"succeeded", "failed"}:
         return finished
     if ended is not None and ended.status is JobStatus.SUCCEEDED:
         return outcome

@@ -92,6 +92,23 @@ def test_a_stopped_job():
 
 
 @pytest.mark.parametrize(
+    ("told", "state", "message"),
+    [
+        (FailureClass.TIMEOUT, "failed", "after 3 of 9 rows"),
+        (FailureClass.CANCELLED, "stopped", "after 3 of 9 rows"),
+        # What breaks in a driver that is being stopped is no reason to try again.
+        (FailureClass.STORAGE, "stopped", "Somebody stopped the job."),
+    ],
+)
+def test_a_stopped_job_s_last_word(told, state, message):
+    word = events.line(events.Failed(failure_class=told, message="after 3 of 9 rows"), KEY, 5)
+    outcome = judge(look("STOPPED", [word]), STATE).outcome
+    stopped = state == "stopped"
+    assert (outcome.state, outcome.message) == (state, message)
+    assert outcome.failure_class is (FailureClass.CANCELLED if stopped else FailureClass.TIMEOUT)
+
+
+@pytest.mark.parametrize(
     ("session", "state", "failure_class"),
     [("s1", "deleted", FailureClass.CANCELLED), ("s2", "lost", FailureClass.CLUSTER_LOST)],
 )
