@@ -13,6 +13,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.dataset import open_dataset
+
 from .conftest import MODES
 from .inputs import batch
 from .waiting import wait_for
@@ -117,6 +119,27 @@ ROWS = [f"row{number}" for number in range(300)]
 DONE = " of 300 rows ("
 
 
+@pytest.fixture(scope="module")
+def runs_of_killed_workers(api, jobs, tmp_path_factory):
+    """Together, since they mostly wait."""
+    folder = tmp_path_factory.mktemp("killed")
+    runs = {
+        "later_deadline": api.trigger(
+            "later_deadline", **batch(folder, ["on"], "later_deadline", engine_args={"seconds_per_token": 80})
+        ),
+        "orphan": api.trigger("orphan", **batch(folder, ROWS, "orphan", engine_args=ROW_BY_ROW)),
+    }
+    kill_worker(runs["later_deadline"].task("infer"), "checking source")
+    kill_worker(runs["orphan"].task("infer"), DONE)
+    return runs
+
+
+def kill_worker(task, when):
+    """SIGKILL the task's process, once its job has said something."""
+    wait_for(when, lambda: said(task, when), 180, task.run.evidence)
+    psutil.Process(task.read()["pid"]).kill()
+
+
 def said(task, text):
     return any(text in line for line in task.log())
 
@@ -137,6 +160,29 @@ def told_at_the_end(jobs, job):
     return event["message"], int(found[1])
 
 
+def test_job_that_nobody_follows_ends_itself(runs_of_killed_workers, jobs):
+    task = runs_of_killed_workers["orphan"].task("infer")
+    task.run.wait("failed", timeout=120)
+    job = jobs.wait_for_one(task, "FAILED", timeout=120)
+    message, done = told_at_the_end(jobs, job)
+    assert message.startswith("orphan_timeout: no task has followed the job for 10 s, so it ended itself")
+    rows = kept(task.run)
+    assert rows >= done > 0
+    task.clear()
+    wait_for("the run to start again", lambda: task.run.state in {"queued", "running"}, 30, task.run.evidence)
+    task.run.wait(timeout=300)
+    manifest = open_dataset(task.xcom()).manifest
+    assert (manifest.counts.ok, manifest.counts.resumed) == (len(ROWS), rows)
+
+
+def test_adopted_job_gets_the_deadline_of_the_retry(runs_of_killed_workers, jobs):
+    task = runs_of_killed_workers["later_deadline"].task("infer")
+    task.run.wait(timeout=300)
+    (job,) = jobs.of(task)
+    assert job["end_time"] - job["start_time"] > 75_000
+    assert (job["status"], task.read()["try_number"]) == ("SUCCEEDED", 2)
+
+
 def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     task = api.trigger("batch_deferrable", **batch(tmp_path, ROWS, engine_args=ROW_BY_ROW)).task("infer")
     wait_for("rows", lambda: said(task, DONE), 180, task.run.evidence)
@@ -146,6 +192,16 @@ def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     assert message.startswith("the job was stopped after")
     # None of them has waited for flush_interval.
     assert kept(task.run) >= done > 0
+
+
+def test_what_a_prompt_function_prints_is_no_event(api, jobs, tmp_path):
+    run = api.trigger("forged", **batch(tmp_path, ["x"], engine_args={"fail_pattern": "fail"}))
+    task = run.wait("failed", timeout=240).task("infer")
+    (job,) = jobs.of(task)
+    assert job["status"] == "FAILED"
+    assert '"uri": "/forged"' in jobs.log(job["submission_id"])
+    assert_one_sentence(task, "max_error_fraction: 1 rows failed so far")
+    assert "return_value" not in task.xcom_keys()
 
 
 def assert_one_sentence(task, text):

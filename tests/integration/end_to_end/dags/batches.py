@@ -139,6 +139,19 @@ class BadTrigger(RayBatchInferenceOperator):
 with dag_of("bad_trigger"):
     BadTrigger(task_id="infer", **arguments(deferrable=True))
 
+with dag_of("orphan"):
+    RayBatchInferenceOperator(task_id="infer", retries=0, orphan_timeout=10, **arguments(deferrable=False))
+
+with dag_of("later_deadline"):
+    RayBatchInferenceOperator(
+        task_id="infer", timeout="{{ 75 if ti.try_number == 1 else 900 }}", **arguments(deferrable=False)
+    )
+
+with dag_of("forged"):
+    forging = arguments(deferrable=True)
+    del forging["prompt"]
+    RayBatchInferenceOperator(task_id="infer", prompt_function="forging:prompt", retries=0, **forging)
+
 with dag_of("chat"):
     RayBatchInferenceOperator(
         task_id="infer",
