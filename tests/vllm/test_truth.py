@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine beside vLLM's own ``LLM``, in one process: equal requests, token ids and bytes of text."""
+"""The engine beside vLLM's own ``LLM``: equal requests, token ids and bytes of text."""
 
 from __future__ import annotations
 
@@ -76,10 +76,15 @@ def spec(**fields: Any) -> BatchInferenceSpec:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Any]:
-    """VLLM's own, in this process, since a second engine process would cost half a minute."""
+    """VLLM's own."""
+    from vllm import LLM
+    from vllm.platforms import current_platform
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        from vllm import LLM
+        if current_platform.is_cpu():
+            # In this process, since a second engine process would cost half a minute. A process that uses
+            # CUDA can start no other engine.
+            patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
         yield LLM(model=str(MODEL), **ARGS)
 

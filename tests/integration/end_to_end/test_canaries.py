@@ -48,7 +48,7 @@ from .waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SLOWLY = {"seconds_per_token": 6}
+SLOWLY = {"seconds_per_token": 8}
 PACKAGE_SECONDS = 90
 """How long this cluster keeps a package that nothing refers to; Ray's default is 600."""
 
@@ -171,15 +171,15 @@ def tasks(
     for name in ("failure", "locked"):
         tasks[name].run.wait("failed", timeout=300)
 
+    # Each in the middle, and together, since they mostly wait.
     tasks["kill"] = start("kill", "once_blocking", engine_args=SLOWLY)
-    job = job_with_credentials(place, tasks["kill"])
-    psutil.Process(tasks["kill"].read()["pid"]).kill()
-    tasks["kill"].run.wait("failed", timeout=300)
-    place.jobs.wait_for_one(tasks["kill"], "SUCCEEDED", "STOPPED", "FAILED", timeout=300)
-
     tasks["crash"] = start("crash", "batch_deferrable", engine_args=SLOWLY)
+    job_with_credentials(place, tasks["kill"])
+    psutil.Process(tasks["kill"].read()["pid"]).kill()
     job = job_with_credentials(place, tasks["crash"])
     psutil.Process(int(job["driver_info"]["pid"])).kill()
+    tasks["kill"].run.wait("failed", timeout=300)
+    place.jobs.wait_for_one(tasks["kill"], "SUCCEEDED", "STOPPED", "FAILED", timeout=300)
     tasks["crash"].run.wait(timeout=300)
     return tasks
 

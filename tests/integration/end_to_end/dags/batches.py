@@ -144,7 +144,7 @@ with dag_of("orphan"):
 
 with dag_of("later_deadline"):
     RayBatchInferenceOperator(
-        task_id="infer", timeout="{{ 75 if ti.try_number == 1 else 900 }}", **arguments(deferrable=False)
+        task_id="infer", timeout="{{ 45 if ti.try_number == 1 else 900 }}", **arguments(deferrable=False)
     )
 
 with dag_of("forged"):
