@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster as the driver sees it: nodes, the autoscaler's reach, versions."""
+"""The cluster as the driver sees it: nodes, what its autoscaler may add, versions."""
 
 from __future__ import annotations
 
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import ray
 
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
-from airflow_provider_raybatch.job.planning import fit
+from airflow_provider_raybatch.job.planning import autoscaler, fit
+from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, Resources
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
 _OLDEST_RAY = (2, 56)
@@ -19,14 +21,13 @@ _POLL = 2.0
 
 
 def view() -> Cluster:
-    """Resource totals of the nodes that are alive, and the autoscaler's ceiling."""
-    nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
-    return Cluster(nodes, _ceiling())
+    """Resource totals of the nodes that are alive, and what the autoscaler may add."""
+    return Cluster(_nodes(), autoscaler.limits())
 
 
 def gpu_node(accelerator_type: str | None) -> str | None:
     """Id of a node with a GPU, of this type if one is given; ``None`` while there is none."""
-    wanted = ["GPU", *([f"accelerator_type:{accelerator_type}"] if accelerator_type else [])]
+    wanted = ["GPU", *([ACCELERATOR + accelerator_type] if accelerator_type else [])]
     nodes = (node for node in ray.nodes() if node["Alive"])
     return next((n["NodeID"] for n in nodes if all(n["Resources"].get(name, 0) > 0 for name in wanted)), None)
 
@@ -58,10 +59,10 @@ def wait_for(
     :raises PreflightError: it never can, or did not in time.
     """
     began, told = time.monotonic(), False
+    cluster = view()
+    autoscales = cluster.autoscaler is not None
     try:
         while True:
-            cluster = view()
-            autoscales = cluster.ceiling is not None
             seconds = fit.longest_wait(cluster_wait, autoscales, held_before)
             verdict = fit.judge(plan, cluster, autoscales or seconds > 0)
             if verdict.verdict == "fits":
@@ -71,7 +72,7 @@ def wait_for(
             if not told:
                 say(Phase(phase="waiting", message=verdict.sentence))
                 told = True
-                _request(_bundles(plan))
+                _request(_bundles(plan, cluster))
             if time.monotonic() - began > seconds:
                 raise PreflightError(
                     f"cluster_wait: {seconds:g} s are over and {verdict.situation}; raise cluster_wait, ask "
@@ -79,22 +80,15 @@ def wait_for(
                     FailureClass.STALLED,
                 )
             time.sleep(_POLL)
+            cluster = replace(cluster, nodes=_nodes())
     finally:
         if told:
             # It outlives the job otherwise, and the nodes with it. The replicas themselves hold theirs.
             _request([])
 
 
-def _ceiling() -> dict[str, float] | None:
-    """What the autoscaler may reach at most, ``None`` where there is none or it doesn't tell.
-
-    No public call tells it: this one is what Ray Data and Ray Train ask themselves.
-    """
-    from ray._private.state import state
-
-    get = getattr(state, "get_max_resources_from_cluster_config", None)
-    found = get() if get is not None else None
-    return {str(name): float(amount) for name, amount in found.items()} if found else None
+def _nodes() -> tuple[Resources, ...]:
+    return tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
 
 
 def _request(bundles: list[dict[str, float]]) -> None:
@@ -104,9 +98,16 @@ def _request(bundles: list[dict[str, float]]) -> None:
     request_resources(bundles=bundles)
 
 
-def _bundles(plan: Plan) -> list[dict[str, float]]:
-    """What lies on one node each: a replica, or each of its GPUs where it may span several."""
+def _bundles(plan: Plan, cluster: Cluster) -> list[Resources]:
+    """What lies on one node each: a replica, or each of its GPUs where it may span several.
+
+    The type of accelerator is asked for only where a group names it: an autoscaler adds no node for a
+    resource that no group names, though nodes may have it once they run.
+    """
+    accelerator = f"{ACCELERATOR}{plan.accelerator_type}"
+    kind = {accelerator: 0.001} if cluster.autoscaler and cluster.autoscaler.names(accelerator) else {}
     if not plan.spans_nodes:
         bundle = {"CPU": plan.cpus, "GPU": plan.gpus} if plan.gpus else {"CPU": plan.cpus}
-        return [bundle] * plan.replicas
-    return [{"CPU": plan.cpus, "GPU": 1.0}, *[{"GPU": 1.0}] * (plan.gpus - 1)] * plan.replicas
+        return [bundle | kind] * plan.replicas
+    others: list[Resources] = [{"GPU": 1.0} | kind] * (plan.gpus - 1)
+    return [{"CPU": plan.cpus, "GPU": 1.0} | kind, *others] * plan.replicas

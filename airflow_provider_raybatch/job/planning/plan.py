@@ -10,6 +10,12 @@ import math
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.planning.node_groups import (
+    AutoscalerLimits,
+    Resources,
+    replicas_on,
+    request,
+)
 
 _GPU_SEQUENCES, _CPU_SEQUENCES = 1024, 256
 """`max_num_seqs` as vLLM's LLM() takes it on a large GPU (an H200, vLLM 0.26) and on a CPU."""
@@ -79,25 +85,26 @@ class Cluster:
     """What a cluster has.
 
     :param nodes: resource totals per node, as Ray names them.
-    :param ceiling: what the autoscaler may reach in all, ``None`` if unknown or without one.
+    :param autoscaler: what the autoscaler may add, ``None`` if unknown or without one.
     """
 
-    nodes: tuple[dict[str, float], ...]
-    ceiling: dict[str, float] | None = None
+    nodes: tuple[Resources, ...]
+    autoscaler: AutoscalerLimits | None = None
 
     def total(self, resource: str) -> float:
         """Sum over the nodes that are there now."""
         return sum(node.get(resource, 0.0) for node in self.nodes)
 
-    def places(self, spans_nodes: bool) -> tuple[dict[str, float], ...]:
-        """Where replicas can be put: each node, or all GPU nodes as one where a replica may span several."""
-        if not spans_nodes:
-            return self.nodes
-        pool: dict[str, float] = {}
-        for node in self.nodes:
-            if node.get("GPU", 0.0):
-                pool.update({name: pool.get(name, 0.0) + amount for name, amount in node.items()})
-        return (pool,)
+    def holds(self, asked: Resources, spans_nodes: bool) -> int:
+        """Replicas for which the nodes that are there have room."""
+        return replicas_on(((node, 1) for node in self.nodes), asked, spans_nodes)
+
+    def may_hold(self, asked: Resources, spans_nodes: bool) -> int:
+        """Replicas for which there is room when the autoscaler has added all it may; 0 if that is unknown."""
+        if self.autoscaler is None:
+            return 0
+        heads = [node for node in self.nodes if "node:__internal_head__" in node]
+        return self.autoscaler.replicas(asked, spans_nodes, heads)
 
 
 def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
@@ -132,10 +139,9 @@ def _gpus(spec: BatchInferenceSpec, cluster: Cluster, reasons: dict[str, str]) -
     if spec.engine.kind == "echo":
         reasons["gpus_per_replica"] = "the echo engine has no model"
         return 0
-    ceiling = (cluster.ceiling or {}).get("GPU", 0.0)
     if (
         cluster.total("GPU") == 0
-        and ceiling == 0
+        and not (cluster.autoscaler and cluster.autoscaler.has_gpus())
         and spec.engine.accelerator_type is None
         and spec.engine.gpus_per_replica == 1
     ):
@@ -150,10 +156,10 @@ def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int, reasons: dict[s
         reasons["cpus_per_replica"] = "set by num_cpus"
         return spec.engine.num_cpus
     if gpus:
-        smallest = min(
-            (node.get("CPU", 0.0) for node in cluster.nodes if node.get("GPU", 0.0) >= gpus), default=1.0
-        )
-        per_node = max((node.get("GPU", 0.0) // gpus for node in cluster.nodes), default=1.0) or 1.0
+        groups = cluster.autoscaler.groups if cluster.autoscaler else ()
+        nodes = [*cluster.nodes, *(group.node for group in groups)]
+        smallest = min((node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus), default=1.0)
+        per_node = max((node.get("GPU", 0.0) // gpus for node in nodes), default=1.0) or 1.0
         if 0 < smallest < per_node:
             reasons["cpus_per_replica"] = f"a GPU node has only {smallest:g} CPUs for {per_node:g} replicas"
             # Ray counts CPUs by ten-thousandths; rounded up, the last replica would find no room.
@@ -172,11 +178,11 @@ def _replicas(
     if not gpus:
         reasons["replicas"] = "one is enough without GPUs: it uses all idle CPUs of its node"
         return 1, None
-    places = cluster.places(_spans_nodes(spec, gpus))
-    fits = int(sum(_per_node(place, cpus, gpus, spec.engine.accelerator_type) for place in places))
+    asked, spans_nodes = request(cpus, gpus, spec.engine.accelerator_type), _spans_nodes(spec, gpus)
+    fits = cluster.holds(asked, spans_nodes)
     useful = max(1, math.ceil(rows / _FEWEST_ROWS))
     now = min(fits, useful)
-    reach = int(_per_node(cluster.ceiling, cpus, gpus, None)) if cluster.ceiling else 0
+    reach = cluster.may_hold(asked, spans_nodes)
     worth = max(1, math.ceil(rows / _ROWS_FOR_A_NODE))
     later = min(reach, worth)
     if later > now:
@@ -193,13 +199,6 @@ def _replicas(
         f", the rows feed {useful}" if useful < fits else ""
     )
     return now, None
-
-
-def _per_node(node: dict[str, float], cpus: float, gpus: int, accelerator_type: str | None) -> float:
-    if accelerator_type is not None and f"accelerator_type:{accelerator_type}" not in node:
-        return 0
-    # Of doubles, 5 holds five times 5/6, and 1 holds nine times 0.1.
-    return min(node.get("GPU", 0.0) // gpus, (node.get("CPU", 0.0) + 1e-9) // cpus)
 
 
 def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int, reasons: dict[str, str]) -> int:

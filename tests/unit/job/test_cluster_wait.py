@@ -11,17 +11,21 @@ import ray
 import ray.autoscaler.sdk
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.planning import autoscaler as autoscaler_limits
 from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.node_groups import AutoscalerLimits, NodeGroup
 from airflow_provider_raybatch.job.planning.plan import Plan
 
 NODE = {"CPU": 32.0, "GPU": 8.0, "accelerator_type:H200": 1.0}
 
 
 class Autoscaler:
-    """Adds a node for each GPU node's worth of what is asked for, if each bundle fits on a node."""
+    """Adds a node for each GPU node's worth of what is asked for, of the first group that holds it."""
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.groups = [NODE]
+        self.types = ["accelerator_type:H200"]
         self.asked: list[dict[str, float]] = []
         self.nodes: list[dict[str, Any]] = []
 
@@ -31,16 +35,22 @@ class Autoscaler:
 
     def sleep(self, seconds: float) -> None:
         """Time in which nodes join."""
-        fit = [one for one in self.asked if all(NODE.get(name, 0) >= much for name, much in one.items())]
-        if len(self.nodes) < min(self.most, sum(one["GPU"] for one in fit) / NODE["GPU"]):
-            self.nodes.append({"Alive": True, "Resources": NODE})
+        for group, kind in zip(self.groups, self.types, strict=True):
+            fit = [one for one in self.asked if all(group.get(name, 0) >= much for name, much in one.items())]
+            if len(self.nodes) < min(self.most, sum(one["GPU"] for one in fit) / group["GPU"]):
+                self.nodes.append({"Alive": True, "Resources": {**group, kind: 1.0}})
+                return
+
+    def limits(self) -> AutoscalerLimits:
+        named = (NodeGroup(f"g{number}", node, 4) for number, node in enumerate(self.groups))
+        return AutoscalerLimits(tuple(named))
 
 
 @pytest.fixture
 def autoscaler(monkeypatch: pytest.MonkeyPatch) -> Autoscaler:
     made = Autoscaler(most=4)
     monkeypatch.setattr(ray, "nodes", lambda: made.nodes)
-    monkeypatch.setattr(cluster_view, "_ceiling", lambda: {"CPU": 128.0, "GPU": 32.0})
+    monkeypatch.setattr(autoscaler_limits, "limits", made.limits)
     monkeypatch.setattr(ray.autoscaler.sdk, "request_resources", made.request)
     monkeypatch.setattr(time, "sleep", made.sleep)
     return made
@@ -57,6 +67,20 @@ def autoscaler(monkeypatch: pytest.MonkeyPatch) -> Autoscaler:
 def test_nodes_are_asked_for_that_can_hold_the_replicas(autoscaler: Autoscaler, plan: Plan) -> None:
     cluster = cluster_view.wait_for(plan, 1.0, False, lambda phase: None)
     assert len(cluster.nodes) == 2
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_accelerator_type_is_asked_for_where_a_group_names_it(
+    autoscaler: Autoscaler, named: bool
+) -> None:
+    bare = {"CPU": 32.0, "GPU": 8.0}
+    if named:
+        autoscaler.groups = [{**bare, "accelerator_type:L4": 1.0}, NODE]
+        autoscaler.types = ["accelerator_type:L4", "accelerator_type:H200"]
+    else:
+        autoscaler.groups = [bare]
+    plan = Plan(1, 1.0, 8, "H200", 8, 2, {})
+    assert len(cluster_view.wait_for(plan, 1.0, False, lambda phase: None).nodes) == 1
 
 
 def test_what_was_asked_for_is_not_asked_for_when_the_job_has_it(autoscaler: Autoscaler) -> None:

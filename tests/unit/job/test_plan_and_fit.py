@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.planning import fit
+from airflow_provider_raybatch.job.planning.node_groups import AutoscalerLimits, NodeGroup
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan, make
 
 from ..specs import spec
@@ -13,8 +14,17 @@ from ..specs import spec
 LAPTOP = Cluster(({"CPU": 2.0},))
 H200 = {"CPU": 16.0, "GPU": 1.0, "accelerator_type:H200": 1.0}
 DGX = {"CPU": 128.0, "GPU": 8.0, "accelerator_type:H100": 1.0}
-HEAD = {"CPU": 8.0}
+HEAD = {"CPU": 8.0, "node:__internal_head__": 1.0}
+SMALL = {"CPU": 4.0, "GPU": 1.0}
 OVER_NODES = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
+
+
+def autoscaled(
+    *nodes: dict[str, float], groups: list[tuple[dict[str, float], int]], **limits: Any
+) -> Cluster:
+    """Nodes that are there, and groups of which so many may be there."""
+    named = (NodeGroup(f"g{number}", node, most) for number, (node, most) in enumerate(groups))
+    return Cluster(nodes, AutoscalerLimits(tuple(named), **limits))
 
 
 def plan(
@@ -48,15 +58,11 @@ class TestPlan:
             # A node that offers Ray fewer CPUs than it has GPUs.
             (Cluster((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
             # No GPU yet, but an autoscaler that may bring some.
-            (Cluster((HEAD,), {"CPU": 100.0, "GPU": 8.0}), {}, 8, 1, 1.0),
-            (
-                Cluster((HEAD, DGX), {"CPU": 1e6, "GPU": 64.0}),
-                {"args": {"tensor_parallel_size": 4}},
-                16,
-                4,
-                1.0,
-            ),
-            (Cluster((HEAD,), {"CPU": 1e6, "GPU": 1e6}), {}, 98, 1, 1.0),
+            (autoscaled(HEAD, groups=[(SMALL, 8)]), {}, 8, 1, 1.0),
+            (autoscaled(HEAD, groups=[({"CPU": 4.0, "GPU": 8.0}, 2)]), {}, 16, 1, 0.5),
+            (autoscaled(HEAD, DGX, groups=[(DGX, 8)]), {"args": {"tensor_parallel_size": 4}}, 16, 4, 1.0),
+            (autoscaled(HEAD, groups=[(DGX, 1_000_000)]), {}, 98, 1, 1.0),
+            (autoscaled(HEAD, groups=[({"CPU": 64.0}, 8)]), {}, 1, 0, 1.0),
         ],
     )
     def test_what_is_derived(
@@ -78,8 +84,7 @@ class TestPlan:
         assert plan(Cluster(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
 
     def test_a_job_starts_with_what_is_there_and_takes_what_comes(self) -> None:
-        ceiling = {"CPU": 1000.0, "GPU": 64.0}
-        nothing, some = Cluster((HEAD,), ceiling), Cluster((HEAD, DGX), ceiling)
+        nothing, some = autoscaled(HEAD, groups=[(DGX, 8)]), autoscaled(HEAD, DGX, groups=[(DGX, 8)])
         made = plan(nothing)
         assert (made.replicas, made.first_replicas) == (64, 1)
         assert fit.judge(made, nothing, autoscaling=True).verdict == "wait"
@@ -92,11 +97,11 @@ class TestPlan:
         assert "holds 8 of 64 replicas of 1 CPU and 1 GPU by now" in fit.judge(made, some, True).sentence
 
     def test_few_rows_are_not_worth_new_nodes(self) -> None:
-        ceiling = {"CPU": 1000.0, "GPU": 64.0}
-        assert plan(Cluster((HEAD,), ceiling), rows=1000).replicas == 1
-        assert plan(Cluster((HEAD, H200), ceiling), rows=1025).replicas == 2
-        assert plan(Cluster((HEAD, DGX), ceiling), rows=3000).replicas == 8
-        assert plan(Cluster((HEAD,), ceiling), replicas=3).first_replicas is None
+        groups = [(DGX, 8)]
+        assert plan(autoscaled(HEAD, groups=groups), rows=1000).replicas == 1
+        assert plan(autoscaled(HEAD, H200, groups=groups), rows=1025).replicas == 2
+        assert plan(autoscaled(HEAD, DGX, groups=groups), rows=3000).replicas == 8
+        assert plan(autoscaled(HEAD, groups=groups), replicas=3).first_replicas is None
 
     def test_few_rows_need_few_replicas(self) -> None:
         assert plan(Cluster((DGX,)), rows=10).replicas == 2
@@ -184,28 +189,53 @@ class TestFit:
             (Cluster((HEAD, H200)), {"accelerator_type": "H200"}, False, "fits", ""),
             (Cluster(()), {}, False, "never", "the cluster has room for 0 (largest node: 0 CPU)"),
             (Cluster((HEAD,)), {"replicas": 9}, True, "wait", "waiting for 1 more from the autoscaler."),
-            (Cluster((HEAD,), {"CPU": 16.0}), {"replicas": 9}, True, "wait", "waiting for 1 more"),
+            (autoscaled(HEAD, groups=[(HEAD, 1)]), {"replicas": 9}, True, "wait", "waiting for 1 more"),
             (
-                Cluster((HEAD,), {"CPU": 16.0}),
+                autoscaled(HEAD, groups=[({"CPU": 4.0}, 2)]),
                 {"replicas": 20},
                 True,
                 "never",
-                "the autoscaler may reach only 16 CPU in all",
+                "with all that the autoscaler may add there is room for 16: g0 (at most 2 nodes of 4 CPU); "
+                "ask for fewer replicas or smaller ones, or add nodes, or change the node groups.",
             ),
+            # Eight GPUs in all, but on eight nodes.
             (
-                Cluster((HEAD,), {"CPU": 100.0, "GPU": 4.0}),
+                autoscaled(HEAD, groups=[(SMALL, 8), ({"CPU": 64.0}, 1)]),
                 {"args": {"tensor_parallel_size": 8}},
                 True,
                 "never",
-                "the autoscaler may reach only 100 CPU and 4 GPU in all",
+                "asks for 1 replica of 1 CPU and 8 GPU on one node each, and the cluster has room for 0 "
+                "(largest node: 8 CPU and 0 GPU); with all that the autoscaler may add there is room for 0: "
+                "g0 (at most 8 nodes of 4 CPU and 1 GPU), g1 (at most 1 node of 64 CPU and 0 GPU); ask",
             ),
-            # What the autoscaler may reach says nothing of accelerator types.
             (
-                Cluster((HEAD,), {"CPU": 100.0, "GPU": 4.0}),
+                autoscaled(HEAD, groups=[(SMALL, 8)]),
+                {"args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
+                True,
+                "wait",
+                "waiting for 1 more",
+            ),
+            (
+                autoscaled(HEAD, groups=[(SMALL, 8)], max_nodes=7),
+                {"args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
+                True,
+                "never",
+                "g0 (at most 8 nodes of 4 CPU and 1 GPU), in all at most 7 nodes",
+            ),
+            # Few groups name the type of their accelerator; another one is another one.
+            (
+                autoscaled(HEAD, groups=[(SMALL, 8)]),
                 {"accelerator_type": "H200"},
                 True,
                 "wait",
                 "waiting for 1 more",
+            ),
+            (
+                autoscaled(HEAD, groups=[(DGX, 8), ({"CPU": 64.0}, 8)]),
+                {"accelerator_type": "H200"},
+                True,
+                "never",
+                "room for 0: g0 (at most 8 nodes of 128 CPU and 8 GPU and an H100), g1 (at most 8",
             ),
         ],
     )
@@ -216,6 +246,44 @@ class TestFit:
         assert (judged.verdict, telling in judged.sentence) == (verdict, True), judged.sentence
 
 
+class TestMayHold:
+    """Replicas for which there is room when an autoscaler has added all it may."""
+
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "replicas"),
+        [
+            # Each group holds what its nodes hold, and a head with GPUs belongs to none.
+            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {}, 19),
+            (autoscaled({**DGX, **HEAD}, groups=[(SMALL, 3)]), {}, 11),
+            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {"args": {"tensor_parallel_size": 4}}, 4),
+            # The nodes that hold most go first where the autoscaler bounds their number.
+            (autoscaled(HEAD, groups=[(SMALL, 3), (DGX, 2)], max_nodes=3), {}, 17),
+            (autoscaled(HEAD, groups=[({"CPU": 64.0}, 9), (SMALL, 3)], max_nodes=3), {}, 3),
+            (autoscaled(HEAD, groups=[(DGX, 9)], max_resources={"GPU": 20.0, "TPU": 0.0}), {}, 20),
+            (autoscaled(HEAD, groups=[(DGX, 2), (H200, 3)]), {"accelerator_type": "H200"}, 3),
+            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {"args": OVER_NODES}, 9),
+            (
+                autoscaled(HEAD, groups=[(DGX, 1), (H200, 5)]),
+                {"args": OVER_NODES, "accelerator_type": "H200"},
+                2,
+            ),
+        ],
+    )
+    def test_what_the_groups_hold_is_planned(
+        self, cluster: Cluster, engine: dict[str, Any], replicas: int
+    ) -> None:
+        made = plan(cluster, rows=10_000_000, **engine)
+        assert made.replicas == replicas
+        assert fit.judge(made, cluster, autoscaling=True).verdict in ("fits", "wait")
+        one_more = plan(cluster, **engine, replicas=replicas + 1)
+        assert fit.judge(one_more, cluster, autoscaling=True).verdict == "never"
+
+    def test_many_groups_are_counted_and_not_all_named(self) -> None:
+        cluster = autoscaled(HEAD, groups=[(SMALL, 1)] * 9)
+        refused = fit.judge(plan(cluster, replicas=10), cluster, autoscaling=True)
+        assert "g5 (at most 1 node of 4 CPU and 1 GPU), 3 more;" in refused.sentence
+
+
 class TestOverNodes:
     """With vLLM's Ray executor, the GPUs of a replica may lie on several nodes."""
 
@@ -223,6 +291,10 @@ class TestOverNodes:
         made = plan(Cluster((HEAD, H200, H200)), args=OVER_NODES)
         assert (made.replicas, made.gpus, made.spans_nodes) == (1, 2, True)
         assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
+
+    def test_gpus_of_another_type_do_not(self):
+        made = plan(Cluster((HEAD, DGX, H200, H200)), args=OVER_NODES, accelerator_type="H200")
+        assert made.replicas == 1
 
     def test_without_that_executor_they_do_not(self):
         made = plan(Cluster((HEAD, H200, H200)), args={"tensor_parallel_size": 2})

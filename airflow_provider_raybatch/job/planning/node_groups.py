@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many replicas fit on nodes: on those that run, and on those that an autoscaler may add.
+
+Pure, so that every shape of node is tested without a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+ACCELERATOR = "accelerator_type:"
+UNLIMITED = 1_000_000
+"""Nodes, where the autoscaler has no limit."""
+_MOST_SHOWN = 6
+
+Resources = dict[str, float]
+
+
+def request(cpus: float, gpus: float, accelerator_type: str | None) -> Resources:
+    """What one replica asks of Ray."""
+    asked = {"CPU": cpus}
+    if gpus:
+        asked["GPU"] = float(gpus)
+    if accelerator_type:
+        asked[ACCELERATOR + accelerator_type] = 0.001
+    return asked
+
+
+def copies(node: Resources, asked: Resources) -> int:
+    """How often a node holds a request."""
+    # Of doubles, 5 holds five times 5/6, and 1 holds nine times 0.1.
+    return int(min((node.get(name, 0.0) + 1e-9) // amount for name, amount in asked.items()))
+
+
+def replicas_on(nodes: Iterable[tuple[Resources, int]], asked: Resources, spans_nodes: bool) -> int:
+    """How many replicas nodes hold.
+
+    :param nodes: a node's resources, and how many such nodes there are.
+    :param spans_nodes: whether the GPUs of a replica may lie on several nodes.
+    """
+    if not spans_nodes:
+        return sum(count * copies(node, asked) for node, count in nodes)
+    pool: Resources = {}
+    for node, count in nodes:
+        if copies(node, _one_gpu(asked)):
+            pool.update({name: pool.get(name, 0.0) + count * amount for name, amount in node.items()})
+    return copies(pool, asked)
+
+
+def shown(resources: Resources) -> str:
+    """Amounts with their names, for a sentence."""
+    names = [
+        f"{amount:g} {name}" if not name.startswith(ACCELERATOR) else f"an {name.removeprefix(ACCELERATOR)}"
+        for name, amount in resources.items()
+        if not name.startswith(ACCELERATOR) or amount
+    ]
+    return " and ".join(names) or "nothing"
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Equal nodes that an autoscaler adds and removes.
+
+    :param node: the resources of one node.
+    :param max_nodes: how many there may be at once.
+    """
+
+    name: str
+    node: Resources
+    max_nodes: int
+
+    def node_for(self, asked: Resources) -> Resources:
+        """One node; with the type of accelerator that is asked for, where the group names none.
+
+        Ray finds the type only when the node starts, and few definitions of groups name it.
+        """
+        if not self.node.get("GPU") or any(name.startswith(ACCELERATOR) for name in self.node):
+            return self.node
+        return {**self.node, **{name: 1.0 for name in asked if name.startswith(ACCELERATOR)}}
+
+    def sentence(self, asked: Resources) -> str:
+        """Name, size and shape, as far as a request has to do with it."""
+        node = {name: self.node.get(name, 0.0) for name in asked if not name.startswith(ACCELERATOR)}
+        node |= {name: amount for name, amount in self.node.items() if name.startswith(ACCELERATOR)}
+        most = "any number of" if self.max_nodes >= UNLIMITED else f"at most {self.max_nodes}"
+        return f"{self.name} ({most} {'node' if self.max_nodes == 1 else 'nodes'} of {shown(node)})"
+
+
+@dataclass(frozen=True)
+class AutoscalerLimits:
+    """What an autoscaler may make of a cluster.
+
+    :param max_nodes: nodes of all groups together.
+    :param max_resources: resources of the whole cluster, by name; without an entry there is no limit.
+    """
+
+    groups: tuple[NodeGroup, ...]
+    max_nodes: int = UNLIMITED
+    max_resources: Resources = field(default_factory=dict)
+
+    def replicas(self, asked: Resources, spans_nodes: bool, others: Iterable[Resources] = ()) -> int:
+        """How many replicas the cluster holds when the autoscaler has added all it may.
+
+        :param others: nodes that belong to no group, such as the head.
+        """
+        unit = _one_gpu(asked) if spans_nodes else asked
+        fitting = [(copies(group.node_for(asked), unit), group) for group in self.groups]
+        nodes = [(node, 1) for node in others]
+        left = self.max_nodes
+        for fits, group in sorted(fitting, key=lambda pair: -pair[0]):
+            count = min(group.max_nodes, left) if fits else 0
+            left -= count
+            nodes.append((group.node_for(asked), count))
+        bounds = (self.max_resources[name] // asked[name] for name in asked if name in self.max_resources)
+        return int(min(replicas_on(nodes, asked, spans_nodes), *bounds, UNLIMITED))
+
+    def has_gpus(self) -> bool:
+        """Whether any group has nodes with GPUs."""
+        return any(group.node.get("GPU") for group in self.groups)
+
+    def names(self, resource: str) -> bool:
+        """Whether any group's definition names this resource."""
+        return any(group.node.get(resource) for group in self.groups)
+
+    def sentence(self, asked: Resources) -> str:
+        """The groups and the limits, as far as a request has to do with them."""
+        groups = [group.sentence(asked) for group in self.groups]
+        if len(groups) > _MOST_SHOWN:
+            groups[_MOST_SHOWN:] = [f"{len(groups) - _MOST_SHOWN} more"]
+        bounds = {name: amount for name, amount in self.max_resources.items() if name in asked}
+        most = sum(group.max_nodes for group in self.groups)
+        limits = [f"{self.max_nodes} nodes"] if self.max_nodes < min(most, UNLIMITED) else []
+        limits += [shown(bounds)] if bounds else []
+        text = ", ".join(groups)
+        return f"{text}, in all at most {' and '.join(limits)}" if limits else text
+
+
+def _one_gpu(asked: Resources) -> Resources:
+    return {name: 1.0 if name == "GPU" else amount for name, amount in asked.items() if name != "CPU"}
