@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job on a head without GPUs, whose autoscaler may add two nodes with one each; prints what it saw.
+
+A program of its own, since a process has one Ray. The autoscaler and the raylets are real, the GPUs are only
+numbers. Usage: ``scaled_to_zero.py GCS_ADDRESS FOLDER``
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.autoscaler.v2.sdk import get_cluster_status
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job import ready
+from airflow_provider_raybatch.job.planning import cluster_view, plan
+from airflow_provider_raybatch.job.run import run
+
+MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
+
+
+def main(address: str, folder: Path) -> None:
+    ray.init(address=address, log_to_driver=False, logging_level="error")
+    try:
+        print(json.dumps(seen(address, folder)))
+    finally:
+        ray.shutdown()
+
+
+def seen(address: str, folder: Path) -> dict[str, Any]:
+    phases: list[str] = []
+
+    def say(event: Any) -> None:
+        if (phase := getattr(event, "phase", None)) is not None:
+            phases.append(phase)
+
+    refusal = None
+    try:
+        cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, say)
+    except PreflightError as error:
+        refusal = [error.failure_class, str(error)]
+
+    # The echo engine asks for no GPU, and vLLM would want a real one.
+    plan._gpus = lambda *_: 1
+    plan._ROWS_FOR_A_NODE = 30
+    ready._vllm_is_here = lambda: False
+    before = cluster_view.gpu_node(None)
+    ready._wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, say)
+    checked_on = cluster_view.gpu_node(None)
+
+    job = spec(folder, "echo", "echo")
+    assert job.submission is not None
+    manifest = parse(BatchManifest, Path(run(job, job.submission, say).manifest_uri).read_bytes())
+    return {
+        "refusal": refusal,
+        "gpu_nodes": [before is not None, checked_on is not None],
+        "phases": phases,
+        "planned": manifest.plan["replicas"],
+        "nodes": sorted({replica.node for replica in manifest.replicas if replica.rows}),
+        "ok": manifest.counts.ok,
+        "still_requested": [
+            bundle.bundle
+            for demand in get_cluster_status(address).resource_demands.cluster_constraint_demand
+            for bundle in demand.bundles_by_count
+        ],
+    }
+
+
+def spec(folder: Path, engine: str, model: str) -> BatchInferenceSpec:
+    source = folder / "in.jsonl"
+    source.write_text("".join(json.dumps({"text": f"a b c {number}"}) + "\n" for number in range(60)))
+    slowly = {"args": {"seconds_per_token": 0.15, "max_num_seqs": 1}} if engine == "echo" else {}
+    document = {
+        "source": {"paths": [str(source)]},
+        "prompt": {"kind": "template", "template": "{row.text}"},
+        "model": {"name": model},
+        "engine": {"kind": engine, "batch_size": 3, "rows_in_flight": 3, **slowly},
+        "destination": {"uri": str(folder / "out")},
+        "submission": {
+            "task": {"dag_id": "d", "run_id": "r", "task_id": "t"},
+            "run_token": "token",
+            "submission_id": "raybatch-x-0",
+        },
+    }
+    return parse(BatchInferenceSpec, json.dumps(document))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
