@@ -26,9 +26,15 @@ def work(
     items = []
     for number, chunk in enumerate(source.chunks(rows_per_chunk)):
         first, stop = chunk.ordinal, chunk.ordinal + chunk.rows
-        skip = np.flatnonzero(settled[first:stop])
-        if len(skip) < chunk.rows:
+        done = settled[first:stop]
+        if not done.all():
             inside = repeated[bisect_left(ordinals, first) : bisect_left(ordinals, stop)]
             numbers = tuple((ordinal - first, times) for ordinal, times in inside)
-            items.append(WorkItem(number, chunk, tuple(skip.tolist()), numbers))
+            items.append(WorkItem(number, chunk, _runs(done), numbers))
     return items
+
+
+def _runs(flags: Rows) -> tuple[tuple[int, int], ...]:
+    """Where `flags` are true: the first position of each run, and one past its last."""
+    borders = np.flatnonzero(np.diff(flags, prepend=False, append=False)).tolist()
+    return tuple(zip(borders[::2], borders[1::2], strict=True))

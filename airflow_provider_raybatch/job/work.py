@@ -24,13 +24,14 @@ from airflow_provider_raybatch.job.watch.board import ReplicaReport
 class WorkItem:
     """A chunk to do.
 
-    :param skip: positions in the chunk that are not to be asked.
+    :param skip: runs of positions in the chunk that are not to be asked: the first, and one past the last. A
+        resume may have a few runs in each of thousands of chunks, and hundreds of positions in each run.
     :param repetitions: position and number of the rows whose sampled request other rows before them ask, too.
     """
 
     number: int
     chunk: Chunk
-    skip: tuple[int, ...] = ()
+    skip: tuple[tuple[int, int], ...] = ()
     repetitions: tuple[tuple[int, int], ...] = ()
 
     def as_json(self) -> str:
@@ -44,17 +45,16 @@ class WorkItem:
         return cls(
             fields["number"],
             Chunk(**fields["chunk"]),
-            tuple(fields["skip"]),
+            tuple((first, stop) for first, stop in fields["skip"]),
             tuple((position, number) for position, number in fields["repetitions"]),
         )
 
     @property
     def positions(self) -> list[int]:
         """Positions in the chunk that are to be asked."""
-        if not self.skip:
-            return list(range(self.chunk.rows))
-        skipped = set(self.skip)
-        return [position for position in range(self.chunk.rows) if position not in skipped]
+        starts = [0, *(stop for _, stop in self.skip)]
+        stops = [*(first for first, _ in self.skip), self.chunk.rows]
+        return [place for start, stop in zip(starts, stops, strict=True) for place in range(start, stop)]
 
     def repetitions_of(self, positions: Sequence[int]) -> dict[int, int]:
         """`repetitions` by place in `positions`."""

@@ -45,7 +45,7 @@ def left(items: list[WorkItem]) -> list[int]:
         item.chunk.ordinal + position
         for item in items
         for position in range(item.chunk.rows)
-        if position not in item.skip
+        if not any(first <= position < stop for first, stop in item.skip)
     ]
 
 
@@ -59,9 +59,15 @@ def flags(ordinals: Iterable[int]) -> Rows:
 def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_per_chunk: int) -> None:
     items = work(source, rows_per_chunk, flags(done))
     assert left(items) == sorted(set(range(ROWS)) - done)
-    assert all(len(item.skip) < item.chunk.rows for item in items)
+    assert all(item.positions for item in items)
+    assert left(items) == [item.chunk.ordinal + position for item in items for position in item.positions]
     assert len({item.number for item in items}) == len(items)
     assert [WorkItem.from_json(item.as_json()) for item in items] == items
+
+
+def test_a_chunk_with_one_row_left_names_runs_and_no_other_positions(source: Source) -> None:
+    (item,) = work(source, ROWS, flags(set(range(ROWS)) - {150}))
+    assert item.skip == ((0, 150), (151, ROWS))
 
 
 def test_nothing_is_left_of_a_finished_input(source: Source) -> None:
