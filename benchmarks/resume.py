@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a resume costs before the first missing row reaches an engine, with all rows but a few done already.
+"""What a resume costs before the first missing row reaches an engine.
 
 Ours is what a job does: look at the source, read the ledger, look for answers (equal requests are asked once,
 which is the default; with and without a response store), and list the work. Ray Data's checkpoint filters the
-same input by the ids of finished rows. All run on the same Parquet files, each in a fresh process; memory is
-what all processes below it hold together at their peak, less what they held before they looked at the input.
+same input by the ids of finished rows. All run on the same Parquet files, each time in a fresh process;
+memory is what all processes below it hold together at their peak, less what they held before they looked at
+the input.
 
-    python benchmarks/resume.py [--before CHECKOUT] [--ray] [ROWS ...] > benchmarks/results/resume.md
+    python benchmarks/resume.py [--ray] [ROWS ...] > benchmarks/results/resume.md
 
-`--before` adds the same resume with the package of another checkout, `--ray` Ray Data's checkpoint.
+`--ray` adds Ray Data's checkpoint.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
-import inspect
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +37,36 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROWS = (100_000, 1_000_000, 10_000_000)
-LARGEST_WORN = 1_000_000
-"""Larger inputs are measured whole, on a disk, and without the package of another checkout."""
+ROWS = (1_000_000, 10_000_000)
+LARGEST_IN_S3 = 1_000_000
+"""Larger inputs are measured on a disk, and in the two states that open most and fewest files."""
 ROWS_PER_FILE = 250_000
 ROWS_PER_PART = 4096
 """As the job plans them for ten million rows."""
 RAY_ROWS_PER_CHECKPOINT = 100_000
 SUBMISSIONS = 20
 STORED = 200_000
-HEAD = """# Resume with nearly all rows done
+ROUNDS = 3
+LATENCY = 0.04
+"""Seconds that S3 takes to answer a request, about."""
+STATES = ("whole", "worn", "frayed", "stopped")
+HEAD = f"""# Resume
 
-Seconds from the first look at the input until the missing rows can be asked, or are, the files of the ledger
-that were opened, and the memory above what was held before. Ours: source, ledger, answers that are there
-already, list of work, with `deduplicate` on. `reuse`: a response store with 200,000 other responses as well.
-Ray Data: until the map that stands for the engine has the row. Ratios are to the first line of each block.
+Seconds from the first look at the input until the missing rows can be asked: source, ledger, answers that are
+there already, list of work, with `deduplicate` on. `reuse`: a response store with {STORED:,} other responses
+as well. CPU: of the driver, all threads. Opened: files of the ledger that were read. MiB: above what was held
+before. The best of {ROUNDS} rounds, each in a fresh process. Rows that are left are keyed in this process
+where there is a response store; a job spreads that over the cluster.
 
 - *whole*: one earlier submission, one row is missing.
-- *worn*: 20 earlier submissions; of ten parts, one has a failed row and one lacks a row; every hundredth row
-  asks what the row before it asks.
+- *worn*: {SUBMISSIONS} earlier submissions; of ten parts, one has a failed row and one lacks a row; every
+  hundredth row asks what the row before it asks.
+- *frayed*: as worn, and every other part has a failed row as well, so no part is told by its name alone.
+- *stopped*: as worn, and the last quarter of the rows is missing.
+
+In S3, source, destination and store lie in a bucket of moto's server, a Python process on the same cores,
+which takes longer over a request than the driver does. So requests are counted, and the last column is the
+same with {LATENCY * 1000:.0f} ms before each answer, about what S3 takes.
 """
 INPUT, DESTINATION, CHECKPOINT, STORE = "in", "out", "checkpoint", "store"
 
@@ -85,38 +99,84 @@ class Peak:
             time.sleep(0.05)
 
 
-def prepare(place: Path, rows: int, worn: bool, destination: str, endpoint: str) -> None:
+@dataclass(frozen=True)
+class Place:
+    """Where a state of things lies.
+
+    :param root: a local folder, or a bucket behind `endpoint`.
+    :param local: a local folder in both cases.
+    """
+
+    root: str
+    local: Path
+    endpoint: str = ""
+
+    @property
+    def credentials(self) -> Any:
+        """For the bucket."""
+        from airflow_provider_raybatch.contract.secrets import AwsCredentials
+
+        if not self.endpoint:
+            return None
+        return AwsCredentials(
+            aws_access_key_id="key", aws_secret_access_key="secret", endpoint_url=self.endpoint
+        )
+
+    def folder(self, name: str) -> Any:
+        """One of its folders."""
+        from airflow_provider_raybatch.job.storage.folder import folder
+
+        return folder(f"{self.root}/{name}", self.credentials)
+
+
+def prepare(place: Place, rows: int, state: str) -> None:
     """An input of `rows` rows, and what both systems remember of nearly all of them."""
-    (place / INPUT).mkdir(parents=True)
-    (place / CHECKPOINT).mkdir()
+    (place.local / INPUT).mkdir(parents=True)
+    (place.local / CHECKPOINT).mkdir()
     for first in range(0, rows, ROWS_PER_FILE):
         ids = np.arange(first, min(first + ROWS_PER_FILE, rows))
-        asks = np.where(ids % 100 == 1, ids - 1, ids) if worn else ids
+        asks = ids if state == "whole" else np.where(ids % 100 == 1, ids - 1, ids)
         table = pa.table({"id": ids, "text": [f"row {number}" for number in asks]})
-        pq.write_table(table, place / INPUT / f"{first:010d}.parquet")
+        file = place.local / INPUT / f"{first:010d}.parquet"
+        pq.write_table(table, file)
+        if place.endpoint:
+            place.folder(INPUT).write(file.name, file.read_bytes())
     for first in range(0, rows, RAY_ROWS_PER_CHECKPOINT):
         ids = np.arange(first, min(first + RAY_ROWS_PER_CHECKPOINT, rows - 1))
-        pq.write_table(pa.table({"id": ids}), place / CHECKPOINT / f"{first:010d}.parquet")
-    attempt = Attempt(place, destination, endpoint, submission=0)
-    attempt.look()
-    _write_parts(attempt, rows, worn)
+        pq.write_table(pa.table({"id": ids}), place.local / CHECKPOINT / f"{first:010d}.parquet")
+    attempt = Attempt(place, submission=0)
+    _write_search(attempt, rows, state)
+    _write_parts(attempt, rows, state)
     _fill_store(place)
 
 
-def _write_parts(attempt: Attempt, rows: int, worn: bool) -> None:
+def _write_search(attempt: Attempt, rows: int, state: str) -> None:
+    """Which rows repeat others, as the first attempt writes it once it has keyed all rows."""
+    from airflow_provider_raybatch.job.keys import as_array
+    from airflow_provider_raybatch.job.request import Request
+    from airflow_provider_raybatch.job.savings.repeats import Repeats, Search
+
+    found = np.arange(1, rows, 100) if state != "whole" else np.empty(0, np.int64)
+    keys = as_array([attempt.job.keyer.key(Request(prompt=f"row {ordinal - 1}")) for ordinal in found])
+    nothing: Any = np.empty(0, np.int64)
+    repeats = Repeats(found, found - 1, keys, nothing, nothing)
+    Search(repeats, rows, frozenset()).write(attempt.job.folder, attempt.job.part_folder)
+
+
+def _write_parts(attempt: Attempt, rows: int, state: str) -> None:
     from airflow_provider_raybatch.job.key_array import KEY
     from airflow_provider_raybatch.job.ledger import parts
 
     kind = parts.output_type(False)
-    for number, first in enumerate(range(0, rows, ROWS_PER_PART)):
-        ordinals = np.arange(first, min(first + ROWS_PER_PART, rows - 1))
-        if worn and number % 10 == 1:
+    stop = rows * 3 // 4 if state == "stopped" else rows - 1
+    for number, first in enumerate(range(0, stop, ROWS_PER_PART)):
+        ordinals = np.arange(first, min(first + ROWS_PER_PART, stop))
+        if state != "whole" and number % 10 == 1:
             ordinals = np.delete(ordinals, len(ordinals) // 2)
         size = len(ordinals)
-        if not size:
-            continue
         ok = np.full(size, True)
-        ok[size // 2] = not (worn and number % 10 == 2)
+        failed = state == "frayed" or (state != "whole" and number % 10 == 2)
+        ok[size // 2] = not failed
         text = np.char.add("row ", ordinals.astype(str))
         output = {
             "response": text,
@@ -137,17 +197,16 @@ def _write_parts(attempt: Attempt, rows: int, worn: bool) -> None:
                 [pa.array(output[field.name], field.type) for field in kind], fields=list(kind)
             ),
         }
-        submission = number % SUBMISSIONS if worn else 0
+        submission = 0 if state == "whole" else number % SUBMISSIONS
         driver = f"{attempt.run_folder}/raybatch-benchmark-{submission}~00000000"
         columns = pa.table({"id": ordinals, "text": text})
         parts.write_arrays(attempt.job.folder, f"{driver}/{number:08d}", columns, arrays)
 
 
-def _fill_store(place: Path) -> None:
+def _fill_store(place: Place) -> None:
     from airflow_provider_raybatch.job.key_array import KEY
     from airflow_provider_raybatch.job.ledger.parts import output_type
     from airflow_provider_raybatch.job.response_store import ResponseStore
-    from airflow_provider_raybatch.job.storage.folder import LocalFolder
 
     random = np.random.default_rng(0)
     keys = pa.array([random.bytes(16) for _ in range(STORED)], KEY)
@@ -160,34 +219,29 @@ def _fill_store(place: Path) -> None:
         "completions": [],
     }
     table = pa.table({"key": keys, "output": pa.array([row] * STORED, output_type(True))})
-    ResponseStore(LocalFolder(str(place / STORE)), print).add("raybatch-other-0", [table])
+    ResponseStore(place.folder(STORE), print).add("raybatch-other-0", [table])
 
 
 class Attempt:
-    """One attempt of the task, up to its list of work.
+    """One attempt of the task, up to its list of work."""
 
-    :param destination: its folder; in S3 the one that `endpoint` serves.
-    """
-
-    def __init__(self, place: Path, destination: str, endpoint: str, submission: int) -> None:
+    def __init__(self, place: Place, submission: int) -> None:
         from airflow_provider_raybatch.contract.base import parse
         from airflow_provider_raybatch.contract.manifest import Digests
-        from airflow_provider_raybatch.contract.secrets import AwsCredentials
         from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
         from airflow_provider_raybatch.job.keys import Keyer
         from airflow_provider_raybatch.job.ledger import parts
         from airflow_provider_raybatch.job.preflight.input_check import look_at_source
         from airflow_provider_raybatch.job.ready import question
-        from airflow_provider_raybatch.job.storage.folder import folder
         from airflow_provider_raybatch.job.work import Job
 
         document = {
-            "source": {"paths": [str(place / INPUT)]},
+            "source": {"paths": [f"{place.root}/{INPUT}/"]},
             "prompt": {"kind": "prompt_column", "column": "text"},
             "model": {"name": "echo"},
             "engine": {"kind": "echo"},
             "sampling": {"temperature": 0},
-            "destination": {"uri": destination},
+            "destination": {"uri": f"{place.root}/{DESTINATION}"},
             "submission": {
                 "task": {"dag_id": "benchmark", "run_id": "r", "task_id": "resume"},
                 "run_token": "token",
@@ -195,36 +249,39 @@ class Attempt:
             },
         }
         spec: Any = parse(BatchInferenceSpec, json.dumps(document))
-        credentials = None
-        if endpoint:
-            credentials = AwsCredentials(
-                aws_access_key_id="key", aws_secret_access_key="secret", endpoint_url=endpoint
-            )
-        self.source = look_at_source(spec, None)
+        self.source = look_at_source(spec, place.credentials)
         keyer = Keyer(spec, {}, Digests())
         self.run_folder = parts.run_folder(
             spec.submission, question(spec, spec.submission, keyer), self.source.listing.digest
         )
         driver = parts.driver_folder(self.run_folder, spec.submission.submission_id)
-        self.job = Job(spec, self.source.listing, folder(destination, credentials), driver, keyer)
+        self.job = Job(
+            spec,
+            self.source.listing,
+            place.folder(DESTINATION),
+            driver,
+            keyer,
+            credentials=place.credentials,
+        )
 
-    def look(self, store: Path | None = None) -> int:
-        """What a job does before it starts an engine. Returns the number of rows that are left."""
+    def look(self, store: Any = None) -> int:
+        """What a job does before it starts an engine. Returns the number of rows that are left.
+
+        :param store: the folder of a response store.
+        """
         from airflow_provider_raybatch.job.ledger.ledger import look_back
         from airflow_provider_raybatch.job.response_store import ResponseStore
         from airflow_provider_raybatch.job.resume import work
         from airflow_provider_raybatch.job.savings.keying import in_sequence
         from airflow_provider_raybatch.job.savings.reuse import StoredResponses
         from airflow_provider_raybatch.job.savings.savings import find_savings
-        from airflow_provider_raybatch.job.storage.folder import LocalFolder
 
         ledger = look_back(self.job.folder, self.run_folder, self.source.rows)
-        stored = None if store is None else StoredResponses(ResponseStore(LocalFolder(str(store)), print))
+        stored = None if store is None else StoredResponses(ResponseStore(store, print))
         settled = ledger.good.copy()
-        find: Any = find_savings
-        older = "earlier" not in inspect.signature(find).parameters
-        known: tuple[Any, ...] = (settled,) if older else (ledger, settled)
-        savings = find(self.job, self.source, *known, stored, in_sequence, lambda phase: None)
+        savings = find_savings(
+            self.job, self.source, ledger, settled, stored, in_sequence, lambda phase: None
+        )
         savings.adopt(self.job, self.source)
         settled |= savings.rows
         items = work(self.source, ROWS_PER_PART, settled, savings.repetitions)
@@ -235,32 +292,33 @@ def _import() -> None:
     import airflow_provider_raybatch.job.run  # noqa: F401
 
 
-def ours(place: Path, destination: str, endpoint: str, reuse: bool) -> dict[str, float]:
+def ours(place: Place, reuse: bool) -> dict[str, float]:
     """Resume in this process."""
     from airflow_provider_raybatch.job.storage.folder import LocalFolder, S3Folder
 
-    opened: list[str] = []
+    opened: set[str] = set()
+
+    def counting(own: Any) -> Any:
+        def counted(self: Any, path: str, *arguments: Any) -> Any:
+            opened.add(path)
+            return own(self, path, *arguments)
+
+        return counted
+
     for kind in (LocalFolder, S3Folder):
-
-        def counted(self: Any, path: str, own: Any = kind.open) -> Any:
-            opened.append(path)
-            return own(self, path)
-
-        kind.open = counted  # type: ignore[method-assign]
+        for name in ("open", "read", "read_range"):
+            setattr(kind, name, counting(getattr(kind, name)))
     # Imports, connections and threads of libraries are no part of a resume.
-    Attempt(place, destination, endpoint, submission=SUBMISSIONS)
+    place.folder("none").list()
     _import()
-    opened.clear()
-    peak, began = Peak(), time.perf_counter()
-    left = Attempt(place, destination, endpoint, submission=SUBMISSIONS).look(
-        place / STORE if reuse else None
-    )
-    seconds = time.perf_counter() - began
-    if not left:
-        raise SystemExit("no row is left")
+    peak, began, cpu = Peak(), time.perf_counter(), time.process_time()
+    left = Attempt(place, submission=SUBMISSIONS).look(place.folder(STORE) if reuse else None)
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
     return {
         "seconds": seconds,
+        "cpu": used,
         "mib": peak.mib,
+        "left": left,
         "opened": sum(path.startswith("_raybatch/") for path in opened),
     }
 
@@ -296,19 +354,16 @@ def ray_data(place: Path) -> dict[str, float]:
     return {"seconds": min(float(at) for at, _ in lines) - began, "mib": peak.mib}
 
 
-def measured(package: Path, *arguments: str) -> dict[str, float]:
-    """One measurement in a process of its own.
-
-    :param package: the checkout whose package it takes.
-    """
+def measured(place: Place, system: str) -> dict[str, float]:
+    """One measurement in a process of its own."""
     done = subprocess.run(
-        [sys.executable, __file__, "--measure", *arguments],
+        [sys.executable, __file__, "--measure", place.root, str(place.local), place.endpoint, system],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         env={
             **os.environ,
-            "PYTHONPATH": str(package),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
         },
@@ -317,74 +372,109 @@ def measured(package: Path, *arguments: str) -> dict[str, float]:
     return result
 
 
-@contextlib.contextmanager
-def s3() -> Iterator[tuple[str, str]]:
-    """A destination in S3 (moto's server in this process), and the server's address."""
-    from moto.server import ThreadedMotoServer
+class S3:
+    """moto's server in this process, with one bucket.
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    import boto3
+    :param requests: answered so far.
+    :param latency: seconds before each answer.
+    """
 
-    boto3.client(
-        "s3",
-        endpoint_url=f"http://{host}:{port}",
-        region_name="us-east-1",
-        aws_access_key_id="key",
-        aws_secret_access_key="secret",
-    ).create_bucket(Bucket="benchmark")
-    yield "s3://benchmark/out", f"http://{host}:{port}"
-    server.stop()
+    def __init__(self) -> None:
+        self.requests, self.latency = 0, 0.0
+
+    @contextlib.contextmanager
+    def serve(self, local: Path) -> Iterator[Place]:
+        """A place in it."""
+        import boto3
+        from moto.server import ThreadedMotoServer
+        from werkzeug.serving import WSGIRequestHandler
+
+        def answering(handler: Any, *arguments: Any) -> None:
+            self.requests += 1
+            time.sleep(self.latency)
+
+        WSGIRequestHandler.log_request = answering  # type: ignore[assignment,method-assign]
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        # moto keeps its buckets beyond a server.
+        urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
+        place = Place("s3://benchmark", local, f"http://{host}:{port}")
+        boto3.client(
+            "s3",
+            endpoint_url=place.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+        ).create_bucket(Bucket="benchmark")
+        yield place
+        server.stop()
 
 
-def block(rows: int, worn: bool, before: Path | None, in_s3: bool = False, ray: bool = False) -> None:
+def best(place: Place, system: str, s3: S3 | None) -> dict[str, float]:
+    """The best of several rounds; of requests, those that it took besides the first one, a warm-up."""
+    rounds = []
+    for _ in range(ROUNDS):
+        before = s3.requests if s3 else 0
+        found = measured(place, system)
+        rounds.append({**found, "requests": s3.requests - before - _WARM_UP} if s3 else found)
+    return {name: min(one[name] for one in rounds) for name in rounds[0]}
+
+
+_WARM_UP = 2
+"""Requests of an empty listing: the listing, and the look for a file of that name."""
+
+
+def block(rows: int, state: str, in_s3: bool = False, ray: bool = False) -> None:
     """Print the lines of one state of things."""
-    here = Path(__file__).resolve().parents[1]
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder, contextlib.ExitStack() as stack:
-        place = Path(folder)
-        destination, endpoint = stack.enter_context(s3()) if in_s3 else (str(place / DESTINATION), "")
-        prepare(place, rows, worn, destination, endpoint)
-        arguments = [str(place), destination, endpoint]
-        results = {
-            "resume": measured(here, *arguments, "ours"),
-            "resume, `reuse`": measured(here, *arguments, "reuse"),
-        }
-        if before is not None:
-            results["resume before"] = measured(before, *arguments, "ours")
-            results["resume before, `reuse`"] = measured(before, *arguments, "reuse")
-        if ray:
-            results["Ray Data checkpoint"] = measured(here, *arguments, "ray")
-    least = next(iter(results.values()))["seconds"]
-    state = f"{rows:,} | {'worn' if worn else 'whole'}, {'S3' if in_s3 else 'disk'}"
-    for name, found in results.items():
-        opened = f"{found['opened']:,.0f}" if "opened" in found else ""
-        ratio = found["seconds"] / least
-        figures = f"{found['seconds']:.2f} | {ratio:.1f} | {opened} | {found['mib']:,.0f}"
-        print(f"| {state} | {name} | {figures} |", flush=True)
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        s3 = S3() if in_s3 else None
+        with s3.serve(folder) if s3 else contextlib.nullcontext(Place(str(folder), folder)) as place:
+            prepare(place, rows, state)
+            for name, system in (("resume", "ours"), ("resume, `reuse`", "reuse")):
+                found = best(place, system, s3)
+                if s3:
+                    s3.latency = LATENCY
+                    found["slow"] = best(place, system, s3)["seconds"]
+                    s3.latency = 0.0
+                _show(f"{rows:,} | {state}, {'S3' if s3 else 'disk'} | {name}", found)
+            if ray:
+                _show(f"{rows:,} | {state}, disk | Ray Data checkpoint", measured(place, "ray"))
+    finally:
+        shutil.rmtree(folder)
 
 
-def main(sizes: list[int], before: Path | None, ray: bool) -> None:
+def _show(title: str, found: dict[str, float]) -> None:
+    def shown(name: str, form: str) -> str:
+        return format(found[name], form) if name in found else ""
+
+    figures = [shown("left", ",.0f"), shown("seconds", ".2f"), shown("cpu", ".2f"), shown("opened", ",.0f")]
+    figures += [shown("requests", ",.0f"), shown("slow", ".2f"), shown("mib", ",.0f")]
+    print(f"| {title} | {' | '.join(figures)} |", flush=True)
+
+
+def main(sizes: list[int], ray: bool) -> None:
     """Print the table."""
     print(HEAD)
     print(
         f"Ray {importlib.metadata.version('ray')}, pyarrow {pa.__version__}; local disk, 2 CPU cores, 24 GiB,"
     )
-    print("no GPU; S3 is moto's server on the same cores. Made by `python benchmarks/resume.py`.\n")
-    print("| rows | state | system | seconds | ratio | opened | MiB |")
-    print("|---|---|---|---|---|---|---|")
+    print("no GPU. Made by `python benchmarks/resume.py`.\n")
+    print("| rows | state | system | left | seconds | CPU s | opened | requests | s at 40 ms | MiB |")
+    print(f"|{'---|' * 10}")
     for rows in sizes:
-        block(rows, False, before if rows <= LARGEST_WORN else None, ray=ray)
-        if rows <= LARGEST_WORN:
-            block(rows, True, before)
-            block(rows, True, before, in_s3=True)
+        for state in STATES if rows <= LARGEST_IN_S3 else ("whole", "frayed"):
+            block(rows, state, ray=ray and state == "whole")
+            if rows <= LARGEST_IN_S3 and state in ("worn", "stopped"):
+                block(rows, state, in_s3=True)
 
 
-def _measure(place: str, destination: str, endpoint: str, system: str) -> dict[str, float]:
+def _measure(root: str, local: str, endpoint: str, system: str) -> dict[str, float]:
     if system == "ray":
-        return ray_data(Path(place))
-    return ours(Path(place), destination, endpoint, system == "reuse")
+        return ray_data(Path(local))
+    return ours(Place(root, Path(local), endpoint), system == "reuse")
 
 
 if __name__ == "__main__":
@@ -394,7 +484,6 @@ if __name__ == "__main__":
     else:
         parser = argparse.ArgumentParser()
         parser.add_argument("rows", type=int, nargs="*", default=list(ROWS))
-        parser.add_argument("--before", type=Path)
         parser.add_argument("--ray", action="store_true")
         options = parser.parse_args()
-        main(options.rows, options.before and options.before.resolve(), options.ray)
+        main(options.rows, options.ray)

@@ -107,7 +107,7 @@ def _failed_tables(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.Table]:
     ragged = sorted((part for part in parts if part.ok < part.rows), key=lambda part: part.path, reverse=True)
 
     def read(part: Part) -> pa.Table:
-        with folder.open(part.path) as stream:
+        with folder.open(part.path, part.bytes) as stream:
             file = pq.ParquetFile(stream)
             table = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
         return table.filter(pa.array(~table["ok"].to_numpy()))

@@ -47,7 +47,7 @@ def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
     """
 
     def look(part: Part) -> Footer:
-        with folder.open(part.path) as stream:
+        with folder.open(part.path, part.bytes) as stream:
             file = pq.ParquetFile(stream)
             schema, metadata = file.schema_arrow, file.metadata
         inputs = schema.field("input").type if "input" in schema.names else None

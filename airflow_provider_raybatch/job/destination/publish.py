@@ -160,7 +160,7 @@ def _select(range_: Range, target: Target) -> pa.Table:
     """The rows of the range, one per ordinal: good before failed, and among equals the same one each time."""
     tables = []
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
-        with target.folder.open(part.path) as stream:
+        with target.folder.open(part.path, part.bytes) as stream:
             rows = pq.read_table(stream)
         rows = _typed(rows, target)
         if not part.path.startswith(target.own_parts):

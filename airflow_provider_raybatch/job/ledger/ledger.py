@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.ledger.parts import Part, listed, outcomes
-from airflow_provider_raybatch.job.storage.folder import Folder
+from airflow_provider_raybatch.job.storage.folder import Entry, Folder
 
 _THREADS = 16
 
@@ -27,11 +27,13 @@ class Ledger:
     :param parts: with rows of this input (an earlier `limit` may have been larger).
     :param good: rows with a response.
     :param failures: how often each row failed, where it has no response.
+    :param files: everything that the task keeps, of all inputs and questions, as it was listed.
     """
 
     parts: tuple[Part, ...]
     good: Rows
     failures: npt.NDArray[np.uint16]
+    files: tuple[Entry, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -50,7 +52,9 @@ def look_back(folder: Folder, run_folder: str, rows: int) -> Ledger:
     :param rows: rows of the input.
     :raises StorageError: a part can't be read.
     """
-    return add_up(folder, listed(folder.list(run_folder)), rows)
+    files = folder.list(run_folder.rpartition("/")[0])
+    own = [file for file in files if file.path.startswith(f"{run_folder}/")]
+    return replace(add_up(folder, listed(own), rows), files=tuple(files))
 
 
 def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:

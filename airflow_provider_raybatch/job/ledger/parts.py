@@ -29,6 +29,7 @@ from airflow_provider_raybatch.job.key_array import KEY
 from airflow_provider_raybatch.job.request import RowFailure
 from airflow_provider_raybatch.job.source.table import KINDS
 from airflow_provider_raybatch.job.storage.folder import Entry, Folder
+from airflow_provider_raybatch.job.storage.ranged_file import RangedFile
 
 Origin = Literal["generated", "carried", "stored", "duplicate"]
 """How a row came by its response: paid for by the part's own submission, or found in an earlier part of the
@@ -37,6 +38,8 @@ task, in the response store, or with an equal request of the same input."""
 COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
 _DECODED = b"raybatch.decoded"
 _TOKENS = b"raybatch.tokens"
+_READ_WHOLE = 1024 * 1024
+"""Bytes of a part whose outcomes are read by one request; a larger one takes two, for the footer as well."""
 _FOUND = ("carried-", "stored-", "duplicate-")
 _NAME = re.compile(r"\.(\d+)-(\d+)\.(\d+)\.(\d+)\.parquet$")
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
@@ -210,7 +213,7 @@ def paid_tokens(folder: Folder, part: Part) -> int:
 
     :raises StorageError: it can't be read.
     """
-    with folder.open(part.path) as stream:
+    with folder.open(part.path, part.bytes) as stream:
         noted = pq.read_metadata(stream).metadata or {}
     return int(noted.get(_TOKENS, 0))
 
@@ -222,8 +225,11 @@ def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.ND
     """
     if part.is_solid:
         return np.arange(part.first, part.last + 1, dtype=np.uint64), np.ones(part.rows, np.bool_)
-    with folder.open(part.path) as stream:
-        table = pq.read_table(stream, columns=["ordinal", "ok"])
+    # Exact ranges: the outcomes are a few KB of what may be many MB.
+    stream = RangedFile(folder, Entry(part.path, part.bytes, ""))
+    if part.bytes <= _READ_WHOLE:
+        stream.load()
+    table = pq.ParquetFile(stream, pre_buffer=True).read(["ordinal", "ok"])
     return table["ordinal"].to_numpy(), table["ok"].to_numpy()
 
 

@@ -69,7 +69,7 @@ class LedgerResponses:
         tables = []
         for number in np.unique(hits.file):
             part, inside = self._parts[int(number)], np.flatnonzero(hits.file == number)
-            with self._folder.open(part.path) as stream:
+            with self._folder.open(part.path, part.bytes) as stream:
                 table = pq.read_table(stream, columns=_COLUMNS).take(pa.array(hits.row[inside]))
             payers = pc.fill_null(table["paid_by"], part.submission_id)
             table = table.set_column(table.schema.get_field_index("paid_by"), "paid_by", payers)
@@ -89,7 +89,7 @@ class LedgerResponses:
 
     def _wanted(self, part: Part, columns: list[str]) -> tuple[_Places, pa.Table, Keys]:
         """The rows with the wanted outcome, all rows, and the keys of the former."""
-        with self._folder.open(part.path) as stream:
+        with self._folder.open(part.path, part.bytes) as stream:
             table = pq.read_table(stream, columns=columns)
         wanted = pc.and_(pc.is_valid(table["key"]), pc.equal(table["ok"], not self._failures))
         rows = np.flatnonzero(wanted.to_numpy())

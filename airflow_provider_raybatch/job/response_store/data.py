@@ -22,7 +22,6 @@ from airflow_provider_raybatch.job.key_array import KEY, Keys
 from airflow_provider_raybatch.job.ledger.parts import output_type
 from airflow_provider_raybatch.job.response_store.files import (
     DATA,
-    RangedFile,
     UnusableError,
     in_order,
     paid_by,
@@ -32,6 +31,7 @@ from airflow_provider_raybatch.job.response_store.files import (
 from airflow_provider_raybatch.job.response_store.index import Hits
 from airflow_provider_raybatch.job.response_store.segment import Int
 from airflow_provider_raybatch.job.storage.folder import Entry, Folder
+from airflow_provider_raybatch.job.storage.ranged_file import RangedFile
 
 ROWS_PER_FILE = 65_536
 ROWS_PER_GROUP = 4_096

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.storage.errors import StorageError
 from airflow_provider_raybatch.job.storage.folder import Entry, Folder
+from airflow_provider_raybatch.job.storage.ranged_file import RangedFile
 
 INDEX = "v1/index"
 DATA = "v1/data"
@@ -35,57 +35,6 @@ class UnusableError(Exception):
 
 class GoneError(UnusableError):
     """It is not there any more, or another one has its name."""
-
-
-class RangedFile(io.RawIOBase):
-    """A file of a folder that is read by one request a range and never further than asked.
-
-    A store's own file object reads ahead by megabytes after each seek, and Parquet seeks to every column.
-    """
-
-    def __init__(self, folder: Folder, entry: Entry) -> None:
-        self._folder = folder
-        self._entry = entry
-        self._at = 0
-        self._content: bytes | None = None
-
-    def load(self) -> None:
-        """Take the whole file into memory by one request, for all reads from now on."""
-        self._content = self._folder.read_range(self._entry.path, 0, self._entry.size)
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """Where it is."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go somewhere."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.size}[whence]
-        return self._at
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes."""
-        left = max(0, self._entry.size - self._at)
-        length = left if size is None or size < 0 else min(size, left)
-        if self._content is not None:
-            content = self._content[self._at : self._at + length]
-        else:
-            content = self._folder.read_range(self._entry.path, self._at, length) if length else b""
-        self._at += len(content)
-        return content
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill `buffer` as far as the file reaches."""
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
 
 
 def parquet_file(stream: RangedFile, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:

@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job import key_array
 from airflow_provider_raybatch.job.key_array import KEY, Half, Keys
-from airflow_provider_raybatch.job.response_store.files import RangedFile, paid_by, parquet_file
+from airflow_provider_raybatch.job.response_store.files import paid_by, parquet_file
 from airflow_provider_raybatch.job.storage.folder import Entry, Folder
+from airflow_provider_raybatch.job.storage.ranged_file import RangedFile
 
 ROWS_PER_GROUP = 65_536
 ROWS_PER_SEGMENT = 8 * ROWS_PER_GROUP

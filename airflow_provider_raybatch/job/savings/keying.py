@@ -87,8 +87,8 @@ def keys_of(job: Job, items: Sequence[WorkItem]) -> RequestKeys:
     made: list[bytes] = []
     greedy: list[bool] = []
     for item in items:
-        rows, positions = reader.read(item.chunk).rows, item.positions
-        chosen = rows if len(positions) == len(rows) else [rows[position] for position in positions]
+        positions = item.positions
+        chosen = reader.pick(item.chunk, positions)
         for position, request in zip(positions, render_all(render, chosen), strict=True):
             if isinstance(request, Request):
                 ordinals.append(item.chunk.ordinal + position)

@@ -194,16 +194,16 @@ def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search |
     found: Search | None = None
     for entry in entries:
         if entry.path.endswith(f"/{_FILE}"):
-            one = _read(folder, entry.path)
+            one = _read(folder, entry)
             if one is not None and one.rows >= rows:
                 searched = one.searched | (found.searched if found else frozenset())
                 found = Search(one.repeats.cut(rows), rows, searched)
     return found
 
 
-def _read(folder: Folder, path: str) -> Search | None:
+def _read(folder: Folder, entry: Entry) -> Search | None:
     try:
-        with folder.open(path) as stream:
+        with folder.open(entry.path, entry.size) as stream:
             table = pq.read_table(stream)
         note = json.loads((table.schema.metadata or {})[_NOTE])
         ordinals, first, numbers = (table[name].to_numpy() for name in ("ordinal", "first", "number"))

@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.savings.repeats import (
     read_search,
     repeats_of,
 )
+from airflow_provider_raybatch.job.storage.folder import Entry
 from airflow_provider_raybatch.job.work import Job
 
 
@@ -126,8 +127,9 @@ def find_savings(
     if settled.all():
         return Savings(nobody, nobody)
     run_folder = job.part_folder.rpartition("/")[0]
-    elsewhere = [part for part in parts_of_task(job) if not part.path.startswith(f"{run_folder}/")]
-    search = read_search(job.folder, job.folder.list(run_folder), source.rows)
+    here = [file for file in earlier.files if file.path.startswith(f"{run_folder}/")]
+    elsewhere = [part for part in _usable(job, earlier.files) if not part.path.startswith(f"{run_folder}/")]
+    search = read_search(job.folder, here, source.rows)
     found_out = search is None
     own = None
     if search is None:
@@ -185,7 +187,12 @@ def parts_of_task(job: Job) -> list[Part]:
     submission = job.spec.submission
     if submission is None:
         return []
-    found = parts.listed(job.folder.list(parts.task_folder(submission)))
+    return _usable(job, job.folder.list(parts.task_folder(submission)))
+
+
+def _usable(job: Job, files: Sequence[Entry]) -> list[Part]:
+    """The parts among `files` of this task whose answers the job may take."""
+    found = parts.listed(files)
     if job.spec.on_clear != "regenerate":
         return found
     question = job.part_folder.rpartition("/")[0].rpartition("-")[0]

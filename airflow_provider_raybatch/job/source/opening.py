@@ -104,7 +104,7 @@ def _open_plain(file: SourceFile, credentials: AwsCredentials | None) -> BinaryI
         or (isinstance(place, S3Folder) and found.version != file.version)
     ):
         raise changed(file)
-    return place.open(path)
+    return place.open(path, file.size)
 
 
 def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:

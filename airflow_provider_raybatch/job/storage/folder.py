@@ -64,8 +64,12 @@ class Folder(Protocol):
         :raises StorageError: they can't be read.
         """
 
-    def open(self, path: str) -> BinaryIO:
-        """A seekable file object for reading. :raises StorageError: it can't be opened."""
+    def open(self, path: str, size: int | None = None) -> BinaryIO:
+        """A seekable file object for reading.
+
+        :param size: in bytes, where a listing or the writer told it; saves a request.
+        :raises StorageError: it can't be opened.
+        """
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file; readers see the old content or the new, never a part.
@@ -157,7 +161,7 @@ class LocalFolder:
         except OSError as error:
             raise local_error("read", self._path(path), error) from error
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size: int | None = None) -> BinaryIO:
         """See :class:`Folder`."""
         try:
             return self._path(path).open("rb")

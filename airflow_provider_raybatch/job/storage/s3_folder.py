@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _UPLOADS = 4
 """Parts of a file under way at once: more would share a slow line until each of them takes too long."""
 
+_READ_WHOLE = 1024 * 1024
+"""Bytes of a file that is opened by one request; these take less time than a second one."""
+
 
 @dataclass(frozen=True)
 class S3Folder:
@@ -122,17 +125,20 @@ class S3Folder:
             self._uri(key),
         )
 
-    def open(self, path: str) -> BinaryIO:
+    def open(self, path: str, size: int | None = None) -> BinaryIO:
         """See :class:`Folder`."""
         import obstore
 
         key = self._key(path)
-        meta = patiently(lambda: obstore.head(self._store(), key), "read", self._uri(key))
+        if size is None:
+            size = patiently(lambda: obstore.head(self._store(), key)["size"], "read", self._uri(key))
+        if size <= _READ_WHOLE:
+            return io.BytesIO(self.read(path))
 
         def fetch(start: int, length: int) -> bytes:
             return self.read_range(path, start, length)
 
-        return io.BufferedReader(ObjectReader(fetch, meta["size"]), REQUEST_BYTES)
+        return io.BufferedReader(ObjectReader(fetch, size), REQUEST_BYTES)
 
     def write(self, path: str, content: bytes) -> None:
         """See :class:`Folder`."""

@@ -44,6 +44,20 @@ def test_each_row_comes_out_once_and_whole(tmp_path: Path, name: str, limit: int
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("positions", [[], [0], [31], [3, 30], list(range(1, 30)), list(range(32))])
+def test_picked_rows_are_those_of_the_whole_chunk(tmp_path: Path, kind: str, positions: list[int]) -> None:
+    folder = tmp_path / "day=7"
+    folder.mkdir()
+    (folder / f"x.{kind}").write_bytes(WRITERS[kind](ROWS))
+    listing = listing_of(tmp_path)
+    chunk = cut(survey(listing, None), 32, None)[1]
+    assert chunk.rows == 32
+    reader = Reader(listing, ["id", "day"], None)
+    whole = reader.read(chunk).rows
+    assert reader.pick(chunk, positions) == [whole[position] for position in positions]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_files_follow_each_other(tmp_path: Path, kind: str) -> None:
     for number, start in enumerate((0, 33, 33, 210)):
         part = ROWS[start : (33, 33, 210, 500)[number]]

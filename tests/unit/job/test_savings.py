@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,10 @@ from airflow_provider_raybatch.job.savings.keying import in_sequence
 from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
 from airflow_provider_raybatch.job.savings.savings import find_savings, parts_of_task
 from airflow_provider_raybatch.job.source.reading import Reader
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
 from airflow_provider_raybatch.job.work import Job
 
+from ...faulty_s3 import FaultyS3
 from ..specs import submitted
 from .publishing import response
 
@@ -41,14 +42,19 @@ class Attempt:
     """A submission over an input of `texts`: it looks what is done, and answers what it is told to."""
 
     def __init__(
-        self, root: Path, texts: Sequence[Any], store: ResponseStore | None = None, **fields: Any
+        self,
+        root: Path,
+        texts: Sequence[Any],
+        store: ResponseStore | None = None,
+        folder: Folder | None = None,
+        **fields: Any,
     ) -> None:
         root.mkdir(exist_ok=True)
         rows = [text if isinstance(text, dict) else {"text": text} for text in texts]
         file, text = root / "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
         if not file.exists() or file.read_text() != text:  # a new file is another input, whatever is in it
             file.write_text(text)
-        folder = LocalFolder(str(root / "out"))
+        folder = folder or LocalFolder(str(root / "out"))
         places = {"source": {"paths": [str(root / "in.jsonl")]}, "destination": {"uri": folder.uri}}
         spec = submitted(**{**places, **fields})
         keyer = Keyer(spec, {}, Digests())
@@ -127,6 +133,27 @@ class TestResume:
         assert table["ordinal"].to_pylist() == [2, 4, 5]
         assert [row["response"] for row in table["output"].to_pylist()] == ["r0", "r1", "r0"]
 
+    def test_in_s3_it_is_one_listing_and_one_request_for_each_part_with_gaps(
+        self, tmp_path: Path, proxy: FaultyS3
+    ) -> None:
+        texts = ["a", "b", "c", "b", "d", "e"]
+        folder = S3Folder(proxy.api.new_bucket(), "out", proxy.api.credentials)
+
+        def attempt(number: int) -> Attempt:
+            return Attempt(tmp_path, texts, None, folder, sampling=GREEDY, number=number)
+
+        first = attempt(0)
+        first.adopt()
+        first.answer([0, 2, 4])
+        attempt(1).answer([1])
+        before = len(proxy.calls)
+        assert attempt(2).asked == [5]
+        kinds = [
+            "listing" if "list-type" in call.target else call.target.rpartition(".")[2]
+            for call in proxy.calls[before:]
+        ]
+        assert sorted(kinds) == ["index", "listing", "parquet"]
+
     def test_a_follower_leads_where_its_leader_has_failed_for_good(self, tmp_path: Path) -> None:
         first = self.first(tmp_path, [1, 3], sampling=GREEDY)
         failed = np.isin(np.arange(len(self.TEXTS)), [0, 1, 3])
@@ -186,16 +213,19 @@ class TestResume:
 
 
 def _opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of the files of a ledger that are opened from now on."""
+    """Paths of the files of a ledger that are read from now on."""
     read: list[str] = []
-    own = LocalFolder.open
 
-    def counted(self: LocalFolder, path: str) -> BinaryIO:
-        if path.startswith("_raybatch/"):
-            read.append(path)
-        return own(self, path)
+    def counting(own: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(self: LocalFolder, path: str, *arguments: Any) -> Any:
+            if path.startswith("_raybatch/") and path not in read:
+                read.append(path)
+            return own(self, path, *arguments)
 
-    monkeypatch.setattr(LocalFolder, "open", counted)
+        return counted
+
+    for name in ("open", "read", "read_range"):
+        monkeypatch.setattr(LocalFolder, name, counting(getattr(LocalFolder, name)))
     return read
 
 
