@@ -284,7 +284,8 @@ class ReuseSpec(ContractModel):
 class Submission(ContractModel):
     """Who runs this job: filled in at submission, no part of the fingerprint.
 
-    :param run_token: a UUID, of the task's current run; a retry keeps it, a clear renews it.
+    :param run_token: names the task's current run and orders it among the task's runs; a retry keeps it, a
+        clear renews it.
     :param submission_id: Ray's id of this job.
     :param secrets_package: name under which the cluster's package store holds the job's key, and credentials
         if any travel.

@@ -19,6 +19,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
 from airflow_provider_raybatch.job import credentials
 from airflow_provider_raybatch.job.destination.journal import Journal
+from airflow_provider_raybatch.job.destination.newest import renew_copy
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.ledger import parts
@@ -92,8 +93,7 @@ def make_ready(
     journal = Journal(destination, submission, take_over, spec.fingerprint)
     committed = journal.committed()
     if committed is not None:
-        # The earlier submission may have failed between the journal and this copy.
-        destination.write("manifest.json", committed.model_dump_json(by_alias=True, indent=1).encode())
+        renew_copy(destination, journal)  # the earlier submission may have failed before it did
         return Standing(committed.summary(), destination, known.aws)
     journal.check_owner()
     source = look_at_source(spec, known.aws)

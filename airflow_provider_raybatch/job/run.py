@@ -17,6 +17,7 @@ from airflow_provider_raybatch.job import pipeline
 from airflow_provider_raybatch.job.control import Control
 from airflow_provider_raybatch.job.destination import leftovers
 from airflow_provider_raybatch.job.destination.commit import commit, prepare
+from airflow_provider_raybatch.job.destination.newest import renew_copy
 from airflow_provider_raybatch.job.failed_rows import with_dead_letters
 from airflow_provider_raybatch.job.ledger import parts
 from airflow_provider_raybatch.job.ledger.ledger import add_up
@@ -90,6 +91,7 @@ def _finish(
     if left:
         cluster_view.wait_for(chosen, spec.limits.cluster_wait, journal.began_before(), say)
     if (committed := journal.claim()) is not None:
+        renew_copy(job.folder, journal)
         say(events.Committed(summary=committed.summary(), reused=True))
         return committed.summary()
     preflight_seconds = time.time() - began

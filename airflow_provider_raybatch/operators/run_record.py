@@ -109,7 +109,7 @@ def current_run(store: Store, attempt: AttemptLike, namespace: Callable[[], str]
     if known is not None and known.goes_on_in(attempt):
         return known
     minted = RunRecord(
-        token=new_run_token(),
+        token=new_run_token(attempt.try_number),
         max_tries=attempt.max_tries,
         try_number=attempt.try_number,
         namespace=namespace() if known is None else known.namespace,

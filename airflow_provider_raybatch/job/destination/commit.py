@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.manifest import (
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.destination.columns import footers, input_types
 from airflow_provider_raybatch.job.destination.journal import Journal
+from airflow_provider_raybatch.job.destination.newest import renew_copy
 from airflow_provider_raybatch.job.destination.publish import Published, Range, Target, publish, ranges
 from airflow_provider_raybatch.job.ledger.parts import Part
 from airflow_provider_raybatch.job.report import Report
@@ -129,7 +130,7 @@ def prepare(
         submission_id=spec.submission.submission_id,
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     )
-    folder.write(f"manifests/{name}.json", _document(manifest))
+    folder.write(f"manifests/{name}.json", manifest.model_dump_json(by_alias=True, indent=1).encode())
     return manifest
 
 
@@ -139,12 +140,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     :raises SupersededError: another submission claimed the destination; nothing was published.
     """
     journal.commit(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))
-    # For people and for tools that look at one fixed name; the journal is what decides.
-    folder.write("manifest.json", _document(manifest))
-
-
-def _document(manifest: BatchManifest) -> bytes:
-    return manifest.model_dump_json(by_alias=True, indent=1).encode()
+    renew_copy(folder, journal)
 
 
 def _as_read(schema: pa.Schema) -> pa.Schema:

@@ -3,13 +3,15 @@
 
 Entry n+1 is created, never overwritten, so exactly one writer gets it. A submission claims the destination
 with an entry; its commit must be the very next one. Whoever claims later takes that place, so the commit of
-an older driver (a zombie that outlived its cluster) fails, whatever the clocks say.
+an older driver (a zombie that outlived its cluster) fails, whatever the clocks say. A run that a clear has
+overtaken can't claim after its successor, see :mod:`~airflow_provider_raybatch.job.destination.fence`.
 """
 
 from __future__ import annotations
 
 import datetime
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -17,6 +19,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, parse
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import Submission, TaskKey
+from airflow_provider_raybatch.job.destination.fence import is_overtaken
 from airflow_provider_raybatch.job.storage.errors import TakenError, laid_to
 from airflow_provider_raybatch.job.storage.folder import Folder
 
@@ -55,7 +58,7 @@ class Entry(ContractModel):
 
 
 class SupersededError(RaybatchError):
-    """A newer submission has claimed the destination."""
+    """A newer submission or a newer run of the task has claimed the destination."""
 
     failure_class = FailureClass.SUPERSEDED
 
@@ -103,18 +106,27 @@ class Journal:
         with laid_to("destination"):
             return parse(BatchManifest, self._folder.read(published.manifest))
 
-    def check_owner(self) -> Entry | None:
-        """The newest entry, if the destination is this task's to claim.
+    def check_owner(self) -> None:
+        """See that the destination is this run's to claim.
 
         :raises PreflightError: it belongs to another task and may not be taken over.
+        :raises SupersededError: a newer run of this task has claimed it.
         """
-        last = self.last()
-        if last is not None and last.owner != self._submission.task and not self._take_over:
-            raise PreflightError(
-                f"destination: {self._folder.uri} belongs to {last.owner}; choose a folder for each run "
-                "(put {{ dag_run.run_after | ts_nodash }} into it), or set on_destination_owned='take_over'."
+        self._check_owner(self.history())
+
+    def _check_owner(self, history: Sequence[Entry]) -> None:
+        mine = [entry for entry in history if entry.owner == self._submission.task]
+        if is_overtaken(self._submission.run_token, [entry.run_token for entry in mine]):
+            raise SupersededError(
+                f"destination: {self._folder.uri} was claimed by {mine[-1].submission_id}, a job of a newer "
+                "run of this task; clear the task to publish there again."
             )
-        return last
+        if history and history[-1].owner != self._submission.task and not self._take_over:
+            raise PreflightError(
+                f"destination: {self._folder.uri} belongs to {history[-1].owner}; choose a folder for each "
+                "run (put {{ dag_run.run_after | ts_nodash }} into it), or set "
+                "on_destination_owned='take_over'."
+            )
 
     def claim(self) -> BatchManifest | None:
         """Take the destination for this submission.
@@ -122,12 +134,15 @@ class Journal:
         :returns: ``None``; or the dataset, if another submission of this very run has published it since
             :meth:`committed` was asked. Then there is nothing left to do, and nothing was claimed.
         :raises PreflightError: it belongs to another task and may not be taken over.
+        :raises SupersededError: a newer run of this task has claimed it.
         :raises StorageError: it can't be written.
         """
         for _ in range(_RACES):
-            last = self.check_owner()
+            history = self.history()
+            last = history[-1] if history else None
             if (done := self._own(last)) is not None:
                 return done
+            self._check_owner(history)
             try:
                 self._mine = self._append("claim", last, last.published if last else None)
             except TakenError:

@@ -86,6 +86,15 @@ class Folder(Protocol):
         :raises StorageError: it can't.
         """
 
+    def replace(self, path: str, old: bytes | None, new: bytes) -> None:
+        """Write a small file if it still holds `old`, however late this comes.
+
+        :param old: ``None`` for a file that must not be there.
+        :param new: unlike what anybody else writes there.
+        :raises TakenError: it holds something else, or a rival was about to change it.
+        :raises StorageError: it can't be written.
+        """
+
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; missing ones are no error. :raises StorageError: it can't."""
 
@@ -182,15 +191,19 @@ class LocalFolder:
         try:
             self._make_folder(target.parent)
             try:
-                with scratch.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                self._fill(scratch, content)
                 self._name(scratch, target, exclusive)
             finally:
                 scratch.unlink(missing_ok=True)
         except OSError as error:
             raise local_error("write", target, error) from error
+
+    @staticmethod
+    def _fill(scratch: Path, content: bytes) -> None:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
     @staticmethod
     def _make_folder(path: Path) -> None:
@@ -210,6 +223,34 @@ class LocalFolder:
             # NFS repeats a link(2) whose answer was lost; that the scratch file has two names tells.
             if scratch.stat().st_nlink != 2:
                 raise TakenError(f"destination: {target} exists already.") from error
+
+    def replace(self, path: str, old: bytes | None, new: bytes) -> None:
+        """See :class:`Folder`.
+
+        Rivals exclude each other by their scratch files, without which they can't rename. Whoever wrote its
+        scratch file later removes the other's; if that was renamed before, it sees the target changed.
+        """
+        if old is None:
+            self.create(path, new)
+            return
+        target = self._path(path)
+        rivals = f"{_SCRATCH}{target.name}-"
+        scratch = target.parent / f"{rivals}{uuid.uuid4().hex}"
+        try:
+            try:
+                self._fill(scratch, new)
+                for one in target.parent.iterdir():
+                    if one.name.startswith(rivals) and one != scratch:
+                        one.unlink(missing_ok=True)
+                if target.read_bytes() != old:
+                    raise TakenError(f"destination: {target} has changed.")
+                scratch.replace(target)
+            except FileNotFoundError as error:
+                raise TakenError(f"destination: {target} is being changed by another job.") from error
+            finally:
+                scratch.unlink(missing_ok=True)
+        except OSError as error:
+            raise local_error("write", target, error) from error
 
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""

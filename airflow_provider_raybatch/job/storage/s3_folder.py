@@ -177,6 +177,33 @@ class S3Folder:
 
         patiently(attempt, "write", self._uri(key))
 
+    def replace(self, path: str, old: bytes | None, new: bytes) -> None:
+        """See :class:`Folder`."""
+        import obstore
+        from obstore.exceptions import PreconditionError
+
+        if old is None:
+            self.create(path, new)
+            return
+        key = self._key(path)
+
+        def attempt() -> None:
+            try:
+                found = obstore.get(self._store(), key)
+            except FileNotFoundError:
+                raise TakenError(f"destination: {self._uri(key)} is gone.") from None
+            there = bytes(found.bytes())
+            if there == new:
+                return  # by a call whose answer was lost
+            if there != old:
+                raise TakenError(f"destination: {self._uri(key)} has changed.")
+            try:
+                obstore.put(self._store(), key, new, mode={"e_tag": found.meta["e_tag"]}, use_multipart=False)
+            except PreconditionError as error:
+                raise ConflictError("it was changed meanwhile") from error
+
+        patiently(attempt, "write", self._uri(key))
+
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
         import obstore

@@ -66,9 +66,9 @@ def test_ids_are_stable_distinct_and_safe():
     ],
 )
 def test_ids_of_new_runs_name_dag_and_task(dag_id: str, task_id: str, slug: str) -> None:
-    token = new_run_token()
+    token = new_run_token(1)
     task = TaskKey(dag_id=dag_id, run_id="r", task_id=task_id)
-    one, other = (SubmissionKey(task, each).submission_id(0) for each in (token, new_run_token()))
+    one, other = (SubmissionKey(task, each).submission_id(0) for each in (token, new_run_token(1)))
     assert re.fullmatch(rf"raybatch-{slug}[0-9a-f]{{24}}-0", one)
     assert one == SubmissionKey(task, token).submission_id(0) != other
     assert len(one) <= 101

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.run_token import run_number
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.operators import run_record
 from airflow_provider_raybatch.operators.run_record import (
@@ -56,6 +57,14 @@ def test_what_airflow_counts_tells_a_retry_from_a_clear(
     again = current_run(store, attempt(*second))
     assert (again.token == run.token) is same_run
     assert again.result == (RESULT if finished and same_run else None)
+
+
+def test_a_clear_has_a_higher_number_than_all_runs_before_it() -> None:
+    store = Store()
+    tokens = [current_run(store, attempt(number, most)).token for number, most in ((1, 2), (2, 2), (5, 4))]
+    assert [run_number(token) for token in tokens] == [1, 1, 5]
+    store.values.clear()  # as Airflow 3.4 does when a task is cleared
+    assert run_number(current_run(store, attempt(6, 7)).token) == 6
 
 
 def test_the_clear_after_one_that_looked_like_a_retry_is_seen() -> None:

@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.destination.journal import Journal
+from airflow_provider_raybatch.job.destination.newest import renew_copy
 from airflow_provider_raybatch.job.ledger.ledger import look_back
 from airflow_provider_raybatch.job.storage import patience
 from airflow_provider_raybatch.job.storage.errors import StorageError
@@ -35,7 +36,7 @@ def attempt(folder: Folder, number: int) -> BatchManifest:
     spec = submitted(number, destination={"uri": folder.uri, "rows_per_part": 5})
     journal = Journal(folder, spec.submission, take_over=False)
     if (known := journal.claim()) is not None:
-        folder.write("manifest.json", known.model_dump_json(by_alias=True, indent=1).encode())
+        renew_copy(folder, journal)
         return known
     earlier = look_back(folder, RUN, ROWS)
     written = [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
+from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.destination.journal import JOURNAL, Journal, SupersededError
 from airflow_provider_raybatch.job.ready import Standing, make_ready
@@ -145,6 +146,52 @@ class TestOwner:
     def test_nobody_owns_an_empty_folder(self, folder: Folder) -> None:
         journal(folder).check_owner()
         assert entries(folder) == []
+
+
+class TestOlderRun:
+    """A cleared run whose driver could not be stopped, and which comes to claim after its successor."""
+
+    @pytest.fixture(params=["claimed", "committed"])
+    def newer(self, request: pytest.FixtureRequest, folder: Folder) -> Journal:
+        newer = journal(folder, 1, token=new_run_token(2))
+        newer.claim()
+        if request.param == "committed":
+            newer.commit("manifests/newer.json")
+        return newer
+
+    @pytest.mark.parametrize("token", [new_run_token(1), "named-uuid"], ids=["numbered", "older version"])
+    def test_it_claims_no_more(self, folder: Folder, newer: Journal, token: str) -> None:
+        before = entries(folder)
+        older = journal(folder, 0, token=token)
+        for late in (older.check_owner, older.claim):
+            with pytest.raises(SupersededError) as caught:
+                late()
+            assert str(caught.value) == (
+                f"destination: {folder.uri} was claimed by raybatch-x-1, a job of a newer run of this task; "
+                "clear the task to publish there again."
+            )
+            assert not caught.value.failure_class.retryable
+        assert entries(folder) == before
+
+    def test_nor_does_it_where_it_may_take_over(self, folder: Folder, newer: Journal) -> None:
+        with pytest.raises(SupersededError):
+            journal(folder, 0, token=new_run_token(1), take_over=True).claim()
+
+    def test_nor_after_a_third_task_has_taken_over(self, folder: Folder, newer: Journal) -> None:
+        journal(folder, 0, task=OTHER, take_over=True).claim()
+        with pytest.raises(SupersededError):
+            journal(folder, 0, token=new_run_token(1), take_over=True).claim()
+
+    def test_the_newer_run_goes_on(self, folder: Folder) -> None:
+        token = new_run_token(2)
+        journal(folder, 0, token=new_run_token(1)).claim()
+        journal(folder, 1, token=token).claim()
+        retry = journal(folder, 2, token=token)
+        retry.claim()
+        retry.commit("manifests/newer.json")
+
+    def test_another_task_has_an_order_of_its_own(self, folder: Folder, newer: Journal) -> None:
+        assert journal(folder, 0, task=OTHER, token=new_run_token(1), take_over=True).claim() is None
 
 
 class TestZombie:
