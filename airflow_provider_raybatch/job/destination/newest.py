@@ -33,6 +33,7 @@ def renew_copy(folder: Folder, journal: Journal) -> None:
         with laid_to("destination"):
             new = folder.read(last.published.manifest)
             if old == new:
+                folder.sync()
                 return
             try:
                 folder.replace(COPY, old, new)

@@ -4,6 +4,10 @@
 pyarrow's S3 file system has no conditional put, obstore has (``If-None-Match: *``). On local disks and NFS,
 link(2) fails where the name is taken, which is the same promise.
 
+A file that was written survives a power loss, and so do its name and its folders, since those are synced
+(:mod:`~airflow_provider_raybatch.job.storage.durable`). S3 answers when an object is stored for good, and NFS
+when the server has stored a name, unless it is exported as ``async``.
+
 A write that a killed process left half done is seen by nobody: on a disk it lies under a hidden scratch name
 beside its target, in S3 it is an upload that was never completed.
 """
@@ -13,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +26,7 @@ from typing import BinaryIO, Protocol
 
 from airflow_provider_raybatch.contract.location import local_path
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.storage import durable
 from airflow_provider_raybatch.job.storage.entry import Entry
 from airflow_provider_raybatch.job.storage.errors import TakenError, local_error
 from airflow_provider_raybatch.job.storage.s3_folder import S3Folder
@@ -92,6 +96,12 @@ class Folder(Protocol):
         :param old: ``None`` for a file that must not be there.
         :param new: unlike what anybody else writes there.
         :raises TakenError: it holds something else, or a rival was about to change it.
+        :raises StorageError: it can't be written.
+        """
+
+    def sync(self, path: str = "") -> None:
+        """Make what a folder lists survive a power loss, also where a dead process wrote it.
+
         :raises StorageError: it can't be written.
         """
 
@@ -193,6 +203,7 @@ class LocalFolder:
             try:
                 self._fill(scratch, content)
                 self._name(scratch, target, exclusive)
+                durable.sync_folder(target.parent)
             finally:
                 scratch.unlink(missing_ok=True)
         except OSError as error:
@@ -208,7 +219,7 @@ class LocalFolder:
     @staticmethod
     def _make_folder(path: Path) -> None:
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            durable.make_folder(path)
         except FileExistsError:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
@@ -245,6 +256,7 @@ class LocalFolder:
                 if target.read_bytes() != old:
                     raise TakenError(f"destination: {target} has changed.")
                 scratch.replace(target)
+                durable.sync_folder(target.parent)
             except FileNotFoundError as error:
                 raise TakenError(f"destination: {target} is being changed by another job.") from error
             finally:
@@ -252,13 +264,23 @@ class LocalFolder:
         except OSError as error:
             raise local_error("write", target, error) from error
 
+    def sync(self, path: str = "") -> None:
+        """See :class:`Folder`."""
+        full = self._path(path)
+        try:
+            durable.sync_folder(full)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise local_error("write", full, error) from error
+
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
         for path in paths:
             full = self._path(path)
             try:
                 if full.is_dir():
-                    shutil.rmtree(full)
+                    durable.remove_folder(full)
                 else:
                     full.unlink(missing_ok=True)
             except (FileNotFoundError, NotADirectoryError):

@@ -204,6 +204,9 @@ class S3Folder:
 
         patiently(attempt, "write", self._uri(key))
 
+    def sync(self, path: str = "") -> None:
+        """See :class:`Folder`: what S3 has answered is stored."""
+
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
         import obstore

@@ -21,9 +21,10 @@ from ...s3_server import S3Server
 pytestmark = pytest.mark.slow
 
 _DISK = """
-import os, sys
+import os, stat, sys, time
 from airflow_provider_raybatch.job.storage.folder import LocalFolder
-os.fsync = lambda number: __import__("time").sleep(600)  # a disk that takes its time
+# A disk that takes its time for files.
+os.fsync = lambda number: stat.S_ISREG(os.fstat(number).st_mode) and time.sleep(600)
 getattr(LocalFolder(sys.argv[1]), sys.argv[2])("a/x.parquet", b"1" * 20_000_000)
 """
 _S3 = """

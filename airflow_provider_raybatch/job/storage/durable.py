@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names on local disks that survive a power loss: a synced file is lost where its folder was not synced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+_NO_SUCH_CALL = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM})
+"""File systems that sync no folders, and folders that may be passed through and not be read."""
+_NAMED: set[Path] = set()
+"""Folders whose own names this process has synced: a further sync would cost a flush of the disk."""
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk.
+
+    :raises OSError: the disk fails. That the file system syncs no folders is no error.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_CALL:
+            raise
+    finally:
+        os.close(number)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it that are missing, with names that survive a power loss.
+
+    One that is there may be the work of a process that died before it could sync the name. So each name is
+    synced once a process.
+
+    :raises OSError: it can't be made.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    for one in (path, *path.parents):
+        if one in _NAMED or one == one.parent:
+            break
+        sync_folder(one.parent)
+        _NAMED.add(one)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it.
+
+    :raises OSError: it can't be removed.
+    """
+    shutil.rmtree(path)
+    _NAMED.difference_update([one for one in _NAMED if path in (one, *one.parents)])
