@@ -55,8 +55,10 @@ def test_signatures() -> None:
     from vllm.tokenizers import get_tokenizer
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core_client import MPClient
     from vllm.v1.engine.detokenizer import IncrementalDetokenizer
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+    from vllm.v1.engine.utils import CoreEngineProcManager
     from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
     from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
@@ -67,6 +69,9 @@ def test_signatures() -> None:
         "request_id",
     ]
     assert isinstance(inspect.getattr_static(AsyncLLM, "errored"), property)
+    assert parameters(CoreEngineProcManager.finished_procs) == {"self"}
+    assert "self.resources.engine_manager" in inspect.getsource(MPClient)
+    assert "self.engine_core = " in inspect.getsource(AsyncLLM.__init__)
     assert parameters(AsyncLLM.get_tokenizer) == {"self"}
     assert "self.renderer" in inspect.getsource(AsyncLLM.__init__)
     assert "self.output_processor = OutputProcessor(" in inspect.getsource(AsyncLLM.__init__)

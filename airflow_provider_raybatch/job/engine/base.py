@@ -51,9 +51,17 @@ class EngineInfo:
 
 
 class EngineDeadError(RaybatchError):
-    """The engine is gone for good; only a new process helps."""
+    """The engine is gone for good; only a new process helps.
+
+    :param killed: whether its process ended by SIGKILL, which no engine does to itself: a user, or the system
+        that ran out of memory.
+    """
 
     failure_class = FailureClass.ENGINE_DEAD
+
+    def __init__(self, message: str, killed: bool = False) -> None:
+        super().__init__(message)
+        self.killed = killed
 
 
 class Engine(Protocol):

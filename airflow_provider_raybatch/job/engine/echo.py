@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import random
-import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,13 @@ from pydantic import ConfigDict, Field
 from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import Completion, EngineInfo, Response, overlong
+from airflow_provider_raybatch.job.engine.base import (
+    Completion,
+    EngineDeadError,
+    EngineInfo,
+    Response,
+    overlong,
+)
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
 from airflow_provider_raybatch.job.request import Request, RowFailure, text_of
 
@@ -34,7 +39,7 @@ class EchoOptions(ContractModel):
     :param max_model_len: words of prompt and completion together; longer prompts fail as they do in vLLM.
     :param max_num_seqs: requests that are answered at the same time; the others wait.
     :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
-    :param kill_pattern: a request whose prompt contains this text kills the engine's process, to try out
+    :param kill_pattern: a request whose prompt contains this text ends the engine's process, to try out
         recovery.
     :param hang_pattern: a request whose prompt contains this text is never answered, to try out
         `no_progress_timeout`.
@@ -135,7 +140,7 @@ class EchoEngine:
         asked: _Encoded = encoded
         prompt = asked.prompt
         if self._options.kill_pattern and self._options.kill_pattern in prompt:
-            os.kill(os.getpid(), signal.SIGKILL)
+            raise EngineDeadError("The echo engine died of its kill_pattern.")
         if self._options.fail_pattern and self._options.fail_pattern in prompt:
             return RowFailure(
                 "engine", f"the echo engine fails requests that contain {self._options.fail_pattern!r}"

@@ -130,7 +130,8 @@ class VllmEngine:
                 final = output
         except Exception as error:
             if self._llm.errored or isinstance(error, vllm_compat.engine_dead_error()):
-                raise EngineDeadError(f"vLLM's engine process died ({error}).") from error
+                killed = vllm_compat.was_killed(self._llm)
+                raise EngineDeadError(f"vLLM's engine process died ({error}).", killed) from error
             return RowFailure.of("engine", error)
         if final is None or not final.finished:
             return RowFailure("engine", "vLLM ended the request without a result")

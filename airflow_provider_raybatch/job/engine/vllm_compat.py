@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import logging
 import re
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +40,19 @@ def engine_dead_error() -> type[Exception]:
 
     dead: type[Exception] = EngineDeadError
     return dead
+
+
+def was_killed(llm: Any) -> bool:
+    """Whether an engine process of a dead async engine ended by SIGKILL.
+
+    ``False`` where this vLLM does not tell, and where a worker process below the engine's was killed: the
+    engine then ends by itself.
+    """
+    try:
+        codes = llm.engine_core.resources.engine_manager.finished_procs().values()
+    except AttributeError:
+        return False
+    return -signal.SIGKILL in codes
 
 
 def as_tokens(ids: list[int]) -> Any:

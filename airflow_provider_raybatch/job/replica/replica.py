@@ -8,6 +8,7 @@ few counts passes through Ray's object store, so the engine never waits for a ho
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -127,9 +128,12 @@ class Replica:
                 done = await self._do(WorkItem.from_json(str(document)))
             yield {"done": [done.as_json()]}
 
-    async def _die(self) -> None:
+    async def _die(self, error: EngineDeadError) -> None:
         """End this process, from which nothing brings the engine back, and which holds its memory."""
         self._dying += 1
+        if not error.killed:
+            with contextlib.suppress(Exception):  # without a board there is no job
+                await self._board.aborted.remote(self._process)
         if self._dying < self._asking:
             await asyncio.sleep(
                 _LAST_WORDS
@@ -163,9 +167,9 @@ class Replica:
                         written += await self._answer(chunk, group.rows, watch)
                         # Before the next group's rows are told of, whom the engine may not survive.
                         self._board.passed.remote(item.number)
-                    except EngineDeadError:
+                    except EngineDeadError as error:
                         # Before anybody else is let in, who would seem to have died with it.
-                        await self._die()
+                        await self._die(error)
                     finally:
                         self._asking -= 1
                 suspicion = narrowed(suspicion, group.rows)

@@ -9,6 +9,11 @@ ceil(log2(rows in flight)) + 1 restarts: one for the first death, and one for ea
 nobody's fault (a lost node, an operator's SIGKILL) costs no further one, and no more time than the two halves
 take: the suspects pass.
 
+A replica says so when its engine has ended by itself. Where it could not, or the engine was killed, the death
+has an explanation outside of the rows: a lost node, a user, the system that ran out of memory. A row may be
+the reason for the last one. So a row is blamed for its second death if the engine ended by itself, and else
+for the fourth in which it was alone.
+
 Where everything dies, nothing is to be found: after two deaths in a row without a finished row, single rows
 are tried, and after `max_restarts` of them in vain the job fails: after two deaths, and two for each of the
 `max_restarts`, at most.
@@ -20,6 +25,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 _DEATHS_BEFORE_SINGLE_ROWS = 2
+_KILLS_OF_A_ROW = 4
+"""Deaths from outside with one and the same row alone in the engine, after which it is to blame."""
 
 
 @dataclass
@@ -31,6 +38,7 @@ class Record:
     :param first: of them, once that process is gone, those in the first half of all that it had.
     :param alone: whether no others are.
     :param tested: whether they are there because they are suspects.
+    :param kills: once that process is gone, see :class:`Suspicion`.
     """
 
     process: str
@@ -38,11 +46,12 @@ class Record:
     first: tuple[int, ...] = ()
     alone: bool = False
     tested: bool = False
+    kills: int = 0
 
     @property
     def is_proven(self) -> bool:
-        """Whether its process died of a row that had nobody beside it, for the second time."""
-        return self.alone and self.tested and len(self.asked) == 1
+        """Whether its process died of a row that had nobody beside it, and that no kill explains."""
+        return self.alone and self.tested and len(self.asked) == 1 and not _may_be_kills(self.kills)
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,8 @@ class Suspicion:
     :param alone: whether nothing else was.
     :param tested: whether they had been suspects already.
     :param deaths: deaths of this replica since it last finished a row.
+    :param kills: how many processes in a row ended from outside with exactly these rows in the engine; 0
+        where the engine ended by itself.
     """
 
     repeated: bool = False
@@ -66,6 +77,7 @@ class Suspicion:
     alone: bool = False
     tested: bool = False
     deaths: int = 0
+    kills: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,7 @@ class Suspects:
         self._found: dict[str, int] = {}
         self._processes: dict[str, set[str]] = {}
         self._known_dead: set[str] = set()
+        self._aborted: set[str] = set()
         self._told: dict[int, Suspicion] = {}
         self._explained: set[str] = set()
         """Processes that died of rows of which another has died since: what else they had is cleared."""
@@ -124,7 +137,9 @@ class Suspects:
             # One that has ended comes again where its process died before Ray had its answer.
             told = Suspicion(item in self._ended)
         elif known.asked:
-            told = Suspicion(True, known.asked, known.first, known.process, known.alone, known.tested)
+            told = Suspicion(
+                True, known.asked, known.first, known.process, known.alone, known.tested, kills=known.kills
+            )
         else:
             # Not in the engine when its process ended: suspected as before, unless others have done it.
             told = replace(self._told[item], repeated=True)
@@ -137,6 +152,10 @@ class Suspects:
         """These rows of a chunk go into the engine; suspects go alone."""
         record = self._records[item]
         record.asked, record.alone, record.tested = tuple(positions), tested, tested
+
+    def aborted(self, process: str) -> None:
+        """The engine of a process ended by itself, and the process is about to end."""
+        self._aborted.add(process)
 
     def is_gone(self, process: str) -> bool:
         """Whether another process has taken its place."""
@@ -174,9 +193,18 @@ class Suspects:
             record.alone = len(asking) == 1
             record.first = record.asked[: max(0, left)]
             left -= len(record.asked)
+            record.kills = 0 if process in self._aborted else 1 + self._kills_before(item, record)
             if record.is_proven:
                 replica = next(name for name, own in self._processes.items() if process in own)
                 self._found[replica] = self._found.get(replica, 0) + 1
+
+    def _kills_before(self, item: int, record: Record) -> int:
+        told = self._told[item]
+        return told.kills if record.alone and told.alone and told.asked == record.asked else 0
+
+
+def _may_be_kills(kills: int) -> bool:
+    return 0 < kills < _KILLS_OF_A_ROW
 
 
 def next_group(pending: Sequence[int], suspicion: Suspicion) -> Group:
@@ -210,12 +238,15 @@ def narrowed(suspicion: Suspicion, passed: Sequence[int]) -> Suspicion:
 def poison(suspicion: Suspicion, pending: Sequence[int]) -> int | None:
     """The position of the row that kills the engine, if it is found.
 
-    It must have died twice, alone the second time: a row that happened to be the only one in the engine when
-    somebody killed it is not to blame.
+    The engine must have ended by itself with this row alone, after another death; or the process from
+    outside, more often: a row that happened to be the only one in the engine when somebody killed it is
+    not to blame.
 
     :param pending: positions of the chunk's rows that are not finished.
     """
     asked = set(suspicion.asked)
     suspected = [position for position in pending if position in asked]
-    found = suspicion.alone and suspicion.tested and len(suspected) == 1
+    found = (
+        suspicion.alone and suspicion.tested and len(suspected) == 1 and not _may_be_kills(suspicion.kills)
+    )
     return suspected[0] if found else None

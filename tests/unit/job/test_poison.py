@@ -54,8 +54,9 @@ class Fragile(EchoEngine):
 
     async def _answered(self, number: int, encoded: Any) -> Any:
         await asyncio.sleep(0)
-        if "kill" in encoded.prompt or number in self.kills_at:
-            raise EngineDeadError("vLLM's engine process died.")
+        killed = number in self.kills_at or "sigkill" in encoded.prompt
+        if killed or "kill" in encoded.prompt:
+            raise EngineDeadError("vLLM's engine process died.", killed)
         await asyncio.sleep(self.seconds)
         return await super().generate(encoded)
 
@@ -225,6 +226,50 @@ def test_a_row_that_was_alone_when_somebody_killed_the_engine_is_not_to_blame(wo
     assert world.rows() == {0: True}
 
 
+@pytest.mark.parametrize("kills", [{1, 2}, {1, 2, 3}], ids=["two kills", "three kills"])
+def test_a_row_that_is_killed_again_and_again_from_outside_is_not_to_blame(
+    world: World, kills: set[int]
+) -> None:
+    Fragile.kills_at = kills
+    write(world, set(), rows=1)
+    world.run()
+    assert world.deaths == len(kills)
+    assert world.rows() == {0: True}
+
+
+def test_kills_from_outside_of_all_rows_of_a_half_and_of_a_single_row_cost_no_row(world: World) -> None:
+    half = ROWS // 2
+    # Each when all of its rows have begun, and none has ended.
+    Fragile.kills_at, Fragile.seconds = {ROWS, ROWS + half, ROWS + half + 1}, 0.2
+    write(world, set())
+    world.run()
+    assert world.deaths == 3
+    assert world.rows() == dict.fromkeys(range(ROWS), True)
+
+
+@pytest.mark.parametrize("place", [0, 17, 127])
+def test_a_row_of_which_the_system_kills_the_engine_is_found_later(world: World, place: int) -> None:
+    """Such as one that takes more memory than there is: each death looks like one from outside."""
+    texts = (f"sigkill {number}" if number == place else f"row {number}" for number in range(ROWS))
+    world.place.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    world.run()
+    assert world.rows() == {number: number != place for number in range(ROWS)}
+    assert world.deaths <= bound(ROWS) + 3
+
+
+def test_processes_that_end_without_a_word_are_no_proof() -> None:
+    """A node that is lost, or a replica that is killed itself."""
+    suspects = Suspects()
+    for process in range(3):
+        suspects.start("r")
+        found = suspects.begin(1, "r", f"p{process}")
+        assert poison(found, [0]) is None
+        suspects.ask(1, (0,), tested=process > 0)
+    suspects.aborted("p2")
+    suspects.start("r")
+    assert poison(suspects.begin(1, "r", "p3"), [0]) == 0
+
+
 def test_an_engine_that_dies_of_everything_is_given_up(world: World) -> None:
     write(world, set(range(ROWS)))
     with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:
@@ -259,12 +304,12 @@ def test_who_waited_for_his_turn_when_another_died_alone_is_cleared() -> None:
         suspects.begin(item, "r", "p1")
         suspects.ask(item, all_four, tested=False)
     suspects.start("r")
-    assert suspects.begin(2, "r", "p2") == Suspicion(True, all_four, (), "p1", deaths=1)
-    assert suspects.begin(1, "r", "p2") == Suspicion(True, all_four, all_four, "p1", deaths=1)
+    assert suspects.begin(2, "r", "p2") == Suspicion(True, all_four, (), "p1", deaths=1, kills=1)
+    assert suspects.begin(1, "r", "p2") == Suspicion(True, all_four, all_four, "p1", deaths=1, kills=1)
     suspects.ask(1, all_four, tested=True)
     suspects.start("r")
     assert suspects.begin(2, "r", "p3").asked == ()
-    assert suspects.begin(1, "r", "p3") == Suspicion(True, all_four, (0, 1), "p2", True, True, 2)
+    assert suspects.begin(1, "r", "p3") == Suspicion(True, all_four, (0, 1), "p2", True, True, 2, kills=1)
 
 
 def test_who_has_passed_and_waits_for_his_next_turn_is_cleared() -> None:

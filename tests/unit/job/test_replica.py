@@ -17,6 +17,7 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.keys import Keyer
 from airflow_provider_raybatch.job.ledger.parts import paid_tokens
@@ -37,7 +38,7 @@ class Handle:
     def __init__(self, board: Board) -> None:
         for name in ("report", "describe", "start", "finished", "passed", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
-        for name in ("begin", "ask"):
+        for name in ("begin", "ask", "aborted"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
 
     @staticmethod
@@ -244,3 +245,13 @@ def test_all_completions_are_written(place: Place, completions: int) -> None:
     (row,) = written(place, done)
     texts = [one["text"] for one in row["output"].get("completions", [{"text": row["output"]["response"]}])]
     assert texts == ["a", "a #1", "a #2"][:completions]
+
+
+@pytest.mark.parametrize(
+    ("codes", "killed"), [({"core": -9}, True), ({"core": -6}, False), ({"core": 1}, False), ({}, False)]
+)
+def test_what_ended_an_engine_is_told_by_its_exit_status(codes: dict[str, int], killed: bool) -> None:
+    manager = SimpleNamespace(finished_procs=lambda: codes)
+    resources = SimpleNamespace(engine_manager=manager)
+    assert vllm_compat.was_killed(SimpleNamespace(engine_core=SimpleNamespace(resources=resources))) is killed
+    assert not vllm_compat.was_killed(SimpleNamespace())
