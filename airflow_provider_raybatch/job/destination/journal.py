@@ -104,9 +104,7 @@ class Journal:
         if published.fingerprint != self._fingerprint:
             return None
         with laid_to("destination"):
-            self._folder.sync(
-                JOURNAL
-            )  # it is about to be reported, and its writer may have died before it could
+            self._folder.sync(JOURNAL)  # it is about to be reported, and its writer may have died before it
             return parse(BatchManifest, self._folder.read(published.manifest))
 
     def check_owner(self) -> None:
