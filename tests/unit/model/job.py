@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job without an engine: the real journal, ledger, parts, commit and collector, in their real order."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.run_token import run_number
+from airflow_provider_raybatch.job.destination import leftovers
+from airflow_provider_raybatch.job.destination.commit import commit, prepare
+from airflow_provider_raybatch.job.destination.journal import Entry, Journal
+from airflow_provider_raybatch.job.destination.newest import COPY, renew_copy
+from airflow_provider_raybatch.job.ledger.ledger import look_back
+from airflow_provider_raybatch.job.report import Report
+
+from ..job.publishing import part, rows_of
+from ..specs import submitted
+from .memory import Memory, nothing
+
+ROWS = 2
+RUN = "_raybatch/parts/task/run"
+
+
+class Killed(BaseException):
+    """SIGKILL."""
+
+
+@dataclass
+class World:
+    """A destination, and what is known of it from outside.
+
+    :param paid: how often each row was generated.
+    :param wasted: rows that a job generated though a part with them was there when the job began.
+    :param reported: tokens of the runs whose jobs have said that they committed.
+    :param jobs: how many there were.
+    :param copied: which of the published datasets the copy is, from 1; 0 without a copy.
+    :param commits: how many datasets were published.
+    """
+
+    folder: Memory = field(default_factory=Memory)
+    paid: Counter[int] = field(default_factory=Counter)
+    wasted: list[int] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
+    jobs: int = 0
+    copied: int = 0
+    commits: int = 0
+
+    def job(self, token: str) -> str:
+        """What `run.py` does, with the calls of the destination alone; returns the manifest's uri."""
+        number, self.jobs = self.jobs, self.jobs + 1
+        folder = self.folder
+        spec = submitted(number, token=token, destination={"uri": folder.uri, "rows_per_part": 1})
+        journal = Journal(folder, spec.submission, False, spec.fingerprint)
+        there = self._rows_there()
+        if (known := journal.committed()) is not None:
+            return self._report(token, known, journal)
+        journal.check_owner()
+        earlier = look_back(folder, RUN, ROWS)
+        if (known := journal.claim()) is not None:
+            return self._report(token, known, journal)
+        parts = list(earlier.parts)
+        for row in range(ROWS):
+            if not earlier.good[row]:
+                self.paid[row] += 1
+                self.wasted += [row] if row in there else []
+                parts.append(part(folder, [{"id": row}], first=row, submission=number))
+        manifest = prepare(spec, folder, journal, parts, ROWS, Report(), pa.schema([]))
+        commit(folder, journal, manifest)
+        self.reported.append(token)
+        leftovers.collect(folder, journal)
+        return manifest.uri
+
+    def _report(self, token: str, known: BatchManifest, journal: Journal) -> str:
+        renew_copy(self.folder, journal)
+        self.reported.append(token)
+        return known.uri
+
+    def _rows_there(self) -> set[int]:
+        with self.unstepped():
+            return set(np.flatnonzero(look_back(self.folder, RUN, ROWS).good).tolist())
+
+    @contextlib.contextmanager
+    def unstepped(self) -> Iterator[None]:
+        """Looks that are no steps."""
+        before, self.folder.before = self.folder.before, nothing
+        try:
+            yield
+        finally:
+            self.folder.before = before
+
+    def check(self) -> None:
+        """What must hold at every instant."""
+        with self.unstepped():
+            self._check()
+
+    def _check(self) -> None:
+        folder = self.folder
+        history = Journal(folder, submitted().submission, False).history()
+        assert [entry.number for entry in history] == list(range(1, len(history) + 1))
+        commits = [entry.run_token for entry in history if entry.kind == "commit"]
+        assert len(commits) == len(set(commits)), "a run has committed twice"
+        claims = [run_number(entry.run_token) for entry in history]
+        assert claims == sorted(claims), "an older run came after a newer one"
+        assert set(self.reported) <= set(commits), "a reported commit is gone"
+        for entry in history:
+            if entry.published is not None:
+                manifest = parse(BatchManifest, folder.read(entry.published.manifest))
+                assert [row["id"] for row in rows_of(folder, manifest)] == list(range(ROWS))
+        order = self._published(history)
+        self.commits = len(order)
+        copy = folder.files.get(COPY)
+        contents = [None, *(folder.files[path] for path in order)]
+        assert copy in contents, "the copy is of no published dataset"
+        place = contents.index(copy)
+        assert place >= self.copied, "the copy went back"
+        self.copied = place
+
+    @staticmethod
+    def _published(history: Sequence[Entry]) -> list[str]:
+        return [one.published.manifest for one in history if one.kind == "commit" and one.published]
+
+    def check_end(self) -> None:
+        """What must hold once a job has succeeded."""
+        self.check()
+        assert self.copied == self.commits, "the copy is not the newest dataset"
+        assert not self.wasted, "a row was paid for that was there when its job began"
