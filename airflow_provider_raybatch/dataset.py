@@ -34,8 +34,8 @@ def open_dataset(
 ) -> Dataset:
     """Open a committed dataset, and check that the files its manifest lists are there and whole.
 
-    :param result: what the batch inference task returned, the `extra` of its outlet's event, or the
-        manifest's uri.
+    :param result: what the batch inference task returned, the `extra` of its outlet's event, the manifest's
+        uri, or the destination, whose newest dataset is meant then.
     :param aws_conn_id: Airflow connection of type ``aws`` for ``s3://``; by default the environment's own
         identity.
     :raises DatasetError: there is no manifest; or a file of the dataset is missing, of another size, or one
@@ -175,7 +175,7 @@ def _manifest_uri(result: str | os.PathLike[str] | Mapping[str, Any]) -> str:
         raise DatasetError(
             f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned."
         )
-    return found
+    return found if found.endswith(".json") else f"{found.rstrip('/')}/manifest.json"
 
 
 def _credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:

@@ -76,7 +76,8 @@ A row that failed is not in the dataset. It is a line in `dead_letter_uri`, JSON
 | `row` | the input columns |
 
 `airflow_provider_raybatch.dataset.open_dataset` opens a dataset, and checks files and row counts against the
-manifest. It takes what the task returned, the `extra` of the asset event, or the manifest's uri:
+manifest. It takes what the task returned, the `extra` of the asset event, the manifest's uri, or the
+destination, whose newest dataset is meant then:
 
 ```python
 dataset = open_dataset(ti.xcom_pull("label_companies"), aws_conn_id="aws_default")

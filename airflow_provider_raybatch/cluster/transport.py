@@ -183,7 +183,8 @@ class Transport:
         url, code, told = self._address.shown, response.status_code, excerpt(response.text)
         if code == 401:
             return AuthenticationError(
-                f"The Ray cluster at {url} wants a token (401: {told}); make it the connection's password."
+                f"The Ray cluster at {url} wants a token (401: {told}); make it the connection's password "
+                "(`ray get-auth-token` on the cluster prints it)."
             )
         if code == 403:
             return AuthenticationError(

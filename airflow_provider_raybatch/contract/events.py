@@ -66,7 +66,8 @@ class Progress(ContractModel):
         """For people."""
         share = f" ({100 * self.done / self.total:.1f} %)" if self.total else ""
         errors = f", {self.errors:,} in error" if self.errors else ""
-        eta = f", about {_duration(self.eta_seconds)} left" if self.eta_seconds is not None else ""
+        left = None if 0 < self.total <= self.done else self.eta_seconds
+        eta = f", about {_duration(left)} left" if left is not None else ""
         rate, tokens = self.rows_per_second, self.output_tokens_per_second
         rates = "" if rate is None else f", {rate:,.{1 if rate >= 1 else 3}f} rows/s"
         rates += "" if tokens is None else f", {tokens:,.0f} tokens/s"

@@ -25,6 +25,8 @@ from airflow_provider_raybatch.hooks.connection import (
 )
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
     from airflow_provider_raybatch.cluster.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs import RayJobsClient
     from airflow_provider_raybatch.cluster.models import ClusterVersion
@@ -65,13 +67,22 @@ class RayHook(BaseHook):
     async def aread(self) -> RayConnection:
         """As :meth:`read`, without blocking the event loop."""
         try:
-            connection = await self.aget_connection(self.ray_conn_id)
+            connection = await self._alook_up()
         except (AirflowNotFoundException, PermissionError) as error:
             raise self._unusable(error) from error
         found = read_connection(connection)
         for secret in found.secrets:
             await amask_secret(secret)
         return found
+
+    async def _alook_up(self) -> Connection:
+        try:
+            return await self.aget_connection(self.ray_conn_id)
+        except AirflowNotFoundException:
+            # `airflow dags test` (3.3) runs triggers in its process, where only the blocking call finds it.
+            from asgiref.sync import sync_to_async
+
+            return await sync_to_async(self.get_connection)(self.ray_conn_id)
 
     def get_address(self) -> ClusterAddress:
         """Where the cluster is.

@@ -97,7 +97,8 @@ def _finish(
     preflight_seconds = time.time() - began
     if earlier.rows:
         done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"
-        say(events.Notice(message=f"{done}; going on with the rest"))
+        rest = "going on with the rest" if earlier.rows < source.rows else "there is nothing left to ask"
+        say(events.Notice(message=f"{done}; {rest}"))
     if savings.notice:
         say(events.Notice(message=savings.notice))
 

@@ -90,6 +90,13 @@ def check(dataset: Dataset) -> None:
     assert relation.aggregate("count(*)").fetchall() == [(ROWS,)]  # a second scan sees the same
 
 
+def test_a_destination_means_its_newest_dataset(tmp_path: Path) -> None:
+    manifest = Path(commit(str(tmp_path), "parquet")["manifest_uri"])
+    (tmp_path / "manifest.json").write_bytes(manifest.read_bytes())
+    for destination in (tmp_path, f"{tmp_path}/"):
+        assert open_dataset(destination).files == open_dataset(str(manifest)).files
+
+
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 class TestEachWay:
     def test_local(self, tmp_path: Path, kind: str) -> None:

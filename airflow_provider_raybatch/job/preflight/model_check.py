@@ -64,6 +64,7 @@ def check_model(
     :raises PreflightError: whatever is wrong, as one sentence.
     """
     set_environment(environment)
+    _check_folder(spec.model.name)
     _check_version()
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
@@ -138,6 +139,15 @@ class _Chats:
         return "".join(map(self.text, _PROBES))
 
 
+def _check_folder(name: str) -> None:
+    """Before vLLM is imported, which takes long, and takes a folder that is missing for a name on the hub."""
+    if name.startswith("/") and not Path(name).exists():
+        raise PreflightError(
+            f"model: nothing is at {name!r} on the node that checks it; correct the path, or make the folder "
+            "readable on every node."
+        )
+
+
 def _check_version() -> None:
     try:
         import vllm
@@ -184,8 +194,9 @@ def _load_tokenizer(args: dict[str, Any]) -> Any:
         )
     except Exception as error:  # huggingface_hub, transformers and tokenizers each raise their own
         raise PreflightError(
-            f"model: {args['model']!r} can't be loaded ({_one_line(error)}); check the name, that every "
-            "node can read the folder or reach the hub, and hf_conn_id where the model is gated."
+            f"model: {args['model']!r} can't be loaded ({_one_line(error)}); check the name (a "
+            "folder needs its absolute path), that every node can read the folder or reach the hub, and "
+            "hf_conn_id where the model is gated."
         ) from error
 
 

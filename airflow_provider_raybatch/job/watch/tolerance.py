@@ -101,7 +101,7 @@ class Tolerance:
     def _rule(self) -> str:
         if self._field == "max_errors":
             return f"the {self.allowed:,} that max_errors allows"
-        return f"{self._share:g} of {self.rows:,} rows allows"
+        return f"the {self.allowed:,} of {self.rows:,} rows that {self._field}={self._share:g} allows"
 
     def _too_many(self, what: str) -> RaybatchError:
         return RaybatchError(f"{self._field}: {what}", FailureClass.TOO_MANY_ERRORS)

@@ -214,7 +214,7 @@ PREFLIGHT = [
             "source": p.jsonl(*GOOD, {"text": None}, {"text": None}),
             "limits": {"max_error_fraction": 0.05},
         },
-        "2 of the first 22 rows fail already, more than 0.05 of 22 rows allows",
+        "2 of the first 22 rows fail already, more than the 1 of 22 rows that max_error_fraction=0.05 allows",
         "mend them or raise max_error_fraction",
         ends=FailureClass.TOO_MANY_ERRORS,
     ),

@@ -76,7 +76,7 @@ VLLM = [
     case(
         "model folder that is not there",
         vllm(model={"name": "/no/such/model"}),
-        "'/no/such/model' can't be loaded",
+        "model: nothing is at '/no/such/model'",
     ),
     case(
         "model folder without a model",

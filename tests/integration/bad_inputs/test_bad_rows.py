@@ -203,7 +203,8 @@ def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(
     )
     assert failed.failure_class is FailureClass.TOO_MANY_ERRORS
     told = re.fullmatch(
-        r"max_error_fraction: \d+ rows failed(?: so far)?, more than 0.01 of 1,050 rows allows; "
+        r"max_error_fraction: \d+ rows failed(?: so far)?, more than the 10 of 1,050 rows that "
+        r"max_error_fraction=0.01 allows; "
         r"the finished rows are kept for the next attempt; "
         r"the dead letters of (\d+) failed rows are in (\S+): (\d+) in step 'engine' \(row (\d+): .*\)\.",
         failed.message,

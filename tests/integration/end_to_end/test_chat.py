@@ -146,6 +146,6 @@ def test_a_refusal_is_one_sentence_in_the_task_log(api, jobs, tmp_path):
     task = run.wait("failed", timeout=240).task("infer")
     assert task.read()["try_number"] == 1  # though the DAG allows a retry
     (line,) = [line for line in task.log() if line.startswith("RayBatchFailException: ")]
-    assert " failed: model: '/no/such/model' can't be loaded (" in line
+    assert " failed: model: nothing is at '/no/such/model' on the node" in line
     assert "ray::" not in line
     assert "\x1b" not in line

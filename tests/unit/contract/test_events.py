@@ -98,6 +98,10 @@ def test_other_lines_are_no_events(text: str) -> None:
             Progress(done=0, total=1, eta_seconds=5),
             "0 of 1 rows (0.0 %), about 5 s left",
         ),
+        (
+            Progress(done=3, total=3, rows_per_second=1.5, eta_seconds=0),
+            "3 of 3 rows (100.0 %), 1.5 rows/s",
+        ),
         (EVENTS[3], "poison_row: x"),
         (
             EVENTS[4],

@@ -177,18 +177,19 @@ class TestTolerance:
                 lambda: tolerance.before(
                     [(row, RowFailure("template", "column 'x' is null")) for row in (4, 5, 9)], 10
                 ),
-                "max_error_fraction: 3 of the first 10 rows fail already, more than 0.1 of 20 rows allows: "
-                "3 in step 'template' (row 4: column 'x' is null); mend them or raise max_error_fraction.",
+                "max_error_fraction: 3 of the first 10 rows fail already, more than the 2 of 20 rows that "
+                "max_error_fraction=0.1 allows: 3 in step 'template' (row 4: column 'x' is null); mend them "
+                "or raise max_error_fraction.",
             ),
             (
                 lambda: tolerance.during([report(written=5, errors=3)]),
-                "max_error_fraction: 3 rows failed so far, more than 0.1 of 20 rows allows; the finished "
-                "rows are kept for the next attempt.",
+                "max_error_fraction: 3 rows failed so far, more than the 2 of 20 rows that "
+                "max_error_fraction=0.1 allows; the finished rows are kept for the next attempt.",
             ),
             (
                 lambda: tolerance.after(add_up(disk, ledger, 20)),
-                "max_error_fraction: 3 rows failed, more than 0.1 of 20 rows allows; the finished rows are "
-                "kept for the next attempt.",
+                "max_error_fraction: 3 rows failed, more than the 2 of 20 rows that "
+                "max_error_fraction=0.1 allows; the finished rows are kept for the next attempt.",
             ),
         ]
         for judge, sentence in judgements:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``airflow dags test``, with which authors try a DAG first: it runs tasks and triggers in one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from airflow_provider_raybatch.dataset import open_dataset
+
+from .inputs import batch
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_deferrable_task(airflow, jobs, tmp_path):
+    conf = batch(tmp_path, ["one", "two"])
+    command = ["-m", "airflow", "dags", "test", "batch_deferrable", "--conf", json.dumps(conf)]
+    told = subprocess.run(
+        [sys.executable, *command],
+        env=airflow.environment,
+        cwd=airflow.home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    output = told.stdout + told.stderr
+    assert told.returncode == 0, output
+    assert "was not found" not in output
+    rows = open_dataset(f"{conf['destination']}/manifest.json").to_arrow()["response"].to_pylist()
+    assert sorted(rows) == ["Say one", "Say two"]
