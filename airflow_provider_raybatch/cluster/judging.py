@@ -281,7 +281,7 @@ def _new_lines(
         skipped, new = f"More than {len(tail):,} lines", tail
     else:
         new = tail[start:]
-        if not state.looked and len(tail) >= observation.tail_limit:
+        if not state.seen and len(tail) >= observation.tail_limit:
             skipped = "Earlier lines"
     if len(new) > TAIL_LINES:
         early, new = new[:-TAIL_LINES], new[-TAIL_LINES:]

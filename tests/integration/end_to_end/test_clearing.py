@@ -51,6 +51,9 @@ def assert_a_new_run_followed(task, jobs):
     # A clear leaves as many tries as there were so far, and one retry. On a slow machine a killed attempt may
     # have been followed by one more before its DAG run was over.
     assert found["max_tries"] == found["try_number"] >= 2
+    # Airflow forgets a trigger that no triggerer has started when its task is marked.
+    entrypoint = "Running entrypoint"
+    wait_for("its follower", lambda: any(entrypoint in line for line in task.log(found["try_number"])), 60)
     task.mark("failed")
     wait_for_all_stopped(task, jobs)
 

@@ -210,6 +210,16 @@ def test_a_first_look_at_a_long_log_says_that_it_is_not_all():
     assert "Earlier lines of the driver's log left out" in texts(verdict)[0]
 
 
+def test_a_log_that_was_empty_at_the_first_look_may_leave_lines_out():
+    state = judge(look(tail=[]), STATE).state
+    flood = tuple(f"line {number}" for number in range(100))
+    info = JobInfo("x", JobStatus.RUNNING)
+    verdict = judge(Observation(at=1, info=info, tail=flood, tail_limit=100), state)
+    assert "Earlier lines of the driver's log left out" in texts(verdict)[0]
+    whole = judge(Observation(at=1, info=info, tail=flood, tail_limit=101), state)
+    assert texts(whole) == list(flood)
+
+
 def test_a_finished_job_without_its_log_is_looked_at_again():
     state = STATE
     for _ in range(2):
