@@ -18,7 +18,7 @@ STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, seven kills"
-	@echo "make lanes  compare the engine with vLLM's own LLM, on the oldest and the newest vLLM that runs on CPUs"
+	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and the face on Airflow's pre-release"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, RESULTS=.chaos/results.jsonl)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
@@ -30,7 +30,7 @@ demo: .venv/.stamp
 test: $(STAMPS)
 	.ci/checks lint unit packaging integration chaos
 
-lanes: $(LANES:%=%/.stamp)
+lanes: .venv-pre/.stamp $(LANES:%=%/.stamp)
 	.ci/checks lanes
 
 chaos: .venv/.stamp

@@ -12,7 +12,7 @@ import pytest
 from .workload import Pace
 from .world import World
 
-PACE = Pace(rows=1200)
+PACE = Pace(rows=800)
 PARALLEL = 4
 
 
