@@ -226,6 +226,11 @@ class RayOperator(LiteralTextOperator):
         from airflow_provider_raybatch.cluster.following import Outcome
 
         outcome, handle = Outcome.from_json(dict(event["outcome"])), event["handle"]
+        record = recorded_run(context["task_state_store"])
+        if record is not None and handle.get("run_token", record.token) != record.token:
+            # SQLite numbers a new trigger like the one that a clear deleted, and Airflow finds tasks by it.
+            self.log.info("Job %s is an earlier run's; following this run's own.", handle["submission_id"])
+            return self.execute(context)
         if not outcome.saw_the_end:
             outcome = self._looked_again(context, outcome, handle)
         return self._end(context, outcome, handle)

@@ -133,6 +133,20 @@ def test_a_healthy_job_is_left_to_the_retry(ray: FakeRay, run: Run, how: str) ->
     assert len(ray.jobs) == 1
 
 
+def test_the_event_of_an_earlier_run_ends_no_later_one(ray: FakeRay, run: Run) -> None:
+    """SQLite numbers a new trigger like the one that was deleted, so Airflow may resume its task instead."""
+    old = deferred_job(ray, run)
+    run.clear()
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    old_event = event("stopped", FailureClass.CANCELLED, old, run)["event"]
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(deferrable=True).execute_complete(run.context(), old_event)
+    (_, new) = ray.jobs
+    assert new in str(deferred.value.trigger.serialize())
+    assert len(ray.jobs) == 2
+
+
 def test_a_healthy_job_is_followed_here_when_no_retry_is_left(ray: FakeRay, run: Run) -> None:
     job = deferred_job(ray, run)
     run.try_number, run.max_tries = 1, 0
