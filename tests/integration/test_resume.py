@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job import pipeline
 from airflow_provider_raybatch.job.control import Control
 from airflow_provider_raybatch.job.storage.folder import Folder
 from airflow_provider_raybatch.job.storage.folder import folder as folder_at
@@ -222,7 +224,19 @@ def test_a_row_that_kills_the_engine_is_found_and_all_others_answered(night: Nig
     assert restarts <= math.ceil(math.log2(32)) + 1
 
 
-def test_a_row_that_kills_the_engine_fails_a_job_that_allows_no_failure(night: Night) -> None:
+def test_a_row_that_kills_the_engine_fails_a_job_that_allows_no_failure(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    consume = pipeline._consume
+
+    def consume_and_tell(*args: Any) -> None:
+        consume(*args)
+        ended.set()
+
+    monkeypatch.setattr(pipeline, "_consume", consume_and_tell)
+    # The driver looks a first time, and not again before all is over.
+    monkeypatch.setattr(pipeline, "_check_moving", lambda *_: ended.wait(200))
     night.input(["a", "kill", "b"])
     engine = {"kind": "echo", "args": {"kill_pattern": "kill"}, "replicas": 1}
     sentence = night.refused(FailureClass.POISON_ROW, engine=engine)
