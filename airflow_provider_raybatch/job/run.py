@@ -126,7 +126,7 @@ def _finish(
 
         with control.draining():
             ran = pipeline.run(job, chosen, items, tracker, say, check)
-        # The last rows may have failed after the last look: then, too, it matters whether they kill the engine.
+        # The last rows may have failed after the last look; it matters then, too, whether they kill engines.
         tolerance.during(ran.reports)
         ledger += ran.parts
 
