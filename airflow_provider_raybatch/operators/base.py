@@ -7,7 +7,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -34,6 +33,7 @@ from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.deadline import Deadline, moment
+from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.resuming import Resumption
@@ -44,6 +44,7 @@ from airflow_provider_raybatch.operators.run_record import (
     record_result,
     recorded_run,
 )
+from airflow_provider_raybatch.operators.stopping import stop_earlier_runs, stop_jobs_of_run
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.control import Control
     from airflow_provider_raybatch.cluster.following import Outcome
     from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
-    from airflow_provider_raybatch.cluster.submission import SubmissionKey, Submitted
+    from airflow_provider_raybatch.cluster.submission import Submitted
 
 OnStaleState = Literal["replace", "adopt", "fail"]
 
@@ -63,36 +64,6 @@ TEMPLATED_OF_ALL = ("ray_conn_id", "deadline", *_SETTLED)
 """The template fields that all operators have."""
 _DEFERRAL_GRACE = 300.0
 _LONGEST_DEFERRAL = 10 * 365 * 86400.0  # Airflow adds it to the present, which must stay a date
-_KILL_TIMEOUT = 60.0
-_KILLED = "The task was killed while it submitted its job."
-
-
-@dataclass
-class _Stops:
-    """What a kill has to stop. Airflow's supervisor leaves it five seconds.
-
-    :param submission_id: of the job that counts, as soon as that is known.
-    :param posts: whether that job is being submitted, so that the cluster may not know it yet.
-    """
-
-    address: ClusterAddress
-    key: SubmissionKey
-    submission_id: str | None = None
-    posts: bool = False
-
-    async def stop(self) -> list[str]:
-        """Stop the job, and wait until it has ended.
-
-        :return: ids of the jobs that were stopped.
-        """
-        from airflow_provider_raybatch.triggers.following import stop_at_once, stop_jobs_of
-
-        if self.submission_id is None:
-            return await stop_jobs_of(self.address, self.key, timeout=_KILL_TIMEOUT)
-        stopped = await stop_at_once(
-            self.address, self.submission_id, lambda: self.posts, timeout=_KILL_TIMEOUT
-        )
-        return [self.submission_id] if stopped else []
 
 
 class RayOperator(LiteralTextOperator):
@@ -153,8 +124,7 @@ class RayOperator(LiteralTextOperator):
         self.on_stale_state = on_stale_state
         if not any(is_template(getattr(self, name)) for name in _SETTLED):
             self._settle()  # what a DAG's author writes down is refused while the DAG is parsed
-        self._stops: _Stops | None = None
-        self._killed = False
+        self._killing = Killing()
 
     def _settle(self) -> None:
         """Give the rendered arguments their types.
@@ -253,20 +223,8 @@ class RayOperator(LiteralTextOperator):
 
     def on_kill(self) -> None:
         """Stop the job of a task that is killed while it blocks a worker. Runs in a signal handler."""
-        if not self.cancel_on_kill:
-            return
-        self._killed = True
-        if self._stops is None:
-            return
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
-
-        self.log.info("The task is being killed; stopping its job.")
-        try:
-            stopped = run_blocking(self._stops.stop())
-        except RaybatchError as error:
-            self.log.error("The job could not be stopped: %s", error)
-        else:
-            self.log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
+        if self.cancel_on_kill:
+            self._killing.kill(self.log)
 
     def _execute(self, context: Context) -> Any:
         with self._leaving_no_job(context):
@@ -315,7 +273,8 @@ class RayOperator(LiteralTextOperator):
                 outcome = self._follow(address, run, plan, submitted)
                 return self._end(context, outcome, self._handle(run, plan, submitted))
         finally:
-            self._stops = None  # a kill after this, as Airflow's own timeout makes, would ask nobody
+            # A kill after this, as Airflow's own timeout makes, would ask nobody.
+            self._killing.concerns_nothing()
 
     def _task_run(self, context: Context) -> TaskRun:
         ti = context["ti"]
@@ -359,42 +318,33 @@ class RayOperator(LiteralTextOperator):
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         from airflow_provider_raybatch.cluster.blocking import run_blocking
 
-        self._stops = stops = _Stops(address, run.key)
-        submitted = run_blocking(self._submit_or_adopt(stops, run, plan))
+        self._killing.concerns(address, run.key)
+        submitted = run_blocking(self._submit_or_adopt(address, run, plan))
         verb = "Submitted Ray job"
         if submitted.adopted:
             ended = submitted.info.status.is_terminal
             verb = "Found finished job" if ended else "Re-attached to running job"
         where = run.connection.job_page(submitted.submission_id) or address.shown
         self.log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, submitted.reason)
-        if self._killed:
-            self.on_kill()  # the kill came while there was nothing to stop yet
-            raise RayBatchException(_KILLED, FailureClass.CANCELLED)
-        if run.record.earlier != ():
+        self._killing.end_if_killed(self.log)
+        if run.record.earlier != () and stop_earlier_runs(address, run, submitted.submission_id, self.log):
             try:
-                stopped = run_blocking(self._stop_earlier(address, run, keep=submitted.submission_id))
                 forget_earlier(context["task_state_store"], run.run_token)
-            except (RaybatchError, RayBatchException) as error:
-                self.log.warning("A job of an earlier run of this task may still be there: %s", error)
-            else:
-                if stopped:
-                    self.log.info("Stopped what an earlier run of this task left: %s.", ", ".join(stopped))
+            except RayBatchException as error:
+                self.log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
         return submitted
 
-    async def _submit_or_adopt(self, stops: _Stops, run: TaskRun, plan: JobPlan) -> Submitted:
+    async def _submit_or_adopt(self, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         from airflow_provider_raybatch.cluster.jobs import RayJobsClient
         from airflow_provider_raybatch.cluster.submission import submit_or_adopt
 
-        async with RayJobsClient(stops.address) as client:
+        async with RayJobsClient(address) as client:
             finished = plan.finished
 
             async def build(submission_id: str) -> JobRequest:
                 run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
                 request = await plan.build(client, submission_id)
-                stops.submission_id, stops.posts = submission_id, True
-                if self._killed:  # after the line above, so that a kill sees that line or is seen here
-                    stops.posts = False
-                    raise RayBatchException(_KILLED, FailureClass.CANCELLED)
+                self._killing.posting(submission_id)
                 return request
 
             submitted = await submit_or_adopt(
@@ -406,18 +356,8 @@ class RayOperator(LiteralTextOperator):
                 None if finished is None else lambda info: finished(client, info),
                 address_known=run.again,
             )
-            stops.submission_id, stops.posts = submitted.submission_id, False
+            self._killing.posted(submitted.submission_id)
             return submitted
-
-    async def _stop_earlier(self, address: ClusterAddress, run: TaskRun, keep: str) -> list[str]:
-        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-        from airflow_provider_raybatch.cluster.submission import stop_older, stop_run
-
-        async with RayJobsClient(address) as client:
-            if run.record.earlier is None:
-                return await stop_older(client, run.task.digest, keep)
-            stopped = [await stop_run(client, run.key_of(token)) for token in run.record.earlier]
-            return [submission_id for submission_id in stopped if submission_id is not None]
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         from airflow_provider_raybatch.cluster.blocking import run_blocking
@@ -468,7 +408,7 @@ class RayOperator(LiteralTextOperator):
         }
 
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
-        self._stops = None
+        self._killing.concerns_nothing()
         if outcome.failure_class is not None:
             raise self._failure(
                 outcome.failure_class,
@@ -495,7 +435,7 @@ class RayOperator(LiteralTextOperator):
             if resumption is None:
                 return told
             submission_id = str(handle["submission_id"])
-            self._stops = _Stops(resumption.connection.address(), resumption.key, submission_id)
+            self._killing.concerns(resumption.connection.address(), resumption.key, submission_id)
         except (RaybatchError, RayBatchException) as error:
             self.log.error("The job can't be asked how it ended: %s", error)
             return told
@@ -554,20 +494,14 @@ class RayOperator(LiteralTextOperator):
             self.log.warning("There will be no link to the Ray dashboard: %s", error)
 
     def _stop_left_behind(self, context: Context) -> None:
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
         from airflow_provider_raybatch.cluster.submission import SubmissionKey
-        from airflow_provider_raybatch.triggers.following import stop_jobs_of
 
         try:
             record = recorded_run(context["task_state_store"])
             if record is None or record.fingerprint is not None:
                 return  # there is no job, or it was handed over
             connection = RayHook(self.ray_conn_id).read()
-            if connection.embedded:
-                return  # what it ran ended with its attempt
             key = SubmissionKey(self._task_key(context, connection, record), record.token)
-            stopped = run_blocking(stop_jobs_of(connection.address(), key))
+            stop_jobs_of_run(connection, key, self.log)
         except (RaybatchError, RayBatchException) as error:
             self.log.error("The job could not be stopped: %s", error)
-        else:
-            self.log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
