@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.mistakes import likeliest, requirement
 
 Model = TypeVar("Model", bound="ContractModel")
 
@@ -54,9 +55,12 @@ def sentence(error: ValidationError) -> str:
     elif kind == "value_error":
         text = f"{field}: {first['ctx']['error']!s}" if field != error.title else str(first["ctx"]["error"])
     else:
-        text = f"{field}: {message[0].lower()}{message[1:]}, but it is {shown(first['input'])}"
+        context, value = first.get("ctx", {}), first["input"]
+        meant = likeliest(kind, context, value)
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        text = f"{field}: {requirement(kind, message, context)}, but it is {shown(value)}{hint}"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return text + more + "."
+    return text + more + ("" if text.endswith("?") and not more else ".")
 
 
 def shown(value: object) -> str:

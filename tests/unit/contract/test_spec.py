@@ -134,7 +134,7 @@ def error_of(**fields: Any) -> str:
         ),
         (
             {"limits": {"max_error_fraction": 1.5}},
-            "limits.max_error_fraction: input should be less than or equal to 1, but it is 1.5.",
+            "limits.max_error_fraction: it must be at most 1, but it is 1.5.",
         ),
         (
             {"source": {"paths": []}},
@@ -142,11 +142,11 @@ def error_of(**fields: Any) -> str:
         ),
         (
             {"engine": {"kind": "sglang"}},
-            "engine.kind: input should be 'vllm', 'ray_data_llm' or 'echo', but it is 'sglang'.",
+            "engine.kind: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'sglang'.",
         ),
         (
             {"schema_version": 2},
-            "schema_version: input should be 1, but it is 2.",
+            "schema_version: it must be 1, but it is 2.",
         ),
     ],
 )

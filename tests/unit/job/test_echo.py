@@ -137,16 +137,15 @@ def test_it_takes_its_time_and_no_more_requests_than_it_has_slots_for() -> None:
         ),
         (
             {"engine": {"kind": "echo", "args": {"max_num_seqs": 0}}},
-            "engine_args.max_num_seqs: input should be greater than or equal to 1, but it is 0.",
+            "engine_args.max_num_seqs: it must be at least 1, but it is 0.",
         ),
         (
             {"sampling": {"max_tokens": -5}},
-            "sampling.max_tokens: input should be greater than or equal to 1, but it is -5.",
+            "sampling.max_tokens: it must be at least 1, but it is -5.",
         ),
         (
             {"sampling": {"temperature": "hot"}},
-            "sampling.temperature: input should be a valid number, unable to parse string as a number, but "
-            "it is 'hot'.",
+            "sampling.temperature: it must be a number, but it is 'hot'.",
         ),
     ],
 )
