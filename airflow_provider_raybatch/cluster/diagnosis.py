@@ -18,6 +18,7 @@ _TRANSIENT_SETUP = re.compile(
     r"[Tt]emporary failure|[Uu]navailable|No space left",
 )
 _NO_RAY = re.compile(r"No module named 'ray'|\bpython[\d.]*: (?:command )?not found")
+_NO_SCRIPT = re.compile(r"can't open file '([^']+)': \[Errno 2\]")
 
 # Ray's JobErrorType (ray.dashboard.modules.job.common).
 _CLASSES = {
@@ -66,6 +67,12 @@ def diagnose(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
             FailureClass.USER_ERROR,
             "The job's command found no Python that has Ray; on the cluster's head, put the folder of the "
             "Python that runs Ray first into PATH before `ray start`, or use an image that does.",
+        )
+    if no_script := _NO_SCRIPT.search(message):
+        return Diagnosis(
+            FailureClass.USER_ERROR,
+            f"The cluster has no file {no_script[1]!r}, which the job's command runs; send the folder that "
+            "has it with runtime_env={'working_dir': ...}, or name a path that the cluster's head can read.",
         )
     code = f" (exit code {info.driver_exit_code})" if info.driver_exit_code is not None else ""
     return Diagnosis(failure_class, f"The job failed{code}: {message}")

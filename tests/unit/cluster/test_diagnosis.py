@@ -96,3 +96,16 @@ def test_the_exit_code_is_told():
     assert diagnose(failed(TRACEBACK, code=3)).message == (
         "The job failed (exit code 3): ZeroDivisionError: division by zero"
     )
+
+
+def test_a_script_that_the_cluster_does_not_have_names_the_working_dir():
+    message = (
+        "Job entrypoint command failed with exit code 2, last available logs:\n"
+        "/opt/python/bin/python: can't open file '/tmp/ray/train.py': [Errno 2] No such file or directory\n"
+    )
+    found = diagnose(failed(message, code=2))
+    assert found.failure_class is FailureClass.USER_ERROR
+    assert found.message == (
+        "The cluster has no file '/tmp/ray/train.py', which the job's command runs; send the folder that has "
+        "it with runtime_env={'working_dir': ...}, or name a path that the cluster's head can read."
+    )
