@@ -6,11 +6,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-_TESTS = Path(__file__).parent
 _SIDE_BY_SIDE = ("integration/end_to_end", "integration", "vllm")
 """Folders whose tests share what takes long to start."""
 
@@ -20,14 +19,22 @@ os.environ["AIRFLOW_HOME"] = _airflow_home
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Side by side with tests of other folders, those of one run one after the other, in one process."""
-    for item in items:
-        path = item.path.relative_to(_TESTS)
-        folder = next((name for name in _SIDE_BY_SIDE if path.is_relative_to(name)), None)
-        if folder is not None and item.config.pluginmanager.hasplugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group(folder))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadscope``, tests of one of the folders above run in one process, one after the other.
+
+    xdist's own groups do nothing with pytest 9.2, which names a test otherwise than xdist 3.8 expects.
+    """
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            found = (folder for folder in _SIDE_BY_SIDE if nodeid.startswith(f"tests/{folder}/"))
+            return next(found, nodeid)
+
+    return ByFolder(config, log)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
