@@ -122,9 +122,12 @@ class RayOperator(LiteralTextOperator):
         self.cancel_on_kill = cancel_on_kill
         self.cancel_on_timeout = cancel_on_timeout
         self.on_stale_state = on_stale_state
-        if not any(is_template(getattr(self, name)) for name in _SETTLED):
-            self._settle()  # what a DAG's author writes down is refused while the DAG is parsed
         self._killing = Killing()
+        if not any(is_template(getattr(self, name)) for name in _SETTLED):
+            try:
+                self._settle()  # what a DAG's author writes down is refused while the DAG is parsed
+            except SpecError as error:
+                raise SpecError(f"Task {self.task_id!r}: {error}") from None
 
     def _settle(self) -> None:
         """Give the rendered arguments their types.
