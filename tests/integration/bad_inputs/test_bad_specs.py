@@ -25,7 +25,7 @@ SPEC = [
     ),
     case("zero completions", {"sampling": {"n": 0}}, "n: ", "at least 1", "but it is 0"),
     case("error fraction above one", {"limits": {"max_error_fraction": 5}}, "at most 1", "5"),
-    case("negative limit", {"source": {"paths": ["/x.csv"], "limit": -1}}, "source.limit", "at least 1", "-1"),
+    case("negative limit", {"source": {"paths": ["/x.csv"], "limit": -1}}, "limit", "at least 1", "-1"),
     case("unsupported scheme", {"source": {"paths": ["hdfs://n/x"]}}, "'hdfs'", "use a local path or one of"),
     case("unrendered expression", {"source": {"paths": ["/in/{{ ds }}"]}}, "{{ ds }}", "was not rendered"),
     case("destination over https", {"destination": {"uri": "https://h/x"}}, "'https'", "file://, s3://"),

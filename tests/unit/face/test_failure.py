@@ -90,7 +90,7 @@ def test_a_wrong_token_fails_at_once(ray: FakeRay, run: Run, monkeypatch: pytest
     ],
 )
 def test_misuse_is_found_when_the_dag_is_parsed(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(SpecError, match=f"^Task 'infer': {sentence}"):
+    with pytest.raises(SpecError, match=f"^Task 't': {sentence}"):
         batch(**arguments)
 
 
