@@ -40,6 +40,11 @@ FINGERPRINT = "raybatch.fingerprint"
 JOB_NAME = "job_name"
 """Ray's own key of a job's name for people."""
 
+_WITHOUT_RESULT = {
+    JobStatus.FAILED: "failed",
+    JobStatus.STOPPED: "was stopped",
+    JobStatus.SUCCEEDED: "succeeded, but its result is not there",
+}
 _MOST_SUBMISSIONS = 1000
 _MOST_ROUNDS = 5
 _SLUG_LENGTH = 32  # of each name; the hash tells apart what is cut
@@ -134,22 +139,18 @@ def decide(
 
     :param latest: ``None`` when there is none yet.
     :param fingerprint: of what is to be submitted now.
-    :param finished: whether a succeeded job's dataset stands; asked of its manifest, for a job that succeeded
-        only.
+    :param finished: whether the result of a job that has ended stands, however Ray says that it ended: a
+        driver may be stopped or die after it has published.
     """
     if latest is None:
         return Decision(Action.SUBMIT, "this run has no job yet")
     name, status = latest.submission_id, latest.status
     if latest.metadata.get(RUN_TOKEN) != run_token:
         return Decision(Action.SUBMIT, f"job {name} is not of this run")
-    if status in {JobStatus.FAILED, JobStatus.STOPPED}:
-        return Decision(
-            Action.SUBMIT, f"job {name} {'failed' if status is JobStatus.FAILED else 'was stopped'}"
-        )
-    if status is JobStatus.SUCCEEDED and not finished:
-        return Decision(Action.SUBMIT, f"job {name} succeeded, but its result is not there")
-    good = Action.RETURN if status is JobStatus.SUCCEEDED else Action.ADOPT
-    state = "has finished" if status is JobStatus.SUCCEEDED else "is still there"
+    if status.is_terminal and not finished:
+        return Decision(Action.SUBMIT, f"job {name} {_WITHOUT_RESULT[status]}")
+    good = Action.RETURN if status.is_terminal else Action.ADOPT
+    state = "has finished" if status.is_terminal else "is still there"
     if latest.metadata.get(FINGERPRINT) == fingerprint:
         return Decision(good, f"job {name} of this run {state}")
     changed = f"job {name} of this run {state}, with other arguments"
@@ -178,7 +179,7 @@ async def submit_or_adopt(
     :param fingerprint: of the job's arguments; travels as metadata.
     :param build: makes the request of a submission id; called only when one is to be submitted. The metadata
         of `key` is added here.
-    :param finished: whether the result of a succeeded job stands; by default success is enough.
+    :param finished: whether the result of a job that has ended stands; by default, if Ray says it succeeded.
     :param address_known: whether an earlier attempt of the run came this far, so that the address is no
         mistake.
     :param stop_timeout: seconds that a job which is to be replaced has to end.
@@ -191,11 +192,7 @@ async def submit_or_adopt(
     with at_a_known_address():
         for _ in range(_MOST_ROUNDS):
             k, latest = await latest_submission(client, key)
-            done = (
-                latest is not None
-                and latest.status is JobStatus.SUCCEEDED
-                and (finished is None or await finished(latest))
-            )
+            done = latest is not None and await _has_result(latest, finished)
             decision = decide(
                 latest,
                 run_token=key.run_token,
@@ -230,6 +227,12 @@ async def submit_or_adopt(
             f"Another process keeps submitting jobs for {key.task} with other arguments; make sure that only "
             "one runs."
         )
+
+
+async def _has_result(job: JobInfo, finished: Callable[[JobInfo], Awaitable[bool]] | None) -> bool:
+    if finished is None or not job.status.is_terminal:
+        return job.status is JobStatus.SUCCEEDED
+    return await finished(job)
 
 
 async def stop_run(

@@ -68,8 +68,8 @@ class JobPlan:
 
     :param fingerprint: over everything that makes it another job when it changes.
     :param build: makes the request of a submission id, and uploads what it refers to.
-    :param finished: whether the result of a succeeded job can still be handed over; by default success is
-        enough.
+    :param finished: whether the result of a job that has ended can be handed over; by default, if Ray says it
+        succeeded.
     :param control: what its follower tells the job of a submission id; ``None`` for a job that doesn't
         listen, and doesn't know its deadline.
     :param environment: for a private Ray; holds secrets.

@@ -336,7 +336,7 @@ class RayBatchInferenceOperator(RayOperator):
 
 
 async def _has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool:
-    """Whether a succeeded job still tells its dataset; if not, the next job finds the dataset in seconds."""
+    """Whether a job that has ended tells its dataset; if not, the next job finds the dataset in seconds."""
     from airflow_provider_raybatch.cluster.errors import ClusterError
     from airflow_provider_raybatch.contract.events import Committed, read_line
 

@@ -91,9 +91,7 @@ ACTIVE = (JobStatus.PENDING, JobStatus.RUNNING)
 
 def expected(status, same_fingerprint, policy, finished):
     """The rule, said another way than the code does."""
-    if status in (JobStatus.FAILED, JobStatus.STOPPED):
-        return Action.SUBMIT
-    if status is JobStatus.SUCCEEDED:
+    if status not in ACTIVE:
         if not finished:
             return Action.SUBMIT
         if same_fingerprint or policy == "adopt":

@@ -39,19 +39,37 @@ def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run, monkeypatch: pyt
     assert job_ids(ray) == first == [result["submission_id"]]
 
 
+@pytest.mark.parametrize("deferrable", [False, True])
 def test_a_retry_returns_what_a_finished_job_left(
-    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
     operator = batch()
     with monkeypatch.context() as patched:
         patched.setattr(type(operator), "_end", die)
         with pytest.raises(Died):
             operator.execute(run.context())
-    recorded = dict(run.store.values)
-    for deferrable in (False, True):
-        result = batch(deferrable=deferrable).execute(run.context())
-        assert result["rows"] == 2
-        run.store.values.update(recorded)
+    run.try_number += 1
+    first = batch(deferrable=deferrable).execute(run.context())
+    assert first["rows"] == 2
+    run.try_number += 1  # as after a failure in post_execute or in the XCom backend
+    assert batch(deferrable=deferrable).execute(run.context()) == first
+    assert len(ray.jobs) == 1
+
+
+@pytest.mark.parametrize("status", ["STOPPED", "FAILED"])
+def test_a_retry_returns_what_a_job_published_before_it_was_ended(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    def publishing(ray: FakeRay, body: dict[str, Any]) -> Script:
+        return Script(lines=committing(ray, body).last, status=status)
+
+    ray.script = publishing
+    with monkeypatch.context() as patched:
+        patched.setattr(RayBatchInferenceOperator, "_follow", die)
+        with pytest.raises(Died):
+            batch().execute(run.context())
+    run.try_number += 1
+    assert batch().execute(run.context())["rows"] == 2
     assert len(ray.jobs) == 1
 
 
