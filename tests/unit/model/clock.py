@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time that passes only where code waits for it, and event loops that wait by it, also inside one another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class Clock:
+    """Stands for the module ``time``. All clocks of the model show the same seconds."""
+
+    now: float = 1_700_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class _Jumping(selectors.SelectSelector):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "a coroutine waits for what never happens"
+        self.clock.now += timeout
+        return []
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(_Jumping(clock))
+        self._clock_resolution = 1e-3
+        self.clock = clock
+
+    def time(self) -> float:
+        return self.clock.now
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        done = self.create_future()
+        done.set_result(func(*args))
+        return done
+
+
+@dataclass
+class Loops:
+    """Runs coroutines to their end, one inside a call of another where that is wanted."""
+
+    clock: Clock
+    idle: list[_Loop] = field(default_factory=list)
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """As `run_blocking` does, without a thread."""
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        loop = self.idle.pop() if self.idle else _Loop(self.clock)
+        try:
+            return loop.run_until_complete(coroutine)
+        finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            with contextlib.suppress(BaseException):
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True)) if left else None
+            self.idle.append(loop)
+            asyncio._set_running_loop(outer)
+
+    def close(self) -> None:
+        for loop in self.idle:
+            loop.close()

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Ray head in memory, as its Jobs API shows it, and what its jobs do to their destination."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_raybatch.cluster.submission import RUN_TOKEN
+from airflow_provider_raybatch.contract.events import Committed, Event, Failed, Phase, line
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from airflow_provider_raybatch.contract.run_token import run_number
+
+from .clock import Clock
+
+PENDING, CLAIM, LEFT_OVERS, GRACE = 1.0, 2.0, 2.0, 1.5
+"""Seconds before a driver runs, then to its claim, from its commit to its end, from a stop to its end."""
+
+Answer = tuple[int, str]
+
+
+def summary(token: str) -> Summary:
+    """Of the dataset that a run commits."""
+    uri = f"s3://lake/out/data/{token}"
+    return Summary(
+        uri=uri, manifest_uri=f"{uri}.json", dead_letter_uri=None, format="parquet",
+        rows=2, resumed=0, errors=0, tokens=Tokens(input=1, cached=0, output=1),
+    )  # fmt: skip
+
+
+@dataclass
+class Driver:
+    """A job's process.
+
+    :param known: whether the head still knows it.
+    :param works: seconds until it commits or fails.
+    :param said: its events.
+    :param why: what ended it.
+    """
+
+    name: str
+    body: Mapping[str, Any]
+    started: float
+    works: float
+    known: bool = True
+    status: str = "RUNNING"
+    claimed: bool = False
+    acted: bool = False
+    committed: bool = False
+    stopping: float | None = None
+    said: list[str] = field(default_factory=list)
+    why: str = ""
+
+    @property
+    def token(self) -> str:
+        return str(self.body["metadata"][RUN_TOKEN])
+
+    @property
+    def active(self) -> bool:
+        return self.status == "RUNNING"
+
+    def say(self, event: Event) -> None:
+        self.said.append(line(event, self.body["runtime_env"]["key"], len(self.said)))
+
+    def end(self, status: str, why: str) -> None:
+        self.status, self.why = status, why
+
+
+class Ray:
+    """The cluster.
+
+    :param works: seconds that a driver takes.
+    :param failures: of the next drivers, in order; the ones after them commit.
+    """
+
+    def __init__(self, clock: Clock, works: float = 25.0, failures: tuple[FailureClass, ...] = ()) -> None:
+        self.clock = clock
+        self.works = works
+        self.failures = list(failures)
+        self.session = 1
+        self.drivers: list[Driver] = []
+        self.claims: list[str] = []
+        self.commits: list[str] = []
+        self.packages: set[str] = set()
+        self.down_until = 0.0
+        self.proxy_until = 0.0
+        self.late: list[tuple[float, dict[str, Any]]] = []
+        self.stops: list[Driver] = []
+
+    # What the world looks at.
+
+    def known(self, name: str) -> Driver | None:
+        return next((one for one in self.drivers if one.known and one.name == name), None)
+
+    def advance(self) -> None:
+        """Let happen what has happened by now."""
+        now = self.clock.now
+        for at, body in [one for one in self.late if one[0] <= now]:
+            self.late.remove((at, body))
+            self._start(body)
+        due = [(self._next(one), index) for index, one in enumerate(self.drivers) if one.active]
+        while due and min(due)[0] <= now:
+            driver = self.drivers[min(due)[1]]
+            self._act(driver)
+            due = [(self._next(one), index) for index, one in enumerate(self.drivers) if one.active]
+
+    def _next(self, driver: Driver) -> float:
+        runs = driver.started + PENDING
+        claims, acts = runs + CLAIM, runs + max(CLAIM, driver.works)
+        ends = (acts + LEFT_OVERS if driver.acted else acts) if driver.claimed else claims
+        return ends if driver.stopping is None else min(ends, driver.stopping)
+
+    def _act(self, driver: Driver) -> None:
+        if driver.stopping is not None and driver.stopping <= self._next(driver):
+            driver.end("STOPPED", "stopped")
+        elif not driver.claimed:
+            self._claim(driver)
+        elif driver.acted:
+            driver.end("SUCCEEDED", "ended")
+        elif self.failures:
+            self._fail(driver, self.failures.pop(0))
+        elif self.commits[-1:] == [driver.token]:
+            self._succeed(driver, reused=True)
+        elif self.claims[-1] != driver.token:
+            self._fail(driver, FailureClass.SUPERSEDED)
+        else:
+            self.commits.append(driver.token)
+            self._succeed(driver)
+
+    def _claim(self, driver: Driver) -> None:
+        driver.claimed = True
+        if self.claims and run_number(self.claims[-1]) > run_number(driver.token):
+            self._fail(driver, FailureClass.SUPERSEDED)
+        elif self.commits[-1:] == [driver.token]:
+            self._succeed(driver, reused=True)
+        else:
+            self.claims.append(driver.token)
+
+    def _succeed(self, driver: Driver, reused: bool = False) -> None:
+        driver.acted = driver.committed = True
+        driver.works = self.clock.now - driver.started - PENDING
+        driver.say(Committed(summary=summary(driver.token), reused=reused))
+
+    def _fail(self, driver: Driver, why: FailureClass) -> None:
+        driver.say(Failed(failure_class=why, message="It went wrong."))
+        driver.end("FAILED", why.value)
+
+    # What may happen to it.
+
+    def forget(self, linger: bool = False) -> None:
+        """The head starts anew without its memory; its drivers die at once, or go on unseen."""
+        for driver in self.drivers:
+            driver.known = False
+            if driver.active and not linger:
+                driver.end("FAILED", "head lost")
+        self.packages.clear()
+        self._restart()
+
+    def keep(self, survive: bool) -> None:
+        """The head starts anew with its memory; its drivers go on, or are found dead."""
+        if not survive:
+            self.kill_drivers()
+        self._restart()
+
+    def _restart(self) -> None:
+        self.session += 1
+        self.down_until = self.clock.now + 15.0
+
+    def kill_drivers(self) -> None:
+        for driver in self.drivers:
+            if driver.active:
+                driver.end("FAILED", "killed")
+
+    def finish(self) -> None:
+        """The job's work is done at once."""
+        for driver in self.drivers:
+            if driver.active and driver.claimed and not driver.acted:
+                driver.works = max(0.0, self.clock.now - driver.started - PENDING)
+        self.advance()
+
+    def delete(self) -> None:
+        """Somebody deletes the finished jobs, which Ray allows."""
+        for driver in self.drivers:
+            driver.known = driver.known and driver.active
+
+    # The API.
+
+    def answer(self, method: str, path: str, params: Mapping[str, str], body: Any, late: bool) -> Answer:
+        """Ray's answer to a request."""
+        self.advance()
+        if self.clock.now < self.down_until:
+            return 503, "no backend"
+        if self.clock.now < self.proxy_until:
+            return 404, "default backend"
+        match method, path.strip("/").split("/"):
+            case "GET", ["api", "version"]:
+                return 200, json.dumps({"ray_version": "2.60.0", "session_name": f"session_{self.session}"})
+            case "GET", ["api", "packages", _, name]:
+                return (200, "{}") if name in self.packages else (404, f"Package {name} does not exist")
+            case "PUT", ["api", "packages", _, name]:
+                self.packages.add(name)
+                return 200, "{}"
+            case "POST", ["api", "jobs"]:
+                if late:
+                    self.late.append((self.clock.now + 3.0, body))
+                    return 503, "no answer"
+                return self._start(body)
+            case "GET", ["api", "jobs"]:
+                return 200, json.dumps([self._details(one) for one in self.drivers if one.known])
+            case "GET", ["api", "v0", "logs", "file"]:
+                name = params["filename"].removeprefix("job-driver-").removesuffix(".log")
+                found = self.known(name)
+                return (
+                    (500, "no such file") if found is None else (200, "".join(f"{x}\n" for x in found.said))
+                )
+            case _, ["api", "jobs", name, *rest]:
+                driver = self.known(name)
+                if driver is None:
+                    return 404, f"Job {name} does not exist"
+                if rest == ["stop"]:
+                    return self._stop(driver)
+                if rest == ["logs"]:
+                    return 200, json.dumps({"logs": "".join(f"{text}\n" for text in driver.said)})
+                return 200, json.dumps(self._details(driver))
+        raise AssertionError(f"{method} {path}")
+
+    def _start(self, body: dict[str, Any]) -> Answer:
+        name = body["submission_id"]
+        if self.known(name) is not None:
+            return 500, f"RuntimeError: status code 400: Job with submission_id {name} already exists."
+        driver = Driver(name, body, self.clock.now, self.works)
+        driver.say(Phase(phase="generating", message="Generating."))
+        self.drivers.append(driver)
+        return 200, "{}"
+
+    def _stop(self, driver: Driver) -> Answer:
+        if not driver.active:
+            return 200, json.dumps({"stopped": False})
+        self.stops.append(driver)
+        if self.clock.now >= driver.started + PENDING and driver.stopping is None:
+            driver.stopping = self.clock.now + GRACE
+        return 200, json.dumps({"stopped": True})
+
+    def _details(self, driver: Driver) -> dict[str, Any]:
+        pending = driver.active and self.clock.now < driver.started + PENDING
+        return {
+            "submission_id": driver.name,
+            "status": "PENDING" if pending else driver.status,
+            "message": "" if driver.active else driver.why,
+            "metadata": driver.body["metadata"],
+            "start_time": int(driver.started * 1000),
+            "driver_node_id": None if pending else "node",
+        }

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One submission whatever happens at any step: the real operator, trigger and client in a model of the rest.
+
+By default a sample is tried, other steps with each event; all with ``RAYBATCH_MODEL=all``. Time is simulated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, product
+from typing import Any, TypeVar
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+
+from .events import EVENTS
+from .task import World, Wrong, modelled
+
+ALL = os.environ.get("RAYBATCH_MODEL") == "all"
+MODES = [pytest.param(False, id="blocking"), pytest.param(True, id="deferrable")]
+CLUSTERS: dict[str, dict[str, Any]] = {
+    "all well": {},
+    "its first job fails": {"failures": (FailureClass.ENGINE_DEAD,)},
+    "a clear drops the record": {"forgetful": True},
+}
+STEPS = 70
+"""More than a task has that one event disturbs, but for the longest of them."""
+
+Maker = Callable[..., World]
+Case = TypeVar("Case")
+
+
+@pytest.fixture(scope="module")
+def make() -> Iterator[Maker]:
+    with modelled() as maker:
+        yield maker
+
+
+def sample(cases: Sequence[Case], one_in: int, seed: str) -> Sequence[Case]:
+    """One case in so many, others for each `seed`; all if wanted."""
+    return cases if ALL else cases[sum(map(ord, seed)) % one_in :: one_in]
+
+
+def trouble(world: World, events: dict[int, str]) -> set[int]:
+    """Let events happen right before steps; which of these steps were reached."""
+    steps, reached = count(), set()
+
+    def before(call: str) -> str | None:
+        step = next(steps)
+        if step not in events:
+            return None
+        reached.add(step)
+        return EVENTS[events[step]](world)
+
+    world.before = before
+    try:
+        world.ends_well(clear=len(events) == 1)
+    except (Wrong, Exception) as error:
+        raise AssertionError("\n".join([f"{events}: {error}", *world.said])) from error
+    return reached
+
+
+@pytest.mark.parametrize("deferrable", MODES)
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_single_event(make: Maker, event: str, cluster: str, deferrable: bool) -> None:
+    some = sample(range(STEPS), 9, event + cluster)
+    reached = [trouble(make(deferrable, **CLUSTERS[cluster]), {step: event}) for step in some]
+    assert len(list(filter(None, reached))) > len(some) / 3
+
+
+@pytest.mark.parametrize("deferrable", MODES)
+@pytest.mark.parametrize("first", EVENTS)
+def test_pairs_of_events(make: Maker, first: str, deferrable: bool) -> None:
+    pairs = list(product(range(STEPS), range(1, STEPS), EVENTS))
+    some = sample(pairs, 1997, first)
+    came = [trouble(make(deferrable), {step: first, step + later: second}) for step, later, second in some]
+    assert max(map(len, came)) == 2
+
+
+@pytest.mark.parametrize("deferrable", MODES)
+@pytest.mark.parametrize("cleared", [pytest.param(False, id="retried"), pytest.param(True, id="cleared")])
+def test_a_zombie_beside_its_successor(make: Maker, cleared: bool, deferrable: bool) -> None:
+    """A process freezes before a step, and goes on before a step of the next one, or after its end."""
+    some = sample(list(product(range(STEPS), range(STEPS))), 29, "")
+    frozen = [zombie(make(deferrable), step, later, cleared) for step, later in some]
+    assert sum(frozen) > len(some) / 3
+
+
+def zombie(world: World, step: int, later: int, cleared: bool) -> bool:
+    steps, frozen = count(), []
+
+    def before(call: str) -> str | None:
+        number = next(steps)
+        if number == step:
+            frozen.append(number)
+            return world.freeze(cleared)
+        if number == step + 1 + later:
+            world.thaw()
+        return None
+
+    world.may_freeze = True
+    world.before = before
+    try:
+        world.play()
+        world.thaw()
+        world.ends_well()
+    except (Wrong, Exception) as error:
+        world.thaw(go_on=False)
+        raise AssertionError("\n".join([f"{step}, {later}: {error}", *world.said])) from error
+    return bool(frozen)
