@@ -101,7 +101,7 @@ class Replica:
     def _check_starts(self) -> None:
         import ray
 
-        in_vain = ray.get(self._board.start.remote(self._actor))
+        in_vain = ray.get(self._board.start.remote(self._actor, self._process))
         most = self._job.spec.engine.max_restarts
         if in_vain > most:
             raise RaybatchError(
@@ -161,12 +161,12 @@ class Replica:
                 async with self._gate.group(group.name):
                     if self._draining.is_set():
                         break
-                    await self._board.ask.remote(item.number, group.rows, group.tested)
+                    await self._board.ask.remote(item.number, self._process, group.rows, group.tested)
                     self._asking += 1
                     try:
                         written += await self._answer(chunk, group.rows, watch)
                         # Before the next group's rows are told of, whom the engine may not survive.
-                        self._board.passed.remote(item.number)
+                        self._board.passed.remote(item.number, self._process)
                     except EngineDeadError as error:
                         # Before anybody else is let in, who would seem to have died with it.
                         await self._die(error)
@@ -175,7 +175,7 @@ class Replica:
                 suspicion = narrowed(suspicion, group.rows)
                 finished = set(group.rows)
                 pending = [position for position in pending if position not in finished]
-        self._board.end.remote(item.number)
+        self._board.end.remote(item.number, self._process)
         return self._done(written, watch)
 
     def _done(self, written: list[parts.Part], watch: Stopwatch) -> Done:

@@ -5,9 +5,10 @@ An engine that dies takes all rows in flight with it, and does not say which of 
 replica again and repeats its chunks; from here they learn that they are suspects, and which half of all
 suspects they belong to. The halves go one after the other, each with nobody else in the engine, and the one
 that dies is cut in halves again, until a single row is left. So a row that kills the engine takes at most
-ceil(log2(rows in flight)) + 1 restarts: one for the first death, and one for each halving. A death that was
-nobody's fault (a lost node, an operator's SIGKILL) costs no further one, and no more time than the two halves
-take: the suspects pass.
+ceil(log2(rows in flight)) + 1 restarts, and at least two: one for the first death, and one for each halving.
+A death that was nobody's fault (a lost node, an operator's SIGKILL) costs no further one, and no more time
+than the two halves take: the suspects pass. If it falls into a search, that may begin anew, so it may cost
+one search more.
 
 A replica says so when its engine has ended by itself. Where it could not, or the engine was killed, the death
 has an explanation outside of the rows: a lost node, a user, the system that ran out of memory. A row may be
@@ -109,16 +110,18 @@ class Suspects:
         """Processes that died of rows of which another has died since: what else they had is cleared."""
         self._ended: set[int] = set()
 
-    def start(self, replica: str) -> int:
-        """A replica's process starts.
+    def start(self, replica: str, process: str) -> int:
+        """A replica's process starts. Those that it had before are gone, and what they say counts no more.
 
         :param replica: stays the same when Ray starts its process again.
         :returns: how often it was in vain: deaths in a row, or single rows in a row that killed it, without a
             finished row.
         """
         self._deaths[replica] = self._deaths.get(replica, -1) + 1
-        for process in self._processes.get(replica, ()):
-            self._bury(process)
+        own = self._processes.setdefault(replica, set())
+        for earlier in own:
+            self._bury(earlier)
+        own.add(process)
         found = self._found.get(replica, 0)
         # A death counts until it is known who is to blame for it.
         return max(self._deaths[replica] - found - 1, found)
@@ -129,9 +132,10 @@ class Suspects:
         least = _DEATHS_BEFORE_SINGLE_ROWS if self._found.get(replica) else 0
         deaths = max(least, self._deaths.get(replica, 0))
         known = self._records.get(item)
+        if process in self._known_dead:  # it had asked before it ended
+            return Suspicion(repeated=True)
         if known is not None and known.process != process:
             self._bury(known.process)
-        self._processes.setdefault(replica, set()).add(process)
         self._records[item] = Record(process)
         if known is None:
             # One that has ended comes again where its process died before Ray had its answer.
@@ -148,10 +152,11 @@ class Suspects:
         self._told[item] = told
         return replace(told, deaths=deaths)
 
-    def ask(self, item: int, positions: Sequence[int], tested: bool) -> None:
+    def ask(self, item: int, process: str, positions: Sequence[int], tested: bool) -> None:
         """These rows of a chunk go into the engine; suspects go alone."""
-        record = self._records[item]
-        record.asked, record.alone, record.tested = tuple(positions), tested, tested
+        if self._has(item, process):
+            record = self._records[item]
+            record.asked, record.alone, record.tested = tuple(positions), tested, tested
 
     def aborted(self, process: str) -> None:
         """The engine of a process ended by itself, and the process is about to end."""
@@ -161,21 +166,27 @@ class Suspects:
         """Whether another process has taken its place."""
         return process in self._known_dead
 
-    def passed(self, item: int) -> None:
+    def passed(self, item: int, process: str) -> None:
         """The rows that went in have come out; the chunk may wait for the turn of its others."""
-        record = self._records[item]
-        self._told[item] = narrowed(self._told[item], record.asked)
-        record.asked = ()
+        if self._has(item, process):
+            record = self._records[item]
+            self._told[item] = narrowed(self._told[item], record.asked)
+            record.asked = ()
 
     def finished(self, replica: str) -> None:
         """Rows were finished: the engine works."""
         self._deaths[replica] = self._found[replica] = 0
 
-    def end(self, item: int) -> None:
+    def end(self, item: int, process: str) -> None:
         """A chunk is written."""
         self._ended.add(item)
-        self._records.pop(item, None)
-        self._told.pop(item, None)
+        if self._has(item, process):
+            del self._records[item], self._told[item]
+
+    def _has(self, item: int, process: str) -> bool:
+        """Whether a process has a chunk. Its messages may come after its end, when another process has it."""
+        record = self._records.get(item)
+        return record is not None and record.process == process and process not in self._known_dead
 
     def _bury(self, process: str) -> None:
         if process in self._known_dead:
