@@ -54,7 +54,7 @@ _SMALL_BYTES = ROWS_PER_SEGMENT // 2 * 20
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction did: segments merged and made of them, data files deleted."""
+    """What a compaction did: segments merged and made of them, data and scratch files deleted."""
 
     merged: int = 0
     made: int = 0
@@ -122,7 +122,7 @@ def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
 
 
 def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int:
-    """:returns: how many data files were deleted."""
+    """:returns: how many data files, and scratch files of dead writers, were deleted."""
     files = [entry for entry in folder.list(DATA) if entry.path.endswith(".parquet")]
     before = len(unusable)
     named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
@@ -135,8 +135,9 @@ def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int
         if stored is not None and stored < now - grace
     }
     # The marks stay: a cleared task still has these rows, and would store them anew, as young ones.
-    folder.delete(sorted(old))
-    return len(old)
+    scratch = folder.abandoned(grace)
+    folder.delete([*sorted(old), *scratch])
+    return len(old) + len(scratch)
 
 
 def _opening(folder: Folder, entry: Entry) -> Callable[[], tuple[Entry, Segment] | None]:

@@ -21,8 +21,8 @@ from airflow_provider_raybatch.job import key_array
 from airflow_provider_raybatch.job.key_array import KEY, Keys
 from airflow_provider_raybatch.job.ledger.parts import output_type
 from airflow_provider_raybatch.job.response_store.files import (
-    DATA,
     UnusableError,
+    data_file,
     in_order,
     paid_by,
     parquet_file,
@@ -41,7 +41,7 @@ _BYTES_PER_GROUP = 4 * 1024 * 1024
 
 
 def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) -> list[tuple[str, Keys]]:
-    """Write rows as data files, whose names depend on nothing but their number.
+    """Write rows as data files. Their names have `at` in them: see :func:`files.data_file`.
 
     :param tables: columns `key` and `output`, see :meth:`ResponseStore.add`.
     :returns: name and keys of each file.
@@ -49,8 +49,7 @@ def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) 
     """
     written = []
     for number, table in enumerate(_cut(_checked(table) for table in tables)):
-        path = f"{DATA}/{submission}/{number:05d}.parquet"
-        paid_by(path)
+        path = data_file(submission, at, number)
         table = table.append_column(
             pa.field("at", pa.int64(), nullable=False), pa.array(np.full(table.num_rows, at))
         )

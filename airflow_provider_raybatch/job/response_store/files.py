@@ -66,6 +66,24 @@ def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
         raise UnusableError(f"can't be read ({first.rstrip('.')[:200]})") from error
 
 
+def data_file(submission: str, at: int, number: int) -> str:
+    """The name of a data file.
+
+    A repeated add takes other names, since a compaction may be about to delete those of the first try, or to
+    replace the segment that names them.
+
+    :param at: when the add began, seconds since 1970.
+    """
+    path = f"{DATA}/{submission}/{at:010d}{number:05d}.parquet"
+    paid_by(path)
+    return path
+
+
+def segment_file(submission: str, at: int, number: int) -> str:
+    """The name of a segment of the index; see :func:`data_file`."""
+    return f"{INDEX}/{submission}-{at:010d}-{number:04d}.parquet"
+
+
 def paid_by(path: str) -> str:
     """The submission whose responses a data file holds.
 

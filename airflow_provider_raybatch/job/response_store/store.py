@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job.key_array import Keys
 from airflow_provider_raybatch.job.response_store import compaction, data, segment
 from airflow_provider_raybatch.job.response_store.compaction import Compacted
-from airflow_provider_raybatch.job.response_store.files import DATA, INDEX, MARK, WHOLE
+from airflow_provider_raybatch.job.response_store.files import DATA, MARK, WHOLE, segment_file
 from airflow_provider_raybatch.job.response_store.index import Hits, look_up
 from airflow_provider_raybatch.job.response_store.segment import FOREVER, ROWS_PER_SEGMENT, Entries, by_key
 from airflow_provider_raybatch.job.response_store.size import StoreReport, report
@@ -104,7 +104,7 @@ class ResponseStore:
         """Store what a submission paid for: its good rows, without those that were reused themselves.
 
         Call it once a submission, with all of its rows. If that was done before, nothing happens; if it was
-        begun before, the same names are written again.
+        begun before, all is written again, and compaction drops what is there twice.
 
         :param tables: columns `key` (``binary(16)``) and `output` (:func:`parts.output_type` with
             completions); rows whose output is null are failures and left out. Consumed one by one; of all
@@ -119,7 +119,7 @@ class ResponseStore:
             written = data.write(self.folder, submission, tables, at)
             entries = by_key(self._entries(written, at))
             for number, start in enumerate(range(0, len(entries), ROWS_PER_SEGMENT)):
-                path = f"{INDEX}/{submission}-{number:04d}.parquet"
+                path = segment_file(submission, at, number)
                 segment.write(self.folder, path, entries.take(slice(start, start + ROWS_PER_SEGMENT)))
             self.folder.write(f"{DATA}/{submission}/{WHOLE}", json.dumps({"rows": len(entries)}).encode())
         self._compact_if_due()

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job.key_array import Keys, from_arrow
 from airflow_provider_raybatch.job.ledger.parts import output_type
 from airflow_provider_raybatch.job.response_store import ResponseStore
+from airflow_provider_raybatch.job.response_store.files import data_file, segment_file
 from airflow_provider_raybatch.job.storage.errors import StorageError
 from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
 
@@ -42,6 +43,16 @@ def table(names: Iterable[object], answer: str = "to", failed: Sequence[object] 
 
 def sorted_keys(names: Iterable[object]) -> Keys:
     return np.unique(from_arrow(pa.array([digest(name) for name in names], pa.binary(16))))
+
+
+def stored(submission: str) -> str:
+    """The first data file of what was added at the beginning."""
+    return data_file(submission, START, 0)
+
+
+def indexed(submission: str) -> str:
+    """The first segment of what was added at the beginning."""
+    return segment_file(submission, START, 0)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.job.response_store import data
 from airflow_provider_raybatch.job.storage.errors import StorageError
 from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
 
-from .responses import DAY, Faulty, Shop, raising, table, write_much
+from .responses import DAY, START, Faulty, Shop, raising, table, write_much
 
 
 def test_a_repeated_add_changes_nothing(shop: Shop) -> None:
@@ -24,7 +24,7 @@ def test_a_repeated_add_changes_nothing(shop: Shop) -> None:
     assert shop.folder.list() == before
 
 
-@pytest.mark.parametrize("word", ["v1/data/s/00000", "v1/data/s/00001", "v1/index/", "_whole"])
+@pytest.mark.parametrize("word", [f"{START}00000", f"{START}00001", "v1/index/", "_whole"])
 def test_an_add_that_broke_off_is_finished_by_its_repetition(
     folder: Folder, word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.response_store.segment import FOREVER, Entrie
 from airflow_provider_raybatch.job.storage.errors import StorageError
 from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
 
-from .responses import DAY, START, Faulty, Shop, raising, sorted_keys, table
+from .responses import DAY, START, Faulty, Shop, indexed, raising, sorted_keys, stored, table
 
 
 def fill(shop: Shop, submissions: int, rows: int = 20) -> dict[object, tuple[str, str]]:
@@ -135,7 +135,7 @@ class TestBesideOthers:
 
     def test_an_index_that_never_rests_is_an_error_that_may_heal(self, disk: LocalFolder) -> None:
         fill(Shop(disk), 1)
-        content = disk.read("v1/index/s0-0000.parquet")
+        content = disk.read(indexed("s0"))
         turns = iter(range(1000))
 
         def change(operation: str, path: str) -> None:
@@ -157,7 +157,7 @@ class TestDropping:
         shop.now += 20
         assert shop.store().compact().deleted == 1
         assert {e.path for e in shop.folder.list("v1/data")} == {
-            "v1/data/long/00000.parquet",
+            stored("long"),
             "v1/data/long/_whole",
             "v1/data/short/_whole",
         }

@@ -11,7 +11,7 @@ from airflow_provider_raybatch.job.response_store import data, segment
 from airflow_provider_raybatch.job.response_store.files import in_order
 from airflow_provider_raybatch.job.storage.folder import LocalFolder
 
-from .responses import Faulty, Shop, sorted_keys, table
+from .responses import Faulty, Shop, sorted_keys, stored, table
 
 
 @pytest.mark.parametrize("small_enough", [True, False])
@@ -63,7 +63,7 @@ def test_row_groups_without_a_wanted_key_are_not_read(
     read = [length for name, _, length in watched.calls if name == "read_range"]
     # Rows 7 and 8 were generated one after the other: one row group of 50, besides the footer.
     assert len(read) <= 3
-    assert read[-1] < sizes["v1/data/s/00000.parquet"] / 25
+    assert read[-1] < sizes[stored("s")] / 25
 
 
 def test_tasks_in_work_are_as_many_as_workers() -> None:

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A response store in memory whose every call is a step, and what it has promised."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.job.response_store import compaction, data, index, segment, store
+from airflow_provider_raybatch.job.response_store.compaction import GRACE
+from airflow_provider_raybatch.job.response_store.segment import Segment
+
+from ..job.response_store.responses import START, Shop, table
+from .memory import Memory, nothing
+
+SHORT = 3600.0
+"""`max_age` of a submission whose responses expire."""
+
+
+@dataclass
+class Disk(Memory):
+    """A folder whose files have scratch names until they are whole.
+
+    :param now: the time.
+    :param scratch: when each was written.
+    """
+
+    now: float = START
+    scratch: dict[str, float] = field(default_factory=dict)
+
+    def write(self, path: str, content: bytes) -> None:
+        self._step(f"scratch {path}")
+        name = f"{path}.{len(self.scratch)}"
+        self.scratch[name] = self.now
+        self._step(f"write {path}")
+        del self.scratch[name]
+        self.files[path] = content
+        self.sync(path.rpartition("/")[0])
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            super().delete([path])
+            self.scratch.pop(path, None)
+
+    def abandoned(self, age: float) -> list[str]:
+        self._step("abandoned")
+        return [path for path, at in self.scratch.items() if at < self.now - age]
+
+
+def one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """What is read side by side is read one after the other, by the caller; files and segments are small."""
+
+    def parquet_file(stream: Any, metadata: Any = None) -> pq.ParquetFile:
+        return pq.ParquetFile(stream, metadata=metadata)
+
+    for module in (index, data, compaction):
+        patch.setattr(module, "in_order", lambda tasks: (task() for task in tasks))
+    for module in (segment, data):
+        patch.setattr(module, "parquet_file", parquet_file)
+    for module in (store, compaction):
+        patch.setattr(module, "ROWS_PER_SEGMENT", 2)
+    patch.setattr(data, "ROWS_PER_FILE", 2)
+    numbers = itertools.count()
+    patch.setattr(compaction.uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
+
+
+@dataclass
+class World:
+    """A store and its users.
+
+    :param reported: names whose responses were reported as stored, for good.
+    """
+
+    disk: Disk = field(default_factory=Disk)
+    reported: set[object] = field(default_factory=set)
+
+    @property
+    def shop(self) -> Shop:
+        return Shop(self.disk, self.disk.now)
+
+    def add(self, submission: str, names: Iterable[object], max_age: float | None = None) -> None:
+        listed = list(names)
+        self.shop.store(max_age).add(submission, [table(listed)])
+        self.reported |= set(listed) if max_age is None else set()
+
+    def compact(self) -> None:
+        shop = self.shop
+        shop.store().compact()
+        assert shop.said == []
+
+    def look(self, names: Iterable[object] = range(10)) -> dict[object, tuple[str, str]]:
+        """Every answer is right, and what was reported before is among them."""
+        expected = set(self.reported)
+        shop = self.shop
+        found = shop.answers(names)
+        assert shop.said == []
+        assert all(response == f"to {name}" for name, (response, _) in found.items())
+        assert expected <= set(found), "a stored response is gone"
+        return found
+
+    def later(self, seconds: float) -> None:
+        self.disk.now += seconds
+
+    @contextlib.contextmanager
+    def unstepped(self) -> Iterator[None]:
+        """Looks that are no steps."""
+        before, self.disk.before = self.disk.before, nothing
+        try:
+            yield
+        finally:
+            self.disk.before = before
+
+    def check(self) -> None:
+        """What must hold at every instant."""
+        with self.unstepped():
+            self.look()
+
+    def check_end(self) -> None:
+        """When all is quiet, what is left over goes: a day later, and with the next compaction but one."""
+        for _ in range(2):
+            self.later(GRACE + SHORT + 1)
+            self.compact()
+        self.check()
+        files = {entry.path for entry in self.disk.list("v1/data") if entry.path.endswith(".parquet")}
+        assert files == self.named(), "data that nothing names, or names without data"
+        assert self.disk.scratch == {}, "scratch files stay"
+        assert self.shop.store().report().rows == len(self.look()), "entries that count for nothing stay"
+
+    def named(self) -> set[str]:
+        return {name for entry in index.segments(self.disk) for name in Segment(self.disk, entry).files}
+
+
+@functools.cache
+def _shelf() -> World:
+    world = World()
+    world.add("a", [0, 1, 2])
+    world.add("b", [2, 3])
+    world.add("short", [8, 9], SHORT)
+    world.later(GRACE + SHORT + 1)
+    return world
+
+
+def shelf() -> World:
+    """A store with two submissions that share an answer, and one whose answers have just expired for good."""
+    return copy.deepcopy(_shelf())
+
+
+Act = Callable[[World], Any]

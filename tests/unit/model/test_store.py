@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The response store, killed, frozen and without power at every step of an add, a compaction and a look-up.
+
+By default one second crash in seven is tried, others for each first, and one preemption in four; all with
+``RAYBATCH_MODEL=all``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .memory import nothing
+from .store import Act, World, one_by_one, shelf
+from .test_model import POWER, STRIDE, Killed, at
+
+pytestmark = pytest.mark.slow
+
+
+def add(world: World) -> None:
+    """With an answer that is there already."""
+    world.add("new", [3, 4, 5])
+
+
+def add_another(world: World) -> None:
+    world.add("other", [5, 6])
+
+
+def compact(world: World) -> None:
+    world.compact()
+
+
+def look(world: World) -> None:
+    world.look()
+
+
+SOME = (STRIDE + 1) // 2
+ACTS = [add, add_another, compact, look]
+
+
+@pytest.fixture(autouse=True)
+def small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one(patch)
+        yield
+
+
+def killed(world: World, act: Act, step: int, power: bool = False) -> bool:
+    """Do something and be killed before one of its steps; whether it came that far."""
+
+    def kill() -> None:
+        raise Killed
+
+    world.disk.before = at(step, kill)
+    try:
+        act(world)
+    except Killed:
+        if power:
+            world.disk.lose_power()
+        return True
+    finally:
+        world.disk.before = nothing
+        world.check()
+    return False
+
+
+def frozen(world: World, act: Act, step: int, meanwhile: Act) -> bool:
+    """Freeze `act` before one of its steps while another acts; whether it came that far."""
+    came = []
+
+    def freeze() -> None:
+        came.append(step)
+        with world.unstepped():
+            meanwhile(world)
+
+    world.disk.before = at(step, freeze)
+    act(world)
+    world.disk.before = nothing
+    return bool(came)
+
+
+@pytest.mark.parametrize("power", POWER)
+@pytest.mark.parametrize("act", [add, compact])
+def test_every_single_crash(act: Act, power: bool) -> None:
+    for step in range(1000):
+        world = shelf()
+        reached = killed(world, act, step, power)
+        world.check_end()
+        if not reached:
+            break
+    assert step > 10
+
+
+@pytest.mark.parametrize("power", POWER)
+@pytest.mark.parametrize(
+    "acts",
+    [(add, add), (compact, compact), (add, compact)],
+    ids=lambda acts: " and ".join(act.__name__ for act in acts),
+)
+def test_pairs_of_crashes(acts: tuple[Act, Act], power: bool) -> None:
+    for first in range(1000):
+        for second in range(first % STRIDE, 1000, STRIDE):
+            world = shelf()
+            reached = killed(world, acts[0], first, power)
+            reached_too = killed(world, acts[1], second, power)
+            add(world)
+            world.disk.lose_power()
+            world.check_end()
+            if not reached_too:
+                break
+        if not reached:
+            break
+    assert first > 10
+
+
+@pytest.mark.parametrize("meanwhile", ACTS)
+@pytest.mark.parametrize("act", ACTS)
+def test_frozen_at_every_step_while_another_acts(act: Act, meanwhile: Act) -> None:
+    for step in range(ACTS.index(meanwhile) % SOME, 1000, SOME):
+        world = shelf()
+        reached = frozen(world, act, step, meanwhile)
+        world.check_end()
+        if not reached:
+            break
+    assert step > 10
+
+
+@pytest.mark.parametrize("pause", [0, 100_000])
+def test_a_repeated_add_beside_a_compaction_that_sweeps_its_first_try(pause: float) -> None:
+    for crash in range(1000):
+        for step in range(crash % SOME, 1000, SOME):
+            world = shelf()
+            reached = killed(world, add, crash)
+            world.later(pause)
+            reached_too = frozen(world, compact, step, add)
+            world.check_end()
+            if not reached_too:
+                break
+        if not reached:
+            break
+    assert crash > 10
