@@ -28,6 +28,9 @@ from .s3_server import S3Server
 BRIEF = Patience(connect=1, answer=0.1, repeat=0.1, whole=0.2, first_pause=0.01, longest_pause=0.05)
 """For stores that are down for good."""
 
+ONCE = Patience(repeat=0, repeats=0, whole=0)
+"""A fault that is seen at once is the end, and a slow machine is none."""
+
 
 class Fault(Enum):
     """What happens to a call."""

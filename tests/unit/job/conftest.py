@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_raybatch.job.storage import patience
 from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
 
-from ...faulty_s3 import BRIEF, FaultyS3, faulty
+from ...faulty_s3 import BRIEF, ONCE, FaultyS3, faulty
 from ...s3_server import S3Server, serving
 
 
@@ -43,6 +43,13 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
     """S3 is given up soon."""
     monkeypatch.setattr(patience, "PATIENCE", BRIEF)
     return BRIEF
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
+    """S3 is asked once, and waited for as long as it takes."""
+    monkeypatch.setattr(patience, "PATIENCE", ONCE)
+    return ONCE
 
 
 @pytest.fixture

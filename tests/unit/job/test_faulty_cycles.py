@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's way through a store that fails: claim, parts, publish, commit, and a reader who never sleeps."""
+"""The whole job on a store that fails, from preflight to the left-overs, and a reader beside it."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,38 +15,20 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.destination.journal import Journal
-from airflow_provider_raybatch.job.destination.newest import renew_copy
-from airflow_provider_raybatch.job.ledger.ledger import look_back
 from airflow_provider_raybatch.job.storage import patience
 from airflow_provider_raybatch.job.storage.errors import StorageError
 from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder
 from airflow_provider_raybatch.job.storage.patience import Patience
 
-from ...faulty_s3 import BRIEF, Fault, FaultyS3, after, by_seed
+from ...faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
 from ...s3_server import S3Server
 from ..specs import submitted
-from .publishing import commit_only, part, rows_of
+from .publishing import rows_of
+from .whole_job import attempt, without_cluster
 
 pytestmark = pytest.mark.slow
 
 ROWS = 12
-RUN = "_raybatch/parts/task/run"
-
-
-def attempt(folder: Folder, number: int) -> BatchManifest:
-    """What a submission does, without an engine."""
-    spec = submitted(number, destination={"uri": folder.uri, "rows_per_part": 5})
-    journal = Journal(folder, spec.submission, take_over=False)
-    if (known := journal.claim()) is not None:
-        renew_copy(folder, journal)
-        return known
-    earlier = look_back(folder, RUN, ROWS)
-    written = [
-        part(folder, [{"id": first}, {"id": first + 1}, {"id": first + 2}], first=first, submission=number)
-        for first in range(0, ROWS, 3)
-        if not earlier.good[first]
-    ]
-    return commit_only(folder, journal, [*earlier.parts, *written], ROWS, spec)
 
 
 def published(folder: Folder) -> BatchManifest | None:
@@ -66,8 +50,6 @@ def reading(folder: Folder) -> Iterator[None]:
         while not over.wait(0.1):
             try:
                 published(folder)
-            except StorageError:
-                continue  # this machine is too slow for a store that is given up so soon
             except BaseException as error:  # whatever it is, the test has to fail with it
                 wrong.append(error)
                 return
@@ -83,53 +65,72 @@ def reading(folder: Folder) -> Iterator[None]:
 
 
 @pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a job that needs no cluster."""
+    without_cluster(monkeypatch)
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"id": number}) + "\n" for number in range(ROWS)))
+    return str(path)
+
+
+@pytest.fixture
 def healthy(s3_server: S3Server) -> S3Folder:
     return S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
 
 
 @pytest.mark.parametrize(("share", "seeds"), [(0.05, range(7)), (0.3, range(7, 10))])
 def test_a_store_that_fails_often_costs_time_only(
-    healthy: S3Folder, proxy: FaultyS3, share: float, seeds: range
+    healthy: S3Folder, proxy: FaultyS3, source: str, share: float, seeds: range
 ) -> None:
     for seed in seeds:
         place = S3Folder(healthy.bucket, f"out{seed}", proxy.api.credentials)
         direct = S3Folder(healthy.bucket, f"out{seed}", healthy.credentials)
         proxy.choose = by_seed(seed, share)
         with reading(direct):
-            manifest = attempt(place, 0)
-        assert published(direct) == manifest
+            summary = attempt(place, 0, source)
+        manifest = published(direct)
+        assert manifest is not None
+        assert manifest.summary() == summary
     assert sum(proxy.faults.values()) >= len(seeds)
 
 
 @pytest.mark.parametrize(("fault", "step"), [(Fault.ERROR_500, 9), (Fault.LOST, 5)])
 def test_a_store_that_goes_down_at_any_call_leaves_all_or_nothing(
-    healthy: S3Folder, proxy: FaultyS3, fault: Fault, step: int
+    healthy: S3Folder, proxy: FaultyS3, source: str, monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        # Calls that outlast a short limit are repeated, and would be counted twice.
-        patch.setattr(patience, "PATIENCE", Patience())
-        attempt(S3Folder(healthy.bucket, "whole", proxy.api.credentials), 0)
+    monkeypatch.setattr(patience, "PATIENCE", ONCE)
+    attempt(S3Folder(healthy.bucket, "whole", proxy.api.credentials), 0, source)
     calls = len(proxy.calls)
     for number in range(0, calls, step):
         place = S3Folder(healthy.bucket, f"out{number}", proxy.api.credentials)
         direct = S3Folder(healthy.bucket, f"out{number}", healthy.credentials)
-        proxy.choose = after(len(proxy.calls) + number, fault)
+        begins = len(proxy.calls)
+        proxy.choose = after(begins + number, fault)
         with reading(direct):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(patience, "PATIENCE", BRIEF)
-                with pytest.raises(StorageError):
-                    attempt(place, 0)
+            with contextlib.suppress(StorageError):  # what follows the commit is no failure
+                attempt(place, 0, source)
+            assert len(proxy.calls) > begins + number, "it ended before its fault"
             before = published(direct)
-            retried = attempt(direct, 1)
-        assert published(direct) == retried
+            attempt(direct, 1, source)
+        retried = published(direct)
+        assert retried is not None
         assert parse(BatchManifest, direct.read("manifest.json")) == retried
         assert before is None or before == retried
+        assert generated(direct) == ROWS
 
 
-def test_the_end_of_a_store_is_one_sentence(healthy: S3Folder, proxy: FaultyS3, brief: Patience) -> None:
+def generated(folder: Folder) -> int:
+    """Rows that were paid for, over all attempts."""
+    names = [entry.path for entry in folder.list("_raybatch/parts") if entry.path.endswith(".parquet")]
+    return sum(int(name.split(".")[-3]) for name in names)
+
+
+def test_the_end_of_a_store_is_one_sentence(
+    healthy: S3Folder, proxy: FaultyS3, once: Patience, source: str
+) -> None:
     proxy.choose = after(4, Fault.ERROR_503)
     with pytest.raises(
-        StorageError, match=r"503 Service.*the store is up.*a retry of the task goes on"
+        StorageError, match=r"SlowDown.*the store is up.*a retry of the task goes on"
     ) as caught:
-        attempt(S3Folder(healthy.bucket, "out", proxy.api.credentials), 0)
+        attempt(S3Folder(healthy.bucket, "out", proxy.api.credentials), 0, source)
     assert caught.value.failure_class is FailureClass.STORAGE

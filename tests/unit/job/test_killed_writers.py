@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer that is killed in the middle of a file: nobody ever sees the half."""
+"""A writer that is killed at any of its calls: nobody ever sees half a file."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,11 +22,46 @@ from ...s3_server import S3Server
 pytestmark = pytest.mark.slow
 
 _DISK = """
-import os, stat, sys, time
+import json, os, signal, stat, sys
+from pathlib import Path
 from airflow_provider_raybatch.job.storage.folder import LocalFolder
-# A disk that takes its time for files.
-os.fsync = lambda number: stat.S_ISREG(os.fstat(number).st_mode) and time.sleep(600)
-getattr(LocalFolder(sys.argv[1]), sys.argv[2])("a/x.parquet", b"1" * 20_000_000)
+
+def traced(folder, fatal):
+    # Tells each call of a write, and dies before one of them.
+    done, fsync = [], os.fsync
+
+    def call(what):
+        print(json.dumps(what), flush=True)
+        done.append(what)
+        if len(done) > fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def traced_fsync(number):
+        call("sync file" if stat.S_ISREG(os.fstat(number).st_mode) else "sync folder")
+        fsync(number)
+
+    def hook(event, arguments):
+        writes = event in {"os.link", "os.rename", "os.remove"}
+        writes = writes or (event == "open" and arguments[2] & os.O_WRONLY)
+        if writes and str(arguments[0]).startswith(str(folder)):
+            call(event)
+
+    os.fsync = traced_fsync
+    sys.addaudithook(hook)
+
+for fatal in range(100):
+    root = Path(sys.argv[1], str(fatal))
+    root.joinpath("a").mkdir(parents=True)
+    child = os.fork()
+    if not child:
+        traced(root / "a", fatal)
+        getattr(LocalFolder(str(root)), sys.argv[2])("a/x.parquet", b"1" * 20_000_000)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(json.dumps(None), flush=True)
+    if not status:
+        break
+    assert os.WTERMSIG(status) == signal.SIGKILL
 """
 _S3 = """
 import sys
@@ -54,20 +90,40 @@ def kill_when(reached: Callable[[], bool], script: str, *arguments: str) -> None
         assert process.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("operation", ["write", "create"])
-def test_half_a_file_on_a_disk(tmp_path: Path, operation: str) -> None:
-    def half() -> bool:
-        return any(path.stat().st_size > 1_000_000 for path in tmp_path.glob("a/.raybatch-*"))
-
-    kill_when(half, _DISK, str(tmp_path), operation)
-    disk = LocalFolder(str(tmp_path))
-    assert disk.list() == []
-    assert disk.head("a/x.parquet") is None
-    (left,) = disk.abandoned(-60)
-    assert disk.abandoned(3600) == []
-    disk.create("a/x.parquet", b"whole")
-    disk.delete([left])
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["x.parquet"]
+@pytest.mark.parametrize(("operation", "naming"), [("write", "os.rename"), ("create", "os.link")])
+def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, naming: str) -> None:
+    """It appears when it is whole and on the disk, and is reported when its name is, too."""
+    told = subprocess.run(
+        [sys.executable, "-c", _DISK, str(tmp_path), operation],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    lives: list[list[str]] = [[]]
+    for line in told.stdout.splitlines():
+        if (call := json.loads(line)) is None:
+            lives.append([])
+        else:
+            lives[-1].append(call)
+    whole, last = b"1" * 20_000_000, lives[-2]
+    assert last.index("sync file") < last.index(naming)
+    assert "sync folder" in last[last.index(naming) :]
+    for fatal, calls in enumerate(lives[:-1]):
+        disk = LocalFolder(str(tmp_path / str(fatal)))
+        is_named = naming in (calls if calls is last else calls[:-1])
+        assert [entry.path for entry in disk.list()] == ["a/x.parquet"] * is_named
+        assert (disk.head("a/x.parquet") is not None) == is_named
+        if is_named:
+            assert disk.read("a/x.parquet") == whole
+        else:
+            disk.create("a/x.parquet", whole)
+        left = disk.abandoned(-60)
+        assert len(left) <= 1
+        assert disk.abandoned(3600) == []
+        disk.delete(left)
+        assert [path.name for path in Path(disk.root, "a").iterdir()] == ["x.parquet"]
+    assert len(lives) > 5
 
 
 def test_half_an_upload_to_s3(s3_server: S3Server, proxy: FaultyS3) -> None:

@@ -80,6 +80,41 @@ def test_nothing_goes_while_a_newer_submission_has_claimed(folder: Folder) -> No
     assert paths(folder) == before
 
 
+class Interrupted(LocalFolder):
+    """A disk on which something happens before one of its calls."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.calls_left, self.event = -1, lambda: None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"list", "head", "read", "delete", "abandoned"} and self.calls_left >= 0:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                self.event()
+        return super().__getattribute__(name)
+
+
+def test_a_newer_run_that_comes_before_any_call_keeps_what_it_has_written(tmp_path: Path) -> None:
+    for before in range(100):
+        disk, place = LocalFolder(str(tmp_path / str(before))), Interrupted(str(tmp_path / str(before)))
+        journal, _ = committed(place, 0)
+        dead = leave(place)
+        begun: list[str] = []
+
+        def begin(disk: LocalFolder = disk, begun: list[str] = begun) -> None:
+            Journal(disk, submitted(1, token="cleared").submission, take_over=False).claim()
+            begun += leave(disk, "20990101T000001-00000000")
+
+        place.calls_left, place.event = before, begin
+        collect(place, journal)
+        assert paths(disk) >= set(begun)
+        if not begun:
+            break
+    assert before > 5
+    assert paths(disk).isdisjoint(dead)
+
+
 def test_what_a_zombie_publishes_after_its_successor_goes(folder: Folder) -> None:
     spec = submitted(0, destination={"uri": folder.uri})
     zombie = Journal(folder, spec.submission, take_over=False)
@@ -134,7 +169,7 @@ def test_old_scratch_files_go_and_new_ones_stay(disk: LocalFolder) -> None:
 
 
 def test_a_failure_to_delete_is_no_failure_of_the_job(
-    s3_server: S3Server, proxy: FaultyS3, brief: Patience
+    s3_server: S3Server, proxy: FaultyS3, once: Patience
 ) -> None:
     healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
     journal, manifest = committed(healthy, 0)
@@ -146,7 +181,7 @@ def test_a_failure_to_delete_is_no_failure_of_the_job(
 
 
 def test_a_store_that_is_down_is_no_failure_of_the_job(
-    s3_server: S3Server, proxy: FaultyS3, brief: Patience
+    s3_server: S3Server, proxy: FaultyS3, once: Patience
 ) -> None:
     healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
     journal, _ = committed(healthy, 0)
