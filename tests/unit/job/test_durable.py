@@ -61,21 +61,26 @@ def test_folders_that_were_removed_and_made_again(disk: LocalFolder, trace: Unsy
     assert trace.lost() == []
 
 
-def test_a_commit_that_is_reported_by_another_process_than_the_one_that_died(
-    disk: LocalFolder, trace: Unsynced
-) -> None:
-    """Killed between the journal's entry and its sync: the retry reports the dataset, so it syncs."""
-    entry = Path(disk.root, "_raybatch/journal/00000002.json")
+def dies_before_the_sync_of(trace: Unsynced, disk: LocalFolder, name: str) -> None:
+    """A job is killed when a file has its name, and the name is not on the disk."""
+    named = Path(disk.root, name)
 
     def kill(call: str, path: Path) -> None:
-        if call == "fsync" and path == entry.parent and entry.exists():
+        if call == "fsync" and path == named.parent and named.exists():
             raise Killed
 
     trace.before = kill
     with pytest.raises(Killed):
         publish(disk, [part(disk, [{"id": 1}])], 1)
-    assert trace.lost() == ["out/_raybatch/journal/00000002.json"]
+    assert trace.lost() == [f"out/{name}"]
     trace.before = lambda call, path: None
+
+
+def test_a_commit_that_is_reported_by_another_process_than_the_one_that_died(
+    disk: LocalFolder, trace: Unsynced
+) -> None:
+    """Killed between the journal's entry and its sync: the retry reports the dataset, so it syncs."""
+    dies_before_the_sync_of(trace, disk, "_raybatch/journal/00000002.json")
     again = submitted(1, destination={"uri": disk.root})
     journal = Journal(disk, again.submission, take_over=False, fingerprint=again.fingerprint)
     assert journal.committed() is not None
@@ -83,17 +88,7 @@ def test_a_commit_that_is_reported_by_another_process_than_the_one_that_died(
 
 
 def test_a_copy_whose_writer_died_before_its_sync(disk: LocalFolder, trace: Unsynced) -> None:
-    copy = Path(disk.root, "manifest.json")
-
-    def kill(call: str, path: Path) -> None:
-        if call == "fsync" and path == copy.parent and copy.exists():
-            raise Killed
-
-    trace.before = kill
-    with pytest.raises(Killed):
-        publish(disk, [part(disk, [{"id": 1}])], 1)
-    trace.before = lambda call, path: None
-    assert trace.lost() == ["out/manifest.json"]
+    dies_before_the_sync_of(trace, disk, "manifest.json")
     renew_copy(disk, Journal(disk, submitted(1).submission, take_over=False))
     assert trace.lost() == []
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,14 @@ def journal(folder: Folder, number: int = 0, *, take_over: bool = False, **field
 
 def entries(folder: Folder) -> list[str]:
     return [entry.path for entry in folder.list(JOURNAL)]
+
+
+def is_superseded(folder: Folder, late: Callable[[], Any], why: str) -> None:
+    """Submission 1 has claimed, and a retry would not help."""
+    with pytest.raises(SupersededError) as caught:
+        late()
+    assert str(caught.value) == f"destination: {folder.uri} was claimed by raybatch-x-1{why}"
+    assert not caught.value.failure_class.retryable
 
 
 def test_a_claim_then_its_commit(folder: Folder) -> None:
@@ -163,14 +172,9 @@ class TestOlderRun:
     def test_it_claims_no_more(self, folder: Folder, newer: Journal, token: str) -> None:
         before = entries(folder)
         older = journal(folder, 0, token=token)
+        why = ", a job of a newer run of this task; clear the task to publish there again."
         for late in (older.check_owner, older.claim):
-            with pytest.raises(SupersededError) as caught:
-                late()
-            assert str(caught.value) == (
-                f"destination: {folder.uri} was claimed by raybatch-x-1, a job of a newer run of this task; "
-                "clear the task to publish there again."
-            )
-            assert not caught.value.failure_class.retryable
+            is_superseded(folder, late, why)
         assert entries(folder) == before
 
     def test_nor_does_it_where_it_may_take_over(self, folder: Folder, newer: Journal) -> None:
@@ -199,14 +203,9 @@ class TestZombie:
         zombie, newer = journal(folder, 0), journal(folder, 1)
         zombie.claim()
         newer.claim()
+        why = " of nightly.label of run r1 while this job ran; its rows are kept, but not published."
         for late in (zombie.check, lambda: zombie.commit("manifests/zombie.json")):
-            with pytest.raises(SupersededError) as caught:
-                late()
-            assert str(caught.value) == (
-                f"destination: {folder.uri} was claimed by raybatch-x-1 of nightly.label of run r1 while "
-                "this job ran; its rows are kept, but not published."
-            )
-            assert not caught.value.failure_class.retryable
+            is_superseded(folder, late, why)
         newer.commit("manifests/newer.json")
         last = newer.last()
         assert last is not None
