@@ -39,6 +39,7 @@ from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.resuming import Resumption
 from airflow_provider_raybatch.operators.run_record import (
     RunRecord,
+    check_current,
     current_run,
     forget_earlier,
     record_result,
@@ -322,7 +323,7 @@ class RayOperator(LiteralTextOperator):
         from airflow_provider_raybatch.cluster.blocking import run_blocking
 
         self._killing.concerns(address, run.key)
-        submitted = run_blocking(self._submit_or_adopt(address, run, plan))
+        submitted = run_blocking(self._submit_or_adopt(context, address, run, plan))
         verb = "Submitted Ray job"
         if submitted.adopted:
             ended = submitted.info.status.is_terminal
@@ -337,7 +338,9 @@ class RayOperator(LiteralTextOperator):
                 self.log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
         return submitted
 
-    async def _submit_or_adopt(self, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
+    async def _submit_or_adopt(
+        self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan
+    ) -> Submitted:
         from airflow_provider_raybatch.cluster.jobs import RayJobsClient
         from airflow_provider_raybatch.cluster.submission import submit_or_adopt
 
@@ -347,6 +350,7 @@ class RayOperator(LiteralTextOperator):
             async def build(submission_id: str) -> JobRequest:
                 run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
                 request = await plan.build(client, submission_id)
+                check_current(context["task_state_store"], run.run_token)
                 self._killing.posting(submission_id)
                 return request
 

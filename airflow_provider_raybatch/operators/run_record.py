@@ -122,6 +122,22 @@ def current_run(store: Store, attempt: AttemptLike, namespace: Callable[[], str]
     return minted
 
 
+def check_current(store: Store, token: str) -> None:
+    """To be asked right before a job is submitted: a process that was frozen may go on after a clear.
+
+    An attempt that was given up finds no record in Airflow's store, or that of the next run.
+
+    :raises RayBatchException: Airflow has given this attempt up; or the store gives no answer.
+    """
+    known = recorded_run(store)
+    if known is None or known.token != token:
+        raise RayBatchException(
+            "task_state_store: Airflow has given this attempt up, so it submits nothing; the task's next "
+            "attempt goes on.",
+            FailureClass.CANCELLED,
+        )
+
+
 def record_result(store: Store, token: str, attempt: AttemptLike, fingerprint: str, result: Any) -> None:
     """Put on record what the run returned, for an attempt that follows because of what fails after this.
 

@@ -166,6 +166,26 @@ def test_a_clear_starts_anew_and_stops_what_is_left(ray: FakeRay, run: Run, stor
     assert (("GET", "/api/jobs/") in ray.requests) is not store_is_kept
 
 
+def test_an_attempt_that_was_frozen_while_a_clear_began_the_next_run_submits_nothing(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, plan = batch(), RayBatchInferenceOperator.plan
+    context = run.context()
+    new: list[str] = []
+
+    def freezing(operator: RayBatchInferenceOperator, task_run: Any) -> Any:
+        planned = plan(operator, task_run)
+        if operator is frozen:
+            run.clear()
+            new.append(batch().execute(run.context())["submission_id"])
+        return planned
+
+    monkeypatch.setattr(RayBatchInferenceOperator, "plan", freezing)
+    with pytest.raises(RayBatchException, match="Airflow has given this attempt up"):
+        frozen.execute(context)
+    assert job_ids(ray) == new
+
+
 def test_what_a_clear_could_not_stop_the_next_attempt_stops(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
