@@ -151,6 +151,8 @@ class World:
         self.stops = 0
         self.store_was_away = False
         self.may_fail = False
+        self.was_told = False
+        self.straggling: set[str] = set()
         self.may_freeze = False
         self.zombie: Process | None = None
         self.said: list[str] = []
@@ -371,6 +373,7 @@ class World:
             self.max_tries = self.try_number + RETRIES
             if self.forgetful:
                 self.store.values.clear()
+            self.ray.never_end()
         self.try_number += 1
         self.resume = None
         self._user_ends("queued", told)
@@ -425,8 +428,11 @@ class World:
         for one in earlier:
             if one.known and one.token == driver.token and (one.active or one.committed):
                 raise Wrong(f"{driver.name} was submitted though {one.name} {one.status}")
-        # A process that Airflow has given up may submit late; the fence of the destination is for that.
-        if self.is_heard and (record is None or driver.token != record.token):
+        if not self.is_heard:
+            # Its process was given up by Airflow right before the POST, which no store can prevent. If the
+            # run was cleared, the destination's fence or the lease ends the job.
+            self.straggling.add(driver.name)
+        elif record is None or driver.token != record.token:
             raise Wrong(f"{driver.name} is not of the run on record")
 
     def _judge_stop(self, driver: Driver) -> None:
@@ -448,6 +454,8 @@ class World:
         :param clear: whether that is tried, too.
         """
         self.play()
+        if self.was_told and self.state == "failed" and any(one.active for one in self.ray.drivers):
+            raise Wrong("a user ended the task, and its job goes on")
         for _ in range(4 * self.may_fail):
             if self.state == "failed":
                 self.clock.now += 1000.0

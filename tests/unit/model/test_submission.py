@@ -55,6 +55,7 @@ def trouble(world: World, events: dict[int, str]) -> set[int]:
         return EVENTS[events[step]](world)
 
     world.before = before
+    world.was_told = list(events.values()) == ["marked failed"]
     try:
         world.ends_well(clear=len(events) == 1)
     except (Wrong, Exception) as error:
