@@ -155,6 +155,7 @@ class World:
         self.straggling: set[str] = set()
         self.may_freeze = False
         self.zombie: Process | None = None
+        self.call = self.frozen_at = ""
         self.said: list[str] = []
         self.operator.log = self  # type: ignore[assignment]
 
@@ -178,6 +179,7 @@ class World:
             raise Wrong(f"no end: {call}")
         self.ray.advance()
         self.said.append(f"{self.steps} {self.clock.now - 1.7e9:.2f} {call}")
+        self.call = call
         told = self.before(call)
         self.store_was_away |= told is not None and call.startswith("store")
         if told == "freeze":
@@ -243,6 +245,7 @@ class World:
     def freeze(self, cleared: bool = False) -> str:
         """The present process stops where it is, and Airflow gives it up, or a user clears its task."""
         process, self.zombie = self.process, self.process
+        self.frozen_at = self.call
         assert process is not None
         if cleared:
             self.clear(told=False)
@@ -373,7 +376,10 @@ class World:
             self.max_tries = self.try_number + RETRIES
             if self.forgetful:
                 self.store.values.clear()
-            self.ray.never_end()
+            if (
+                not self.may_freeze
+            ):  # a thawed process would follow such a job before its successor can stop it
+                self.ray.never_end()
         self.try_number += 1
         self.resume = None
         self._user_ends("queued", told)
@@ -428,9 +434,8 @@ class World:
         for one in earlier:
             if one.known and one.token == driver.token and (one.active or one.committed):
                 raise Wrong(f"{driver.name} was submitted though {one.name} {one.status}")
-        if not self.is_heard:
-            # Its process was given up by Airflow right before the POST, which no store can prevent. If the
-            # run was cleared, the destination's fence or the lease ends the job.
+        if not self.is_heard and self.frozen_at.startswith("POST"):
+            # It had asked the store already. The destination's fence or the lease ends a cleared run's job.
             self.straggling.add(driver.name)
         elif record is None or driver.token != record.token:
             raise Wrong(f"{driver.name} is not of the run on record")
