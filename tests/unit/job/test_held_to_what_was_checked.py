@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.destination.journal import Journal
+from airflow_provider_raybatch.job.destination.journal import JOURNAL, Journal
 from airflow_provider_raybatch.job.preflight.model_check import Checked
-from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.job.storage.folder import Folder, folder
 
 from ..specs import spec, submitted
 
@@ -30,6 +31,14 @@ def test_the_engine_loads_the_revision_that_was_checked() -> None:
     assert ready._as_checked(asked, Checked()) == asked
 
 
+def claimed_the_day_before(destination: Folder, at: float) -> None:
+    """Date the first claim back."""
+    path = f"{JOURNAL}/00000001.json"
+    first = json.loads(destination.read(path))
+    first["at"] = datetime.datetime.fromtimestamp(at, datetime.timezone.utc).isoformat()
+    destination.write(path, json.dumps(first).encode())
+
+
 def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     """A retry on the next day prints the first day's date, so that its keys and parts are the same."""
     ready = pytest.importorskip("airflow_provider_raybatch.job.ready")
@@ -45,6 +54,8 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     began = retry.run_began()
     assert began is not None
     assert before - 1 <= began <= datetime.datetime.now(datetime.timezone.utc).timestamp()
+    began -= 24 * 3600
+    claimed_the_day_before(destination, began)
     retry.claim()
     assert retry.run_began() == began
     timed = ready._with_time(first, retry)

@@ -97,22 +97,25 @@ def test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one(tmp_path: Pat
     assert stops > 6
 
 
-def test_a_newer_writer_in_s3_before_each_call_of_an_older_one(s3_server: S3Server, proxy: FaultyS3) -> None:
+@pytest.mark.parametrize(("before", "calls"), [(0, 5), (1, 7)], ids=["the first copy", "a later copy"])
+def test_a_newer_writer_in_s3_before_each_call_of_an_older_one(
+    s3_server: S3Server, proxy: FaultyS3, before: int, calls: int
+) -> None:
     for stops in itertools.count():
         bucket = s3_server.new_bucket()
         direct = S3Folder(bucket, "out", s3_server.credentials)
-        if stops % 2:
+        if before:
             renew_copy(direct, in_the_journal(direct, 1))
         through = S3Folder(bucket, "out", proxy.api.credentials)
         older = in_the_journal(through, 2)
-        newer = NewerAt(stops // 2, direct)
+        newer = NewerAt(stops, direct)
         proxy.choose = newer
         renew_copy(through, older)
         proxy.choose = lambda call: None
         assert copied(direct) == (3 if newer.came else 2)
         if not newer.came:
             break
-    assert stops > 8
+    assert stops == calls
 
 
 @dataclass

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is cancelled while a POST is under way returns when Ray has made the job, which can then be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from airflow_provider_raybatch.cluster.models import JobRequest
+from airflow_provider_raybatch.cluster.submission import SubmissionKey, submit_or_adopt
+from airflow_provider_raybatch.contract.spec import TaskKey
+
+KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
+
+
+async def test_a_submission_that_is_cancelled_leaves_its_job_to_be_found(dashboard, client):
+    arrived = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def build(submission_id):
+        return JobRequest("true", submission_id)
+
+    def make_slowly():
+        loop.call_soon_threadsafe(arrived.set)
+        time.sleep(0.5)
+        return dashboard.submit({"submission_id": KEY.submission_id(0), "metadata": {}})
+
+    dashboard.stage("POST", "/api/jobs/", make_slowly)
+    submitting = asyncio.create_task(submit_or_adopt(client, KEY, "fingerprint", build))
+    await arrived.wait()
+    submitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
+    assert list(dashboard.jobs) == [KEY.submission_id(0)]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job whose task follows it never takes itself for an orphan; one that no task follows does, in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raybatch.cluster import control as followers
+from airflow_provider_raybatch.cluster.control import Control, Lease
+from airflow_provider_raybatch.contract.control import order_package, read_order
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job import control as driver
+
+KEY = "ab" * 32
+PROGRESS = driver.Progress(done=0, total=1)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize("orphan_timeout", [60.0, 3600.0, 7 * 86400.0])
+async def test_a_lease_lasts_as_long_as_it_is_followed(dashboard, client, monkeypatch, orphan_timeout):
+    clock = Clock()
+    monkeypatch.setattr(followers.time, "monotonic", clock)
+    job = driver.Control(Limits(orphan_timeout=orphan_timeout), lambda event: None, clock)
+    lease = Lease(Control(KEY, attempt=1, orphan_timeout=orphan_timeout))
+
+    def pass_time(seconds):
+        clock.now += seconds
+        content = dashboard.packages.get(order_package(KEY))
+        job.obey(None if content is None else read_order(content, KEY))
+
+    for _ in range(100):
+        assert await lease.renew(client) is None
+        pass_time(orphan_timeout / 20)
+        job.check(PROGRESS)
+    pass_time(orphan_timeout)
+    with pytest.raises(RaybatchError, match="orphan_timeout: no task has followed the job"):
+        job.check(PROGRESS)
