@@ -12,7 +12,7 @@ ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
 LANES := .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
-.PHONY: help demo test lanes chaos lint lock clean
+.PHONY: help demo test lanes chaos mutants lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, seven kills"
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and the face on Airflow's pre-release"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, RESULTS=.chaos/results.jsonl)"
+	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
 	@echo "make clean  remove environments, tools, the demo's files, builds and caches"
@@ -35,6 +36,9 @@ lanes: .venv-pre/.stamp $(LANES:%=%/.stamp)
 
 chaos: .venv/.stamp
 	.venv/bin/python -m tests.chaos --seeds $(SEEDS) --parallel $(PARALLEL) --results $(RESULTS)
+
+mutants: .venv/.stamp
+	.venv/bin/python -m tests.mutants --parallel $(PARALLEL) $(if $(ONLY),--only $(ONLY))
 
 lint: .venv/.stamp
 	.ci/checks lint

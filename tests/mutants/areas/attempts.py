@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one attempt of a task to the next: the run record, the events of triggers, what earlier runs left."""
+
+from __future__ import annotations
+
+from ..mutant import Mutant
+
+_RECORD = "operators/run_record.py"
+_BASE = "operators/base.py"
+_KILLING = "operators/killing.py"
+_STOPPING = "operators/stopping.py"
+_RECORDED = ("face/test_run_record.py",)
+_ONE = ("face/test_one_submission.py",)
+_RESUMED = ("face/test_resuming.py",)
+
+MUTANTS = (
+    Mutant(
+        "token-not-stored",
+        _RECORD,
+        "    _write(store, minted)\n"
+        "    if recorded_run(store) != minted:\n"
+        '        raise _unreachable("it doesn\'t give back what was written")\n',
+        "",
+        "A retry doesn't find the job of the attempt before it, and submits a second one.",
+        (*_RECORDED, *_ONE),
+    ),
+    Mutant(
+        "token-stored-after-the-post",
+        _RECORD,
+        "    _write(store, minted)\n"
+        "    if recorded_run(store) != minted:\n"
+        '        raise _unreachable("it doesn\'t give back what was written")\n',
+        "    import threading\n\n    threading.Timer(0.2, _write, (store, minted)).start()\n",
+        "A worker that is killed after its POST leaves a job that its retry doesn't find.",
+        (*_RECORDED, *_ONE),
+    ),
+    Mutant(
+        "store-that-forgets-is-trusted",
+        _RECORD,
+        "    if recorded_run(store) != minted:\n",
+        "    if recorded_run(store) is minted:\n",
+        "Where Airflow's store keeps nothing, each retry submits another job.",
+        _RECORDED,
+    ),
+    Mutant(
+        "record-expires",
+        _RECORD,
+        "_asked(lambda: store.set(KEY, record.to_json(), retention=NEVER_EXPIRE))",
+        "_asked(lambda: store.set(KEY, record.to_json()))",
+        "A retry that comes after Airflow has swept its store submits a second job.",
+        ("face/test_record_stays.py::test_a_retry_that_comes_late_finds_its_run",),
+    ),
+    Mutant(
+        "clear-is-a-retry",
+        _RECORD,
+        "return self.max_tries == attempt.max_tries and not counted_anew",
+        "return not counted_anew",
+        "A cleared task returns its old dataset.",
+        _RECORDED,
+    ),
+    Mutant(
+        "dag-run-made-again-is-a-retry",
+        _RECORD,
+        "return self.max_tries == attempt.max_tries and not counted_anew",
+        "return self.max_tries == attempt.max_tries",
+        "A DAG run that was deleted and made again returns the dataset of the first one.",
+        _RECORDED,
+    ),
+    Mutant(
+        "result-of-an-overtaken-run",
+        _RECORD,
+        "if known is not None and known.token == token:  # else a clear",
+        "if known is not None:  # else a clear",
+        "A run that a clear has overtaken puts its result on record: the clear returns the old dataset.",
+        _RECORDED,
+    ),
+    Mutant(
+        "overtaken-run-forgets",
+        _RECORD,
+        "    if known is not None and known.token == token:\n"
+        "        _write(store, replace(known, earlier=()))\n",
+        "    if known is not None:\n        _write(store, replace(known, earlier=()))\n",
+        "A job that a run before the last clear left is never stopped.",
+        _RECORDED,
+    ),
+    Mutant(
+        "only-the-last-run-is-known",
+        _RECORD,
+        "(*known.earlier, known.token)",
+        "(known.token,)",
+        "After two clears in a row, the first run's job runs on.",
+        _RECORDED,
+    ),
+    Mutant(
+        "lost-record-means-no-earlier-runs",
+        _RECORD,
+        "return () if attempt.try_number <= 1 else None",
+        "return ()",
+        "Where Airflow drops the record with a clear, the cleared run's job runs on.",
+        _RECORDED,
+    ),
+    Mutant(
+        "namespace-changes-with-a-clear",
+        _RECORD,
+        "namespace=namespace() if known is None else known.namespace,",
+        "namespace=namespace(),",
+        "After an upgrade, a cleared task is refused by the dataset that it owns.",
+        _RECORDED,
+    ),
+    Mutant(
+        "event-of-an-earlier-run",
+        _BASE,
+        '        if record is not None and handle.get("run_token", record.token) != record.token:\n',
+        "        if False:\n",
+        "The event of a cleared run's trigger ends the task with the old job's outcome.",
+        _RESUMED,
+    ),
+    Mutant(
+        "triggers-word-counts",
+        _BASE,
+        "        if not outcome.saw_the_end:\n"
+        "            outcome = self._looked_again(context, outcome, handle)\n",
+        "",
+        "A trigger that could not reach the cluster fails a task whose dataset is there.",
+        _RESUMED,
+    ),
+    Mutant(
+        "deferral-timeout-fails-the-task",
+        _BASE,
+        "        except TaskDeferralTimeout as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        "A task whose triggerer was away fails though its dataset is there.",
+        _RESUMED,
+    ),
+    Mutant(
+        "result-not-recorded",
+        _BASE,
+        '                record_result(store, str(handle["run_token"]), ti, str(fingerprint), result)\n',
+        "                pass\n",
+        "A retry after success asks a cluster that may be gone, and pays for the dataset again.",
+        _ONE,
+    ),
+    Mutant(
+        "record-that-fails-fails-the-task",
+        _BASE,
+        """\
+                record_result(store, str(handle["run_token"]), ti, str(fingerprint), result)
+            except RayBatchException as error:
+""",
+        """\
+                record_result(store, str(handle["run_token"]), ti, str(fingerprint), result)
+            except ZeroDivisionError as error:
+""",
+        "A task whose dataset is there fails because Airflow's store is away.",
+        _ONE,
+    ),
+    Mutant(
+        "recorded-result-not-returned",
+        _BASE,
+        "        if run.record.fingerprint == plan.fingerprint:\n",
+        "        if False:\n",
+        "A retry after success asks a cluster that may be gone, and pays for the dataset again.",
+        _ONE,
+    ),
+    Mutant(
+        "recorded-result-of-other-arguments",
+        _BASE,
+        "        if run.record.fingerprint == plan.fingerprint:\n",
+        "        if run.record.fingerprint:\n",
+        "A retry with other arguments returns the dataset of the old ones.",
+        _ONE,
+    ),
+    Mutant(
+        "earlier-runs-not-stopped",
+        _BASE,
+        "        if run.record.earlier != () and stop_earlier_runs(",
+        "        if False and stop_earlier_runs(",
+        "The job of a cleared run keeps its GPUs beside the new one's.",
+        _ONE,
+    ),
+    Mutant(
+        "earlier-runs-forgotten-before-they-are-stopped",
+        _BASE,
+        """\
+        if run.record.earlier != () and stop_earlier_runs(address, run, submitted.submission_id, self.log):
+            try:
+                forget_earlier(context["task_state_store"], run.run_token)
+            except RayBatchException as error:
+                self.log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
+""",
+        """\
+        if run.record.earlier != ():
+            forget_earlier(context["task_state_store"], run.run_token)
+            stop_earlier_runs(address, run, submitted.submission_id, self.log)
+""",
+        "A worker that is killed in between leaves the cleared run's job running for good.",
+        ("face/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",),
+    ),
+    Mutant(
+        "unstopped-runs-forgotten",
+        _STOPPING,
+        "        return False\n",
+        "        return True\n",
+        "A job that could not be stopped at once runs on for good.",
+        ("face/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",),
+    ),
+    Mutant(
+        "earlier-runs-that-can-not-be-stopped-fail-the-task",
+        _STOPPING,
+        "    except (RaybatchError, RayBatchException) as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        "A task fails because of a job that is not its own.",
+        ("face/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",),
+    ),
+    Mutant(
+        "kill-during-the-post-finds-no-id",
+        _KILLING,
+        "            self._target.submission_id, self._target.posts = submission_id, True\n",
+        "",
+        "Airflow's supervisor kills a task before its job is stopped: the job runs on.",
+        ("face/test_killing.py::test_a_kill_during_the_post_waits_for_the_job",),
+    ),
+    Mutant(
+        "kill-before-the-post-arrives",
+        _KILLING,
+        "            self._target.submission_id, self._target.posts = submission_id, True\n",
+        "            self._target.submission_id = submission_id\n",
+        "A task that is killed while its POST is under way leaves the job.",
+        ("face/test_killing.py::test_a_kill_during_the_post_waits_for_the_job",),
+    ),
+    Mutant(
+        "posts-though-killed",
+        _KILLING,
+        "            if self._killed:  # after the line above",
+        "            if False:  # after the line above",
+        "A task that is killed while it uploads submits its job all the same.",
+        ("face/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
+    ),
+    Mutant(
+        "kill-while-it-submits-forgotten",
+        _KILLING,
+        "        if self._killed:\n            self.kill(log)",
+        "        if False:\n            self.kill(log)",
+        "A task that is killed while it submits follows its job all the same.",
+        ("face/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
+    ),
+    Mutant(
+        "last-attempt-leaves-a-job",
+        _BASE,
+        '            if not error.failure_class.retryable and context["ti"].try_number > 1:\n',
+        "            if False:\n",
+        "An attempt that can submit nothing leaves the job of the one before it without a follower.",
+        _ONE,
+    ),
+    Mutant(
+        "submits-past-the-deadline",
+        _BASE,
+        "                run.deadline.refuse_if_passed()  # here,",
+        "                pass  # here,",
+        "A job is submitted that no attempt has time for.",
+        ("face/test_deadline.py",),
+    ),
+)

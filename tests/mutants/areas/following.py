@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a look at a job means, and who may stop it: judge, follower, trigger."""
+
+from __future__ import annotations
+
+from ..mutant import Mutant
+
+_JUDGING = "cluster/judging.py"
+_FOLLOWING = "cluster/following.py"
+_CONTROL = "cluster/control.py"
+_SHARED = "triggers/following.py"
+_TRIGGER = "triggers/ray_job.py"
+_JUDGED = ("cluster/test_judging.py",)
+_FOLLOWED = ("cluster/test_following.py", "cluster/test_last_words.py")
+_KILLED = ("face/test_trigger.py",)
+
+MUTANTS = (
+    Mutant(
+        "committed-and-stopped-is-stopped",
+        _JUDGING,
+        "    if committed is not None:\n",
+        "    if committed is not None and info.status is not JobStatus.STOPPED:\n",
+        "A dataset that is published is reported as stopped, and paid for again.",
+        _JUDGED,
+    ),
+    Mutant(
+        "last-word-decides",
+        _JUDGING,
+        "    committed = next((event for event in told if isinstance(event, Committed)), None)\n",
+        "    committed = next((event for event in told[:1] if isinstance(event, Committed)), None)\n",
+        "A driver that fails after its commit fails the task, and the dataset is paid for again.",
+        _JUDGED,
+    ),
+    Mutant(
+        "first-silence-is-the-end",
+        _JUDGING,
+        "    if silent >= unreachable_timeout:\n",
+        "    if silent >= 0:\n",
+        "One lost answer ends the following of a healthy job.",
+        _JUDGED,
+    ),
+    Mutant(
+        "silences-add-up",
+        _JUDGING,
+        "        state = replace(state, unreachable_since=None)\n",
+        "",
+        "Two short outages, hours apart, end the following of a healthy job.",
+        _JUDGED,
+    ),
+    Mutant(
+        "restarted-head-means-deleted",
+        _JUDGING,
+        "    if observation.session_name is not None and observation.session_name == state.session_name:\n",
+        "    if observation.session_name is not None:\n",
+        "A job that was lost with its head is reported as deleted by a user.",
+        _JUDGED,
+    ),
+    Mutant(
+        "late-though-ended",
+        _JUDGING,
+        "    if not info.status.is_terminal:\n",
+        "    if not info.status.is_terminal or (deadline is not None and observation.at >= deadline):\n",
+        "A job that published in time is reported as late.",
+        _JUDGED,
+    ),
+    Mutant(
+        "ends-without-its-log",
+        _JUDGING,
+        "    if observation.tail is None and state.blind_looks + 1 < _LOOKS_FOR_THE_END:\n",
+        "    if False:\n",
+        "A job whose log can't be read for a second hands no dataset over.",
+        _JUDGED,
+    ),
+    Mutant(
+        "copies-count-as-events",
+        _JUDGING,
+        "        elif found.number >= seen:",
+        "        elif True:",
+        "Text of a row that repeats an event of its job is shown as one.",
+        _JUDGED,
+    ),
+    Mutant(
+        "drivers-timeout-counts-as-a-stop",
+        _JUDGING,
+        "(last is None or last.failure_class is not FailureClass.TIMEOUT)",
+        "(last is None or last.failure_class is not FailureClass.SUPERSEDED)",
+        "A job that ended itself at its deadline is reported as stopped by a user.",
+        _JUDGED,
+    ),
+    Mutant(
+        "state-read-after-the-log",
+        _FOLLOWING,
+        "        tail, limit = await _end_of_log(client, info, state)\n",
+        "        tail, limit = await _end_of_log(client, info, state)\n"
+        "        info = await client.info(submission_id) or info\n",
+        "A job that commits between the two has no dataset: it is paid for again.",
+        ("cluster/test_last_words.py::test_a_job_that_commits_and_ends_right_after_its_log_was_read",),
+    ),
+    Mutant(
+        "last-look-is-short",
+        _FOLLOWING,
+        "    if state.looked and not info.status.is_terminal and state.expected_lines < TAIL_LINES:\n",
+        "    if state.looked and state.expected_lines < TAIL_LINES:\n",
+        "Noise after a commit hides it: the dataset is paid for again.",
+        ("cluster/test_last_words.py::test_a_job_that_is_stopped_after_its_commit_was_shown",),
+    ),
+    Mutant(
+        "unreachable-ends-the-look",
+        _FOLLOWING,
+        "    except ClusterError as error:\n        return Observation(at=time.time(), error=str(error))\n",
+        "    except NotImplementedError as error:\n"
+        "        return Observation(at=time.time(), error=str(error))\n",
+        "One lost answer ends the following of a healthy job.",
+        _FOLLOWED,
+    ),
+    Mutant(
+        "lease-renewed-once",
+        _CONTROL,
+        "        self._next = now + self.control.interval\n",
+        "        self._next = now + 10 * self.control.interval * _ORDERS_A_LEASE\n",
+        "A healthy job that is followed takes itself for an orphan.",
+        ("cluster/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
+    ),
+    Mutant(
+        "orders-alike",
+        _CONTROL,
+        "            nonce=random_tokens.token_hex(8),\n",
+        '            nonce="",\n',
+        "A healthy job that is followed takes itself for an orphan.",
+        ("cluster/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
+    ),
+    Mutant(
+        "told-end-is-asked-again",
+        _SHARED,
+        "    if told.saw_the_end:\n        return told\n",
+        "",
+        "A deferred task whose job was lost waits for a cluster that doesn't know it.",
+        ("face/test_resuming.py", "face/test_trigger.py"),
+        equivalent="Its callers ask `saw_the_end` themselves.",
+    ),
+    Mutant(
+        "healthy-job-not-left-to-the-retry",
+        _SHARED,
+        "        if not failure_class.retryable:\n",
+        "        if failure_class is FailureClass.INTERNAL:\n",
+        "A healthy job whose trigger failed is left without a follower, and the task fails for good.",
+        ("face/test_resuming.py",),
+    ),
+    Mutant(
+        "healthy-job-followed-by-nobody",
+        _SHARED,
+        "        if not leave_to_a_retry:\n",
+        "        if False:\n",
+        "The last attempt fails while its job is healthy.",
+        ("face/test_resuming.py",),
+    ),
+    Mutant(
+        "stopped-though-it-finished",
+        _SHARED,
+        '    if finished is not None and finished.state in {"succeeded", "failed"}:\n',
+        '    if finished is not None and finished.state in {"failed"}:\n',
+        "A dataset that was published in the last second is reported as late, and paid for again.",
+        ("face/test_trigger.py",),
+    ),
+    Mutant(
+        "not-stopped-at-its-deadline",
+        _SHARED,
+        '        if outcome.state == "timeout" and job.stop_at_deadline:\n',
+        "        if False:\n",
+        "A job that ignores its deadline keeps its GPUs.",
+        ("face/test_deadline.py", "face/test_trigger.py"),
+    ),
+    Mutant(
+        "stop-is-asked-once",
+        _SHARED,
+        "        except (ClusterUnreachableError, NotARayDashboardError):\n"
+        "            if time.monotonic() >= deadline:\n"
+        "                raise\n"
+        "        await asyncio.sleep(_ASK_AGAIN_SECONDS)\n",
+        "        except (ClusterUnreachableError, NotARayDashboardError):\n"
+        "            raise\n"
+        "        await asyncio.sleep(_ASK_AGAIN_SECONDS)\n",
+        "A cluster that is away for a second keeps the job of a task that can't go on.",
+        ("face/test_deadline.py::test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it",),
+    ),
+    Mutant(
+        "asked-after-the-order",
+        _SHARED,
+        """\
+            in_flight = may_come()  # before the order: the job may be there right after it
+            try:
+                if await client.stop(submission_id):
+                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())
+                    return True
+                if not in_flight:
+""",
+        """\
+            try:
+                if await client.stop(submission_id):
+                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())
+                    return True
+                if not may_come():
+""",
+        "A killed task leaves the job whose POST arrived right after the order to stop.",
+        ("face/test_stop_at_once.py::test_a_job_that_arrives_between_the_order_and_the_next_look",),
+    ),
+    Mutant(
+        "one-order-to-stop",
+        _SHARED,
+        "                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())\n"
+        "                    return True\n",
+        "                    return True\n",
+        "Ray ignores the order to stop a pending job: a killed task leaves it.",
+        ("face/test_stop_at_once.py::test_a_job_that_has_not_begun_is_told_again",),
+    ),
+    Mutant(
+        "stops-deferred-tasks-jobs",
+        _TRIGGER,
+        "        if state in _GOES_ON:\n",
+        '        if state in _GOES_ON and state != "deferred":\n',
+        "A triggerer that restarts, or loses a trigger to another one, ends healthy jobs.",
+        _KILLED,
+    ),
+    Mutant(
+        "stops-retried-tasks-jobs",
+        _TRIGGER,
+        "        if state in _GOES_ON:\n",
+        '        if state in _GOES_ON and state != "up_for_retry":\n',
+        "A task that waits for its retry loses the job that the retry would follow.",
+        _KILLED,
+    ),
+    Mutant(
+        "stops-in-doubt",
+        _TRIGGER,
+        "        if state in _GOES_ON:\n",
+        "        if state in _GOES_ON and state != _UNREADABLE:\n",
+        "An Airflow whose API is away ends healthy jobs.",
+        _KILLED,
+    ),
+    Mutant(
+        "asks-for-the-state-once",
+        _TRIGGER,
+        "        for wait in (*_STATE_WAITS, None):\n",
+        "        for wait in (None,):\n",
+        "A user marks a task while Airflow's API is away for a second: the job runs on.",
+        _KILLED,
+    ),
+    Mutant(
+        "never-stops",
+        _TRIGGER,
+        "        await stop_job(address, self.submission_id, left)\n",
+        "",
+        "The job of a task that a user marked keeps its GPUs.",
+        _KILLED,
+    ),
+    Mutant(
+        "stop-ends-with-its-trigger",
+        _TRIGGER,
+        "            with suppress(asyncio.CancelledError):\n"
+        "                await asyncio.shield(self._killing)\n",
+        "            await asyncio.shield(self._killing)\n",
+        "The triggerer's second cancellation leaves the job of a task that a user marked.",
+        _KILLED,
+    ),
+    Mutant(
+        "stop-is-cancelled-with-its-trigger",
+        _TRIGGER,
+        "                await asyncio.shield(self._killing)\n",
+        "                await self._killing\n",
+        "The triggerer's second cancellation leaves the job of a task that a user marked.",
+        _KILLED,
+    ),
+    Mutant(
+        "connection-that-is-away-ends-the-job",
+        _TRIGGER,
+        '            return Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, str(error))\n',
+        '            return Outcome("failed", FailureClass.USER_ERROR, str(error))\n',
+        "A triggerer that can't read the connection fails a task whose job is healthy.",
+        _KILLED,
+    ),
+)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done already, and what is left to do."""
+
+from __future__ import annotations
+
+from ..mutant import Mutant
+
+_LEDGER = "job/ledger/ledger.py"
+_PARTS = "job/ledger/parts.py"
+_RESPONSES = "job/ledger/responses.py"
+_RESUME = "job/resume.py"
+_WORK = "job/work.py"
+
+MUTANTS = (
+    Mutant(
+        "part-with-failures-counts-whole",
+        _LEDGER,
+        "        if part.is_solid:\n",
+        "        if part.ok:\n",
+        "Rows that failed, or that no part has, are never asked: the commit lacks them.",
+        (
+            "job/test_resume.py::"
+            "TestLookBack::test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not",
+        ),
+    ),
+    Mutant(
+        "failed-rows-are-done",
+        _LEDGER,
+        "good[ordinals[inside & ok]] = True",
+        "good[ordinals[inside]] = True",
+        "A row that failed once is not asked again.",
+        (
+            "job/test_resume.py::"
+            "TestLookBack::test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not",
+        ),
+    ),
+    Mutant(
+        "good-rows-keep-their-failures",
+        _LEDGER,
+        "    failures[good] = 0\n",
+        "",
+        "A row that succeeded in the end counts as failed, and the job as failing.",
+        ("job/test_resume.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
+    ),
+    Mutant(
+        "given-up-one-try-late",
+        _LEDGER,
+        "self.failures >= attempts",
+        "self.failures > attempts",
+        "A row that can't succeed is paid for once more than `max_row_attempts`.",
+        ("job/test_resume.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
+    ),
+    Mutant(
+        "parts-of-another-question",
+        _LEDGER,
+        'own = [file for file in files if file.path.startswith(f"{run_folder}/")]',
+        "own = files",
+        "Answers to another prompt or input are published under this one.",
+        (
+            "job/test_savings.py::"
+            "TestRegenerate::test_a_retry_over_a_changed_input_keeps_what_its_own_run_paid_for",
+        ),
+    ),
+    Mutant(
+        "drivers-share-a-folder",
+        _PARTS,
+        'return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"',
+        'return f"{run}/{submission_id}~0"',
+        "After a head restart, two drivers of one submission id write over each other's parts.",
+        (
+            "job/test_savings.py::"
+            "TestFromNightToNight::test_a_driver_with_the_id_of_an_earlier_one_stores_its_rows_too",
+        ),
+    ),
+    Mutant(
+        "folder-knows-no-question",
+        _PARTS,
+        'return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"',
+        'return f"{task_folder(submission)}/{listing_digest[:16]}"',
+        "Answers to another prompt are published under this one.",
+        (
+            "job/test_publish.py::"
+            "TestLedger::test_the_folder_of_a_run_depends_on_task_question_and_input_only",
+        ),
+    ),
+    Mutant(
+        "folder-knows-no-input",
+        _PARTS,
+        'return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"',
+        'return f"{task_folder(submission)}/{question[:16]}-"',
+        "Answers are published beside rows of a changed input that never asked for them.",
+        (
+            "job/test_publish.py::"
+            "TestLedger::test_the_folder_of_a_run_depends_on_task_question_and_input_only",
+        ),
+    ),
+    Mutant(
+        "part-says-all-good",
+        _PARTS,
+        'path = f"{stem}.{first}-{last}.{rows}.{ok}.parquet"',
+        'path = f"{stem}.{first}-{last}.{rows}.{rows}.parquet"',
+        "Rows that failed are never asked again.",
+        ("job/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
+    ),
+    Mutant(
+        "part-with-a-gap-is-solid",
+        _PARTS,
+        "return self.ok == self.rows == self.last - self.first + 1",
+        "return self.ok == self.rows",
+        "Rows that a drained chunk left out are never asked: the commit lacks them.",
+        ("job/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
+    ),
+    Mutant(
+        "tokens-of-failed-rows-are-free",
+        _PARTS,
+        "tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in outcomes)",
+        "tokens = sum(\n"
+        "        outcome.result.input_tokens + outcome.result.output_tokens\n"
+        "        for outcome in outcomes\n"
+        "        if isinstance(outcome.result, Response)\n"
+        "    )",
+        "`max_tokens_total` is passed by the rows that fail.",
+        ("job/test_replica.py::test_what_should_be_json_is_checked",),
+    ),
+    Mutant(
+        "another-rows-answer",
+        _RESPONSES,
+        "        return places[right], rows_there[right]\n",
+        "        return places, rows_there\n",
+        "A row gets the answer of a request that is not its own.",
+        ("job/test_savings.py::test_a_function_that_asks_another_thing_each_time_is_told",),
+    ),
+    Mutant(
+        "failures-shared-as-answers",
+        _RESPONSES,
+        'pc.equal(table["ok"], not self._failures)',
+        'pc.or_(table["ok"], True)',
+        "Equal rows share a failure where one of them has an answer.",
+        ("job/test_reuse.py::test_the_ledger_gives_its_answers_or_its_failures",),
+    ),
+    Mutant(
+        "finished-rows-asked-again",
+        _RESUME,
+        "WorkItem(number, chunk, _runs(done), numbers)",
+        "WorkItem(number, chunk, (), numbers)",
+        "A resume pays for whole chunks of which one row is left.",
+        ("job/test_resume.py::test_work_is_exactly_what_is_not_done",),
+    ),
+    Mutant(
+        "touched-chunks-count-as-done",
+        _RESUME,
+        "        if not done.all():\n",
+        "        if not done.any():\n",
+        "Rows of a chunk that was begun are never asked: the commit lacks them.",
+        ("job/test_resume.py::test_work_is_exactly_what_is_not_done",),
+    ),
+    Mutant(
+        "repetitions-of-the-next-chunk",
+        _RESUME,
+        "numbers = tuple((ordinal - first, times) for ordinal, times in inside)",
+        "numbers = tuple((ordinal, times) for ordinal, times in inside)",
+        "Equal sampled rows have other keys after a resume, and are paid for again.",
+        ("job/test_resume.py::test_repetitions_travel_with_their_chunk",),
+    ),
+    Mutant(
+        "skips-one-row-too-many",
+        _WORK,
+        "starts = [0, *(stop for _, stop in self.skip)]",
+        "starts = [0, *(stop + 1 for _, stop in self.skip)]",
+        "The row after a finished run is never asked: the commit lacks it.",
+        ("job/test_resume.py::test_work_is_exactly_what_is_not_done",),
+    ),
+)

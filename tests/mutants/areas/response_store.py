@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared store of responses: the order of its writes and deletions."""
+
+from __future__ import annotations
+
+from ..mutant import Mutant
+
+_STORE = "job/response_store/store.py"
+_COMPACTION = "job/response_store/compaction.py"
+_DATA = "job/response_store/data.py"
+_INDEX = "job/response_store/index.py"
+_ADDING = "job/response_store/test_adding.py"
+_COMPACTING = "job/response_store/test_compaction.py"
+_SWEEPING = "job/response_store/test_sweeping.py"
+_LOOK_UP = "job/response_store/test_look_up.py"
+_EXPIRY = "job/response_store/test_expiry.py"
+_DAMAGE = "job/response_store/test_damage.py"
+
+MUTANTS = (
+    Mutant(
+        "mark-before-the-index",
+        _STORE,
+        """\
+            entries = by_key(self._entries(written, at))
+            for number""",
+        """\
+            entries = by_key(self._entries(written, at))
+            self.folder.write(f"{DATA}/{submission}/{WHOLE}", b"{}")
+            for number""",
+        "A driver that is killed in between has stored nothing, and no other one stores it.",
+        (_ADDING,),
+    ),
+    Mutant(
+        "mark-before-the-data",
+        _STORE,
+        "            written = data.write(self.folder, submission, tables, at)\n",
+        '            self.folder.write(f"{DATA}/{submission}/{WHOLE}", b"{}")\n'
+        "            written = data.write(self.folder, submission, tables, at)\n",
+        "The same, and a store that fails while it is written keeps nothing.",
+        (_ADDING,),
+    ),
+    Mutant(
+        "stored-once-more",
+        _STORE,
+        "        if self.holds(submission):\n            return 0\n",
+        "",
+        "Each retry stores its rows again, as young ones: they never expire.",
+        (_ADDING,),
+    ),
+    Mutant(
+        "merged-segments-deleted-first",
+        _COMPACTION,
+        """\
+    borders = [2**64 * share // shares for share in range(shares + 1)]
+    try:
+""",
+        """\
+    borders = [2**64 * share // shares for share in range(shares + 1)]
+    for entry, one in chosen:
+        one.load_for(2**30)
+    folder.delete([entry.path for entry, _ in chosen])
+    try:
+""",
+        "A merge that is killed loses all answers of its segments.",
+        (_COMPACTING,),
+    ),
+    Mutant(
+        "slower-merge-leaves-its-doubles",
+        _COMPACTION,
+        "        folder.delete(made)\n",
+        "        pass\n",
+        "Two merges at once leave segments that double each other.",
+        (_COMPACTING,),
+    ),
+    Mutant(
+        "slower-merge-deletes-all-the-same",
+        _COMPACTION,
+        "    except UnusableError:\n        folder.delete(made)\n        return 0, 0\n",
+        "    except UnusableError:\n        pass\n",
+        "Of two merges at once, the slower deletes segments that it could not read to the end.",
+        (_COMPACTING,),
+    ),
+    Mutant(
+        "index-read-before-data-is-listed",
+        _COMPACTION,
+        """\
+    files = [entry for entry in folder.list(DATA) if entry.path.endswith(".parquet")]
+    before = len(unusable)
+    named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
+""",
+        """\
+    before = len(unusable)
+    named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
+    files = [entry for entry in folder.list(DATA) if entry.path.endswith(".parquet")]
+""",
+        "Data that came between the two, with an old date, is deleted and still named.",
+        (
+            "job/response_store/test_sweeping.py::"
+            "test_an_add_before_each_listing_of_a_sweep_by_a_clock_that_is_behind",
+        ),
+    ),
+    Mutant(
+        "data-of-unreadable-segments-deleted",
+        _COMPACTION,
+        "    if len(unusable) > before:\n",
+        "    if len(unusable) < before:\n",
+        "One damaged segment of the index costs all data that it names.",
+        (_COMPACTING,),
+    ),
+    Mutant(
+        "no-grace-for-an-add",
+        _COMPACTION,
+        "if stored is not None and stored < now - grace",
+        "if stored is not None and stored < now + 1",
+        "Data that an add is about to name is deleted.",
+        (_COMPACTING,),
+    ),
+    Mutant(
+        "no-grace-for-a-reader",
+        _COMPACTION,
+        "entries = by_key(entries.take(entries.until > now - grace))",
+        "entries = by_key(entries.take(entries.until > now))",
+        "Hits that expire between look-up and reading are paid for again.",
+        (_COMPACTING,),
+    ),
+    Mutant(
+        "younger-answer-that-expires-sooner-wins",
+        _COMPACTION,
+        "~first & (entries.until <= entries.until[newest]) & (",
+        "~first & (",
+        "An answer that was meant to be kept is dropped for one that expires sooner.",
+        (_COMPACTING, _EXPIRY),
+    ),
+    Mutant(
+        "surpassed-at-once",
+        _COMPACTION,
+        " & (entries.at[newest] < now - grace)",
+        "",
+        "A reader that has looked an answer up finds its file gone.",
+        (_COMPACTING, _SWEEPING),
+    ),
+    Mutant(
+        "index-listed-once",
+        _INDEX,
+        "        if not fresh:\n            return\n",
+        "        if not fresh or seen:\n            return\n",
+        "A look-up beside a merge misses answers and pays for them again.",
+        (_COMPACTING,),
+    ),
+    Mutant(
+        "oldest-answer-wins",
+        _INDEX,
+        "newer = entries.at > at[position]",
+        "newer = (entries.at < at[position]) | (at[position] < 0)",
+        "A regenerated answer is passed over for the one that it replaced.",
+        (_LOOK_UP,),
+    ),
+    Mutant(
+        "expired-answers-are-hits",
+        _INDEX,
+        "alive = (entries.until[index] > wanted.now) & (entries.at[index] >= wanted.since)",
+        "alive = entries.at[index] >= wanted.since",
+        "An answer that has expired is given out.",
+        (_EXPIRY,),
+    ),
+    Mutant(
+        "too-old-answers-are-hits",
+        _INDEX,
+        "alive = (entries.until[index] > wanted.now) & (entries.at[index] >= wanted.since)",
+        "alive = entries.until[index] > wanted.now",
+        "`max_age` is not kept.",
+        (_EXPIRY,),
+    ),
+    Mutant(
+        "another-requests-response",
+        _DATA,
+        "        return pa.table(columns).filter(pa.array(right))\n",
+        "        return pa.table(columns)\n",
+        "With a wrong or outdated index, a row gets the answer of another request.",
+        (_DAMAGE,),
+    ),
+)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What need not be paid for again, and whose answer a row may take."""
+
+from __future__ import annotations
+
+from ..mutant import Mutant
+
+_SAVINGS = "job/savings/savings.py"
+_REPEATS = "job/savings/repeats.py"
+_REUSE = "job/savings/reuse.py"
+_ADOPTING = "job/savings/adopting.py"
+_TESTS = ("job/test_savings.py", "job/test_reuse.py")
+
+MUTANTS = (
+    Mutant(
+        "search-noted-before-its-finds",
+        _SAVINGS,
+        """\
+        for adopted, responses, origin in self.found:
+            written += adopt(job, source.chunks(ROWS_PER_CHUNK), adopted, responses, origin)
+        if self.search is not None:
+            self.search.write(job.folder, job.part_folder)
+        return written
+""",
+        """\
+        if self.search is not None:
+            self.search.write(job.folder, job.part_folder)
+        for adopted, responses, origin in self.found:
+            written += adopt(job, source.chunks(ROWS_PER_CHUNK), adopted, responses, origin)
+        return written
+""",
+        "A driver that is killed in between makes the next one pay for answers that are there.",
+        ("job/test_killed_searches.py::test_what_a_killed_driver_had_found_is_found_again",),
+    ),
+    Mutant(
+        "search-finds-nothing-new",
+        _REPEATS,
+        "return [part for part in parts if part.path not in self.searched]",
+        "return []",
+        "Answers of an earlier input or prompt are paid for again.",
+        _TESTS,
+    ),
+    Mutant(
+        "search-covers-a-smaller-limit",
+        _REPEATS,
+        "if one is not None and one.rows >= rows:",
+        "if one is not None:",
+        "With a larger `limit`, rows that repeat others are paid for.",
+        _TESTS,
+    ),
+    Mutant(
+        "damaged-search-ends-the-job",
+        _REPEATS,
+        "except (pa.ArrowException, LookupError, ValueError):",
+        "except LookupError:",
+        "A damaged file beside the parts fails each attempt of the task.",
+        _TESTS,
+    ),
+    Mutant(
+        "samples-share-an-answer",
+        _SAVINGS,
+        "        left = left.numbered(repeats.numbers_of(left.ordinals))\n",
+        "",
+        "Equal rows at a temperature above 0 get one and the same answer.",
+        _TESTS,
+    ),
+    Mutant(
+        "regenerates-from-old-answers",
+        _SAVINGS,
+        '    if job.spec.on_clear != "regenerate":\n        return found\n',
+        "    if found:\n        return found\n",
+        "A clear that shall regenerate returns the old answers.",
+        _TESTS,
+    ),
+    Mutant(
+        "failures-before-answers",
+        _SAVINGS,
+        "for failures in (False, True):",
+        "for failures in (True, False):",
+        "Equal rows share a failure where one of them has an answer.",
+        ("job/test_fan_out.py::test_an_answer_counts_more_than_an_earlier_failure",),
+    ),
+    Mutant(
+        "answered-rows-asked-again",
+        _SAVINGS,
+        "answered = followers_of(repeats, ~settled & share, earlier.good)",
+        "answered = followers_of(repeats, nobody, earlier.good)",
+        "A row is paid for though an equal one has been answered by an earlier attempt.",
+        (
+            "job/test_savings.py::"
+            "TestRegenerate::test_an_equal_row_takes_the_answer_that_an_earlier_attempt_paid_for",
+        ),
+    ),
+    Mutant(
+        "leader-that-was-given-up",
+        _SAVINGS,
+        "answered.and_others(followers_of(repeats, missing, missing))",
+        "answered.and_others(followers_of(repeats, missing, ~rows))",
+        "Rows wait for the answer of one that is not asked any more: the commit lacks them.",
+        ("job/test_savings.py::TestResume::test_a_follower_leads_where_its_leader_has_failed_for_good",),
+    ),
+    Mutant(
+        "shares-against-the-users-word",
+        _SAVINGS,
+        "repeats, share = search.repeats, job.spec.deduplicate",
+        "repeats, share = search.repeats, True",
+        "`deduplicate=False` is not kept.",
+        _TESTS,
+    ),
+    Mutant(
+        "keys-without-their-numbers",
+        _SAVINGS,
+        "repeated = repeats.sampled[~settled[repeats.sampled]]",
+        "repeated = repeats.sampled[~(settled | rows)[repeats.sampled]]",
+        "An answer that can't be read after all is paid for under another row's key.",
+        (
+            "job/test_savings.py::"
+            "TestFromNightToNight::test_a_stored_answer_that_is_gone_is_asked_for_under_its_own_key",
+        ),
+    ),
+    Mutant(
+        "stored-answers-stored-as-new",
+        _REUSE,
+        'pc.equal(table["origin"], "generated"))',
+        'pc.is_valid(table["origin"]))',
+        "An answer that expired comes back as a young one, for ever.",
+        _TESTS,
+    ),
+    Mutant(
+        "stored-by-submission-and-not-by-driver",
+        _REUSE,
+        "groupby(paid, key=lambda part: part.driver)",
+        "groupby(paid, key=lambda part: part.submission_id)",
+        "After a head restart, what a driver of a repeated submission id paid for is not stored.",
+        _TESTS,
+    ),
+    Mutant(
+        "store-fails-a-committed-job",
+        _REUSE,
+        "    except Exception as error:  # the dataset is committed",
+        "    except ValueError as error:  # the dataset is committed",
+        "A response store that is away fails a job whose dataset is published: it runs again.",
+        _TESTS,
+    ),
+    Mutant(
+        "carried-loses-where-it-came-from",
+        _ADOPTING,
+        '    return pc.if_else(pc.equal(_whole(found["origin"]), "stored"), "stored", told)\n',
+        "    return told\n",
+        "What a stored answer cost is told as this task's own.",
+        _TESTS,
+    ),
+    Mutant(
+        "adopted-rows-in-the-order-of-hits",
+        _ADOPTING,
+        '.sort_by("hit")',
+        "",
+        "Rows get each other's stored answers.",
+        ("job/test_savings.py::TestResume::test_no_key_is_made_and_no_part_is_opened",),
+    ),
+)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A mutant: one way in which a change to the safety code would break a promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path("airflow_provider_raybatch")
+TESTS = Path("tests/unit")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One or a few adjacent lines of the package, broken.
+
+    :param file: relative to the package.
+    :param old: text that occurs exactly once in the file.
+    :param new: what stands there in its place.
+    :param loses: what users would lose by it.
+    :param tests: which should notice, relative to ``tests/unit``: files or ``file::test``, cheapest first.
+    :param equivalent: why it breaks no promise; empty where a test must notice it.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    loses: str
+    tests: tuple[str, ...]
+    equivalent: str = ""
+
+    def applied_to(self, text: str) -> str:
+        """The file's text with the mutation in it.
+
+        :raises ValueError: the old text is not there exactly once, or what results is not Python.
+        """
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.name}: its old text is {found} times in {self.file}, not once.")
+        mutated = text.replace(self.old, self.new)
+        try:
+            compile(mutated, self.file, "exec")
+        except SyntaxError as error:
+            raise ValueError(f"{self.name}: what it makes of {self.file} is not Python ({error}).") from None
+        return mutated
