@@ -43,9 +43,11 @@ class EchoOptions(ContractModel):
         recovery.
     :param hang_pattern: a request whose prompt contains this text is never answered, to try out
         `no_progress_timeout`.
-    :param request_log: a folder in which each engine's process appends one line of JSON, time and prompt, for
-        each request that it has generated, before the answer goes anywhere: a count of what would have been
-        paid for that owes nothing to what is written later.
+    :param request_log: a folder in which each engine's process writes a file of JSON lines, each with a time
+        (`at`, epoch seconds) and an `event`: ``open`` with the `submission` that opened the engine, ``start``
+        with a `prompt` when its request gets a slot, and ``end`` when it is generated, before the answer goes
+        anywhere. So what would have been paid for is counted apart from what is written later. A request that
+        fails by `fail_pattern` has no line, one that kills or hangs has no ``end``.
     """
 
     seconds_per_token: float = Field(default=0.0, ge=0)
@@ -111,8 +113,9 @@ class EchoEngine:
         self._sampling = dict(spec.sampling)
         self._in_flight: dict[object, tuple[float, int]] = {}
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)
-        self._log = _RequestLog(self._options.request_log) if self._options.request_log else None
+        self._log = _RequestLog(self._options.request_log)
         time.sleep(self._options.startup_seconds)
+        self._log.add("open", submission=spec.submission.submission_id if spec.submission else None)
         self.info = EngineInfo(
             effective_sampling=self._sampling, sizes={"max_num_seqs": self._options.max_num_seqs}
         )
@@ -140,6 +143,7 @@ class EchoEngine:
         asked: _Encoded = encoded
         prompt = asked.prompt
         if self._options.kill_pattern and self._options.kill_pattern in prompt:
+            self._log.add("start", prompt=prompt)
             raise EngineDeadError("The echo engine died of its kill_pattern.")
         if self._options.fail_pattern and self._options.fail_pattern in prompt:
             return RowFailure(
@@ -147,11 +151,11 @@ class EchoEngine:
             )
         completions = tuple(_complete(asked, number) for number in range(asked.sampling.n))
         async with self._slots:
+            self._log.add("start", prompt=prompt)
             if self._options.hang_pattern and self._options.hang_pattern in prompt:
                 await asyncio.Event().wait()
             await self._generate(max(completion.output_tokens for completion in completions))
-        if self._log is not None:
-            self._log.add(prompt)
+        self._log.add("end", prompt=prompt)
         return Response(completions, input_tokens=asked.words)
 
     async def _generate(self, tokens: int) -> None:
@@ -185,15 +189,22 @@ class EchoEngine:
 
 
 class _RequestLog:
-    """One file a process; a line is one write(2) at its end, so a SIGKILL leaves whole lines."""
+    """One file a process; a line is one write(2) at its end, so a SIGKILL leaves whole lines.
 
-    def __init__(self, folder: str) -> None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        path = Path(folder) / f"{socket.gethostname()}-{os.getpid()}.jsonl"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    :param folder: ``None`` for no log.
+    """
 
-    def add(self, prompt: str) -> None:
-        os.write(self._file, (json.dumps({"at": time.time(), "prompt": prompt}) + "\n").encode())
+    def __init__(self, folder: str | None) -> None:
+        self._file = None
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            path = Path(folder) / f"{socket.gethostname()}-{os.getpid()}.jsonl"
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def add(self, event: str, **fields: str | None) -> None:
+        if self._file is not None:
+            line = json.dumps({"at": time.time(), "event": event, **fields})
+            os.write(self._file, f"{line}\n".encode())
 
 
 def _complete(asked: _Encoded, number: int) -> Completion:

@@ -11,12 +11,12 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.job.engine import echo
-from airflow_provider_raybatch.job.engine.base import Response
+from airflow_provider_raybatch.job.engine.base import EngineDeadError, Response
 from airflow_provider_raybatch.job.engine.echo import check
 from airflow_provider_raybatch.job.engine.opening import open_engine
 from airflow_provider_raybatch.job.request import Request, RowFailure
 
-from ..specs import spec
+from ..specs import spec, submitted
 
 
 def answers(
@@ -155,14 +155,38 @@ def test_wrong_options_are_found_before_it_starts(fields: dict[str, Any], senten
     assert str(caught.value) == sentence
 
 
-def test_it_logs_each_request_that_it_generated_and_no_other(tmp_path: Path) -> None:
-    folder = tmp_path / "requests"
+def logged(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
+
+
+def test_log_tells_engines_starts_and_ends(tmp_path: Path) -> None:
     asked = [Request(prompt=prompt) for prompt in ("one", "two  three", "a bad one")]
-    answers(*asked, request_log=str(folder), fail_pattern="bad")
-    answers(asked[0], request_log=str(folder))
-    lines = [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
-    assert [line["prompt"] for line in lines] == ["one", "two three", "one"]
-    assert all(isinstance(line["at"], float) for line in lines)
+    before = time.time()
+    answers(*asked, request_log=str(tmp_path), fail_pattern="bad", max_num_seqs=1)
+    answers(asked[0], request_log=str(tmp_path))
+    lines = logged(tmp_path)
+    assert [(line["event"], line.get("prompt")) for line in lines] == [
+        *(("open", None), ("start", "one"), ("end", "one"), ("start", "two three"), ("end", "two three")),
+        *(("open", None), ("start", "one"), ("end", "one")),
+    ]
+    assert before <= lines[0]["at"] <= lines[-1]["at"] <= time.time()
+
+
+@pytest.mark.parametrize("pattern", ["kill_pattern", "hang_pattern"])
+def test_log_tells_starts_of_requests_that_never_end(tmp_path: Path, pattern: str) -> None:
+    engine = open_engine(
+        submitted(engine={"kind": "echo", "args": {"request_log": str(tmp_path), pattern: "bad"}})
+    )
+    (one,) = engine.encode([Request(prompt="a bad one")])
+
+    async def ask() -> None:
+        with pytest.raises((EngineDeadError, TimeoutError)):
+            await asyncio.wait_for(engine.generate(one), 0.05)
+
+    asyncio.run(ask())
+    opened, started = logged(tmp_path)
+    assert (opened["event"], opened["submission"]) == ("open", "raybatch-x-0")
+    assert (started["event"], started["prompt"]) == ("start", "a bad one")
 
 
 def test_an_engine_that_is_none_of_its_own_process_is_not_opened() -> None:
