@@ -10,8 +10,9 @@ from pathlib import Path
 
 from . import results
 from .plan import MODES, Kill, plan
-from .runs import Result, together
-from .stopping import LONGEST, bounds, deeds
+from .runs import Lives, Result, Setting, together
+from .stopping import bounds, deeds
+from .version import version
 from .workload import Pace
 from .world import World
 
@@ -29,7 +30,7 @@ def main() -> int:
     run_all(kills, given.results, given.parallel, Pace(rows=given.rows))
     runs, stops = results.read(given.results)
     flaws = [f"seed {one.seed} ({one.kind}, {one.mode}): {', '.join(one.flaws)}" for one in runs if one.flaws]
-    flaws += [f"{one['way']} ({one['mode']}): {one['stop_s']} s" for one in stops if one["stop_s"] > LONGEST]
+    flaws += [f"{one['way']} ({one['mode']}): {', '.join(one['flaws'])}" for one in stops if one["flaws"]]
     print(*flaws, results.summary(runs, stops), sep="\n")
     return 1 if flaws else 0
 
@@ -39,7 +40,8 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
 
     A results file without stops gets them first.
     """
-    evidence = file.parent / "flawed"
+    # Now, since the checkout may change while this runs.
+    code = version()
 
     def note(result: Result) -> None:
         results.append_run(file, result)
@@ -47,16 +49,21 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
 
     # Each run may have all its replicas on one node while the other one is being replaced.
     with World(cpus=parallel * pace.replicas) as world:
+        setting = Setting(world, pace, code, keep=file.parent / "flawed")
         if not results.read(file)[1]:
             for ways in (deeds, bounds):
-                for stop in ways(world):
+                for stop in ways(world, code):
                     results.append_stop(file, stop)
                     print(stop, flush=True)
-        undisturbed = [Kill(-1 - n, "none", MODES[n % len(MODES)], 0, False, 0) for n in range(parallel)]
-        found = together(world, undisturbed, parallel, pace, 0, note, evidence)
+        lives: Lives = {}
+        undisturbed = [
+            Kill(-1 - n, "none", MODES[n % len(MODES)], 0, False, 0) for n in range(max(2, parallel))
+        ]
+        found = together(setting, undisturbed, parallel, lives, note)
         if any(one.flaws for one in found):
-            raise SystemExit(f"An undisturbed run went wrong; see {evidence}.")
-        together(world, kills, parallel, pace, min(one.seconds for one in found), note, evidence)
+            raise SystemExit(f"An undisturbed run went wrong; see {setting.keep}.")
+        print(*(f"{kind} ({mode}): {life:.1f} s" for (kind, mode), life in sorted(lives.items())), sep="\n")
+        together(setting, kills, parallel, lives, note)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ MODES = ("blocking", "deferrable")
 class Kill:
     """One planned kill.
 
-    :param share: of the run's expected life, from its submission to its end, at which it happens.
+    :param share: when it happens, as a share of the life that its first victim has in an undisturbed run; of
+        a shared victim, of the run's time from submission to end. So no instant waits for a birth.
     :param with_family: whether what the victim started, or what watches it, dies with it.
     :param choice: picks one of several possible victims, 0 to 1.
     """

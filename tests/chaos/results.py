@@ -11,6 +11,7 @@ from typing import Any
 
 from .runs import Result
 from .stopping import Stop
+from .version import Version
 
 
 def append(file: Path, line: dict[str, Any]) -> None:
@@ -20,27 +21,57 @@ def append(file: Path, line: dict[str, Any]) -> None:
 
 
 def append_run(file: Path, result: Result) -> None:
-    append(file, {"what": "run", **asdict(result)})
+    append(file, {"what": "run", **asdict(result), "flaws": result.flaws})
 
 
 def append_stop(file: Path, stop: Stop) -> None:
-    append(file, {"what": "stop", **asdict(stop)})
+    append(file, {"what": "stop", **asdict(stop), "flaws": stop.flaws})
 
 
 def read(file: Path) -> tuple[list[Result], list[dict[str, Any]]]:
-    """Runs with a kill that hit, and stops. A seed that ran again counts again: no rerun hides a flaw."""
+    """All runs and all stops; also runs without a kill, and a seed again that ran again."""
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     names = {field.name for field in fields(Result)}
-    runs = [Result(**{name: line[name] for name in names}) for line in lines if line["what"] == "run"]
-    kills = [one for one in runs if one.kind != "none" and one.killed]
-    return kills, [line for line in lines if line["what"] == "stop"]
+    runs = [
+        Result(**{name: line[name] for name in names if name in line})
+        for line in lines
+        if line["what"] == "run"
+    ]
+    return runs, [line for line in lines if line["what"] == "stop"]
+
+
+def of_one_version(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> Version:
+    """What all lines are about; the commit is that of the last one.
+
+    :raises ValueError: they are about several versions of the package, or about one that is not committed.
+    """
+    versions = [
+        Version(**version) for version in (*(one.version for one in runs), *(one["version"] for one in stops))
+    ]
+    packages = {version.package: version.commit for version in versions}
+    if len(packages) != 1:
+        raise ValueError(
+            f"results: the lines are about {len(packages)} versions of the package "
+            f"({', '.join(packages.values())}); make a table of one version."
+        )
+    if versions[-1].package.endswith("-dirty"):
+        raise ValueError(
+            f"results: {versions[-1].commit} had changes that are not committed; commit, and run again."
+        )
+    return versions[-1]
 
 
 def summary(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> str:
     """The last line of the harness."""
-    ratio = max((one.generated_ratio for one in runs), default=0.0)
+
+    def total(name: str) -> int:
+        return sum(getattr(one, name) for one in runs)
+
+    names = ("lost", "duplicated", "wrong", "unexplained", "late")
+    counts = " ".join(f"{name}={total(name)}" for name in names)
+    flawed = sum(bool(one.flaws) for one in runs)
     stop = max((float(one["stop_s"]) for one in stops), default=0.0)
     return (
-        f"chaos: runs={len(runs)} lost={sum(one.lost for one in runs)} "
-        f"duplicated={sum(one.duplicated for one in runs)} generated_ratio={ratio:.3f} stop_max_s={stop:.1f}"
+        f"chaos: runs={len(runs)} missed={sum(bool(one.missed) for one in runs)} flawed={flawed} {counts} "
+        f"stop_max_s={stop:.1f}"
     )

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run: a DAG run that asks about its own rows, one kill, and what came out of it.
 
-What is counted:
+Every run is a line of the results file. What is counted of requests is told in `counting`, what of rows in
+`workload.Found`: every row in the folder that the task handed over, against the input and the answers worked
+out from the echo engine's documentation.
 
-- *generated*: lines in the echo engine's request logs, which the replicas' processes write as each request
-  ends, whatever becomes of its answer; over all submissions of the run.
-- *in flight*: `rows_in_flight` for each replica that a kill took with it: so many rows, at most, had it taken
-  and not yet written. Worker, triggerer and scheduler take none. Driver and head take all replicas of the
-  job, an engine's process itself, a node those that run on it.
-- *generated_ratio*: generated / (rows + in flight), which must be at most 1.02.
-- *lost*, *duplicated*, *wrong*: see `workload.Found`; every row in the folder that the task handed over,
-  against the input and the answers worked out from the echo engine's documentation.
+- *missed*: why the run's kill did not happen, or why it could not be counted. It is a flaw of the harness.
+- Where no engine of a run was lost, asked and generated must equal the rows. Where kills took engines, no
+  prompt is asked twice but for what was in flight in them, and that is `rows_in_flight` each at most.
 
 Runs share one Airflow and one cluster, so what one run kills may hit others. Each run tells all that hit it,
-and allows for the replicas that it lost by any of it.
+and allows for the engines that it lost by any of it. An engine that dies of anything else is not allowed for.
 """
 
 from __future__ import annotations
@@ -23,20 +20,28 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from ..integration.end_to_end.rest import RUN_ENDED, Run
-from .plan import Kill
-from .workload import Found, Pace, check, delivered, generated, generated_by_now, prompt_of, write_source
-from .world import Live, World
+from .counting import count, engines
+from .places import Parts
+from .plan import KINDS, Kill
+from .version import Version
+from .workload import Found, Pace, check, delivered, prompt_of, write_source
+from .world import OWN, Hit, Live, World
 
-MOST_GENERATED = 1.02
-_LONGEST = 420.0
+_LONGEST = 600.0
 _LOOK = 0.5
+_BIRTH_LOOK = 0.1
+_LATE = 2.0
+"""Seconds after a kill's instant in which a victim that did not show is looked for again."""
+
+Lives = dict[tuple[str, str], float]
+"""Seconds that each kind of victim lives undisturbed, by kind and mode; of a shared one, those of a run."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,14 @@ class Result:
     """One line of the results file.
 
     :param kind: what was killed for this run; ``none`` for a run that only sets the pace.
-    :param killed: whether there was such a process before the run had ended.
-    :param hits: kinds of all kills that happened while it ran, its own included.
-    :param instant: seconds after the run's submission.
+    :param missed: why nothing was killed for it, or its check raised; ``""`` when all went as planned.
+    :param instant: seconds from the run's submission to its own kill, measured at that kill.
+    :param phase: of its job at that instant, by what its folder held; ``""`` without a kill.
     :param before: rows that had been generated at that instant.
+    :param hits: all kills while it ran, its own included.
+    :param lost_engines: its engines that those took.
+    :param most_in_flight: rows that a single lost engine had in flight.
+    :param may_in_flight: rows that an engine may have in flight.
     :param seconds: from submission to the DAG run's end.
     :param expected: seconds that a run takes undisturbed.
     """
@@ -56,59 +65,80 @@ class Result:
     kind: str
     mode: str
     with_family: bool
-    killed: bool
-    hits: list[str]
-    instant: float
-    before: int
-    state: str
-    rows: int
-    generated: int
-    in_flight: int
-    lost: int
-    duplicated: int
-    wrong: int
-    tries: int
-    submissions: int
-    seconds: float
-    expected: float
-
-    @property
-    def generated_ratio(self) -> float:
-        return self.generated / (self.rows + self.in_flight)
+    version: dict[str, str]
+    missed: str = ""
+    instant: float = 0.0
+    phase: str = ""
+    before: int = 0
+    hits: list[dict[str, Any]] = field(default_factory=list)
+    state: str = ""
+    rows: int = 0
+    asked: int = 0
+    generated: int = 0
+    lost_engines: int = 0
+    in_flight: int = 0
+    most_in_flight: int = 0
+    may_in_flight: int = 0
+    unexplained: int = 0
+    late: int = 0
+    foreign: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    wrong: int = 0
+    tries: int = 0
+    submissions: int = 0
+    seconds: float = 0.0
+    expected: float = 0.0
 
     @property
     def flaws(self) -> list[str]:
         """What it must not have; empty when all is well."""
-        found = [f"state={self.state}"] if self.state != "success" else []
-        found += [f"{name}={n}" for name in ("lost", "duplicated", "wrong") if (n := getattr(self, name))]
-        if self.generated_ratio > MOST_GENERATED or self.generated < self.rows:
-            found.append(f"generated={self.generated} of {self.rows}+{self.in_flight}")
+        found = [f"missed: {self.missed}"] if self.missed else []
+        if not self.state:  # nothing was counted
+            return found
+        found += [f"state={self.state}"] if self.state != "success" else []
+        zeros = ("lost", "duplicated", "wrong", "unexplained", "late", "foreign")
+        found += [f"{name}={n}" for name in zeros if (n := getattr(self, name))]
+        if not self.lost_engines and not self.asked == self.generated == self.rows:
+            found.append(f"asked={self.asked}, generated={self.generated} of {self.rows}")
+        if self.generated < self.rows or self.asked > self.rows + self.in_flight:
+            found.append(f"asked={self.asked}, generated={self.generated} of {self.rows}+{self.in_flight}")
+        if self.most_in_flight > self.may_in_flight:
+            found.append(f"in_flight={self.most_in_flight} of {self.may_in_flight}")
         return found
 
     def __str__(self) -> str:
         flaws = f"; FLAWS: {', '.join(self.flaws)}" if self.flaws else ""
+        hits = "+".join(hit["kind"] for hit in self.hits) or "none"
+        killed = f"killed at {self.instant:.1f} s, {self.phase}, {self.before} rows"
         return (
-            f"seed {self.seed} ({self.kind}, {self.mode}): "
-            f"{f'killed at {self.instant:.0f} s, {self.before} rows' if self.killed else 'nobody killed'}, "
-            f"hit by {'+'.join(self.hits) or 'none'}; {self.seconds:.0f} s for {self.expected:.0f}, "
-            f"generated {self.generated} for {self.rows}+{self.in_flight}, {self.submissions} jobs, "
-            f"{self.tries} tries{flaws}"
+            f"seed {self.seed} ({self.kind}, {self.mode}): {killed if self.phase else 'nothing killed'}, "
+            f"hit by {hits}; {self.seconds:.0f} s for {self.expected:.0f}, asked {self.asked} and generated "
+            f"{self.generated} for {self.rows}+{self.in_flight}, {self.lost_engines} engines lost, "
+            f"{self.submissions} jobs, {self.tries} tries{flaws}"
         )
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What all runs of a harness share.
+
+    :param keep: a folder for the evidence of runs with flaws.
+    """
+
+    world: World
+    pace: Pace
+    version: Version
+    keep: Path | None = None
+
+
 def together(
-    world: World,
-    kills: Sequence[Kill],
-    parallel: int,
-    pace: Pace,
-    expected: float,
-    note: Callable[[Result], object],
-    keep: Path | None = None,
+    setting: Setting, kills: Sequence[Kill], parallel: int, lives: Lives, note: Callable[[Result], object]
 ) -> list[Result]:
     """A run for each kill, `parallel` at once; each is noted as it ends. See :func:`run`."""
 
     def one(kill: Kill) -> Result:
-        result = run(world, pace, kill, expected, keep)
+        result = run(setting, kill, lives)
         note(result)
         return result
 
@@ -120,67 +150,122 @@ def together(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def run(world: World, pace: Pace, kill: Kill, expected: float, keep: Path | None = None) -> Result:
-    """Start a DAG run, kill, wait for its end, compare.
-
-    :param expected: seconds that a run takes undisturbed, over which the kill's instant is spread; 0 for a
-        run without a kill.
-    :param keep: a folder for the run's evidence if it has flaws.
-    """
+def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
+    """Start a DAG run, kill, wait for its end, compare. What raises on the way is the result's `missed`."""
     folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
-    source = write_source(folder, pace.rows, kill.seed)
-    started = time.monotonic()
-    dag_run = world.airflow.api.trigger(f"chaos_{kill.mode}", **pace.params(folder))
-    live = Live(dag_run.task("infer"), pace.replicas)
-    world.live.append(live)
+    evidence: list[Run] = []
     try:
-        killed = expected > 0 and _disturb(world, live, kill, started + kill.share * expected)
-        instant, before = time.monotonic() - started, generated_by_now(folder)
-        state = _end(world, live, started)
-        seconds = time.monotonic() - started
-    finally:
-        world.live.remove(live)
-    found = _found(live, state, source)
-    counts = generated(folder)
-    assert not {*counts} - {prompt_of(row) for row in source.values()}
-    result = Result(
-        seed=kill.seed,
-        kind=kill.kind if expected else "none",
-        mode=kill.mode,
-        with_family=kill.with_family,
-        killed=killed,
-        hits=live.hits,
-        instant=round(instant, 1),
-        before=before,
-        state=state,
-        rows=pace.rows,
-        generated=sum(counts.values()),
-        in_flight=live.replicas_lost * pace.rows_in_flight,
-        tries=live.task.read()["try_number"],
-        submissions=len(live.submissions),
-        seconds=round(seconds, 1),
-        expected=round(expected or seconds, 1),
-        **asdict(found),
-    )
-    if result.flaws and keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        (keep / f"{kill.seed}.log").write_text(f"{result}\n{folder}\n{dag_run.evidence()}\n")
+        result = _run(setting, kill, lives, folder, evidence)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}".partition("\n")[0]
+        result = Result(kill.seed, kill.kind, kill.mode, kill.with_family, asdict(setting.version), told)
+    if result.flaws and setting.keep is not None:
+        setting.keep.mkdir(parents=True, exist_ok=True)
+        told = "\n".join(_evidence(one) for one in evidence)
+        (setting.keep / f"{kill.seed}.log").write_text(f"{result}\n{folder}\n{told}\n")
     else:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     return result
 
 
-def _disturb(world: World, live: Live, kill: Kill, instant: float) -> bool:
-    def over() -> bool:
-        return _state(live.task.run) in RUN_ENDED
+def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: list[Run]) -> Result:
+    world, pace = setting.world, setting.pace
+    source = write_source(folder, pace.rows, kill.seed)
+    began, started = time.time(), time.monotonic()
+    dag_run = world.airflow.api.trigger(f"chaos_{kill.mode}", **pace.params(folder))
+    evidence.append(dag_run)
+    live = Live(dag_run.task("infer"), pace.replicas, folder)
+    world.live.append(live)
+    try:
+        hit, missed = _disturb(world, live, kill, lives) if kill.kind != "none" else (None, "")
+        watch = FirstLives(world, live) if kill.kind == "none" else None
+        state = _end(world, live, started, watch)
+        seconds = time.monotonic() - started
+    finally:
+        world.live.remove(live)
+    if watch is not None:
+        watch.shorten(lives, kill.mode, seconds)
+    counted = count(
+        engines(folder / "requests"),
+        Parts(live.place).all() if live.place else [],
+        live.lost,
+        live.submissions,
+        {prompt_of(row) for row in source.values()},
+    )
+    return Result(
+        seed=kill.seed,
+        kind=kill.kind,
+        mode=kill.mode,
+        with_family=kill.with_family,
+        version=asdict(setting.version),
+        missed=missed,
+        instant=round(hit.at - began, 1) if hit else 0.0,
+        phase=hit.phase if hit else "",
+        before=hit.rows if hit else 0,
+        hits=[{**asdict(one), "at": round(one.at - began, 1)} for one in live.hits],
+        state=state,
+        rows=pace.rows,
+        lost_engines=len(live.lost),
+        may_in_flight=pace.rows_in_flight,
+        tries=live.task.read()["try_number"],
+        submissions=len(live.submissions),
+        seconds=round(seconds, 1),
+        expected=round(lives.get(("run", kill.mode), seconds), 1),
+        **asdict(counted),
+        **asdict(_found(live, state, source)),
+    )
 
+
+def _disturb(world: World, live: Live, kill: Kill, lives: Lives) -> tuple[Hit | None, str]:
+    """Kill at the planned share of the victim's life; or why that was not possible."""
+    begun = time.monotonic()
+    while kill.kind in OWN and not world.victims(live, kill.kind):
+        if _state(live.task.run) in RUN_ENDED:
+            return None, f"no {kill.kind} was seen before the run ended"
+        time.sleep(_BIRTH_LOOK)
+    born = time.monotonic()
+    instant = born + kill.share * lives[kill.kind, kill.mode]
     time.sleep(max(0.0, instant - time.monotonic()))
-    return world.kill(live, kill.kind, kill.with_family, kill.choice, over)
+    hit = None
+    if _state(live.task.run) not in RUN_ENDED:
+        hit = world.kill(
+            live, kill.kind, kill.with_family, kill.choice, lambda: time.monotonic() > instant + _LATE
+        )
+    if hit is None:
+        return None, f"the {kill.kind} was gone {time.monotonic() - begun:.1f} s after the run began"
+    return hit, ""
 
 
-def _end(world: World, live: Live, started: float) -> str:
+class FirstLives:
+    """How long the first worker, driver and engine of an undisturbed run live."""
+
+    def __init__(self, world: World, live: Live) -> None:
+        self._world, self._live = world, live
+        self._seen: dict[str, tuple[float, float]] = {}
+        self._alive = {*OWN}
+
+    def look(self) -> None:
+        """Note who is alive now."""
+        for kind in [*self._alive]:
+            now = time.monotonic()
+            if self._world.victims(self._live, kind):
+                self._seen[kind] = (self._seen.get(kind, (now, now))[0], now)
+            elif kind in self._seen:
+                self._alive.remove(kind)
+
+    def shorten(self, lives: Lives, mode: str, seconds: float) -> None:
+        """Put into `lives` what is shorter than known; of shared victims the run's `seconds`."""
+        found = {kind: last - first for kind, (first, last) in self._seen.items()}
+        for kind in ("run", *KINDS):
+            known = lives.get((kind, mode), float("inf"))
+            lives[kind, mode] = min(known, found.get(kind, known if kind in OWN else seconds))
+
+
+def _end(world: World, live: Live, started: float, watch: FirstLives | None) -> str:
     while time.monotonic() - started < _LONGEST:
         world.jobs_of(live)
+        if watch is not None:
+            watch.look()
         state = _state(live.task.run)
         if state in RUN_ENDED:
             return state
@@ -199,3 +284,10 @@ def _found(live: Live, state: str, source: dict[int, dict[str, Any]]) -> Found:
     if state != "success":
         return Found(lost=len(source))
     return check(source, delivered(live.task.xcom()["uri"]))
+
+
+def _evidence(dag_run: Run) -> str:
+    try:
+        return dag_run.evidence()
+    except Exception as error:  # Airflow may be what is broken
+        return repr(error)

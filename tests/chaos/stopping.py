@@ -6,10 +6,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from ..integration.end_to_end.rest import Task
 from ..integration.end_to_end.waiting import wait_for
 from .plan import MODES
+from .version import Version
 from .workload import Pace, write_source
 from .world import BOUND, Live, World
 
@@ -26,6 +27,7 @@ ENDLESS = Pace(rows=6000, replicas=1, slots=8, rows_in_flight=16, batch_size=8, 
 LONGEST = 60.0
 """Seconds within which a job must have ended, and its replicas be gone."""
 _PATIENCE = 400.0
+_AT_DEADLINE = "the job's deadline passed"
 _TERMINAL = {"SUCCEEDED", "FAILED", "STOPPED"}
 
 
@@ -35,7 +37,8 @@ class Stop:
 
     :param way: what was done to the task.
     :param status: of the job.
-    :param stop_s: seconds from the deed until the job had ended and its replicas were gone.
+    :param at_deadline: whether its driver says that it ended itself at its deadline.
+    :param stop_s: seconds from the deed or the bound until the job had ended and its replicas were gone.
     :param rows_kept: good rows in the ledger.
     :param intervals: ``lowered`` or ``default``.
     """
@@ -43,12 +46,28 @@ class Stop:
     way: str
     mode: str
     intervals: str
+    version: dict[str, str]
     status: str
+    at_deadline: bool
     stop_s: float
     rows_kept: int
 
+    @property
+    def flaws(self) -> list[str]:
+        """What it must not have: a stopped job is STOPPED, and FAILED only if it obeyed a bound by itself."""
+        may_fail = self.way in TIMED and self.at_deadline
+        found = (
+            []
+            if self.status in {"STOPPED", "FAILED" if may_fail else "STOPPED"}
+            else [f"status={self.status}"]
+        )
+        found += [] if 0 <= self.stop_s <= LONGEST else [f"stop_s={self.stop_s}"]
+        return found + ([] if self.rows_kept else ["no row kept"])
+
     def __str__(self) -> str:
-        return f"{self.way} ({self.mode}): {self.status} after {self.stop_s} s, {self.rows_kept} rows kept"
+        flaws = f"; FLAWS: {', '.join(self.flaws)}" if self.flaws else ""
+        kept = f"{self.rows_kept} rows kept"
+        return f"{self.way} ({self.mode}): {self.status} after {self.stop_s} s, {kept}{flaws}"
 
 
 @dataclass
@@ -67,13 +86,14 @@ class Going:
         return first
 
     def replicas(self) -> list[int]:
+        """Process ids of its living replicas."""
         return self.world.replicas_of(Live(self.task, 1))
 
     def rows_kept(self) -> int:
         files = self.folder.glob("destination/_raybatch/parts/**/*.parquet")
         return sum(sum(pq.read_table(file, columns=["ok"])["ok"].to_pylist()) for file in files)
 
-    def stopped(self, way: str, since: float) -> Stop:
+    def stopped(self, way: str, since: float, code: Version) -> Stop:
         """Wait for the job's end.
 
         :param since: epoch seconds of the deed.
@@ -85,12 +105,15 @@ class Going:
             self.task.run.evidence,
             0.2,
         )
+        ended = time.time()
         return Stop(
             way=way,
             mode=self.mode,
             intervals="lowered" if self.world.lowered else "default",
+            version=asdict(code),
             status=job["status"],
-            stop_s=round(time.time() - since, 1),
+            at_deadline=_AT_DEADLINE in self.world.jobs.log(job["submission_id"]),
+            stop_s=round(ended - since, 1),
             rows_kept=self.rows_kept(),
         )
 
@@ -120,21 +143,23 @@ DEEDS: dict[str, Callable[[Task], None]] = {
 TIMED = ("timeout", "execution_timeout")
 
 
-def deeds(world: World) -> list[Stop]:
-    """What users do, each in both modes."""
-    ways = [(way, mode) for way in DEEDS for mode in MODES]
+ALL_DEEDS = tuple((way, mode) for way in DEEDS for mode in MODES)
+
+
+def deeds(world: World, code: Version, ways: Sequence[tuple[str, str]] = ALL_DEEDS) -> list[Stop]:
+    """What users do, by default all of it in both modes."""
     with going(world, [f"stop_{mode}" for _, mode in ways]) as runs:
 
         def do(number: int) -> Stop:
             way, run = ways[number][0], runs[number]
             since = time.time()
             DEEDS[way](run.task)
-            return run.stopped(way, since)
+            return run.stopped(way, since, code)
 
         return _together(do, len(runs))
 
 
-def bounds(world: World) -> list[Stop]:
+def bounds(world: World, code: Version) -> list[Stop]:
     """What ends by itself: bounds of time in both modes."""
     ways = [(way, mode) for way in TIMED for mode in MODES]
     with going(world, [f"{way}_{mode}" for way, mode in ways]) as runs:
@@ -142,7 +167,7 @@ def bounds(world: World) -> list[Stop]:
         def do(number: int) -> Stop:
             run = runs[number]
             began = datetime.fromisoformat(run.task.read()["start_date"]).timestamp()
-            return run.stopped(ways[number][0], began + BOUND)
+            return run.stopped(ways[number][0], began + BOUND, code)
 
         return _together(do, len(runs))
 

@@ -15,8 +15,9 @@ from typing import Any
 from ..integration.end_to_end.stack import INTERVALS
 from . import results
 from .cluster import RAY_INTERVALS
+from .places import PHASES
 from .plan import KINDS
-from .runs import MOST_GENERATED, Result
+from .runs import Result
 from .stopping import LONGEST
 
 _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
@@ -25,8 +26,8 @@ _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 `make chaos SEEDS=0:100` kills processes with SIGKILL at random instants of batch inferences, and counts what
 that cost: an Airflow with all its components, a Ray cluster of a head and two worker nodes with addresses of
 their own, the `echo` engine on two replicas. A seed decides who is killed, when, and in which mode the task
-follows its job; several runs share Airflow and cluster at a time. How each figure is counted is told in
-`tests/chaos/runs.py`, who is killed how in `tests/chaos/plan.py`.
+follows its job; several runs share Airflow and cluster at a time. Who is killed how is told in
+`tests/chaos/plan.py`, what is counted how in `tests/chaos/runs.py` and `tests/chaos/counting.py`.
 """
 
 
@@ -40,26 +41,37 @@ def main() -> None:
 
 
 def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = "") -> Iterable[str]:
+    """The lines of the page.
+
+    :raises ValueError: the results are about several versions of the package.
+    """
+    code = results.of_one_version(runs, stops)
     yield _HEAD
     yield f"`{results.summary(runs, stops)}`\n"
-    yield f"{_machine()} {note}".rstrip() + "\n"
+    yield f"Of commit {code.commit}. {_machine()} {note}".rstrip() + "\n"
     yield "## Kills\n"
     yield (
-        f"`generated_ratio` is generated / (rows + rows in flight at the kills), at most {MOST_GENERATED};"
-        " `generated / rows` leaves those in flight aside. While generating: some rows had "
-        "been generated when it happened, and not all. Lost, duplicated and wrong are rows.\n"
+        "Every run is counted; missed are those whose kill came too late or which could not be judged. The "
+        "phases are what the job's folder held at the instant of the kill. Asked are requests that engines "
+        "started, generated those that they finished, by their own logs. In flight are requests of lost "
+        "engines that no part answered at the kill; unexplained are all others that were asked again, and "
+        "late those of submissions that began when a part answered them: none may be. Without a lost engine "
+        "asked, generated and rows are equal.\n"
     )
-    yield (
-        "| killed | runs | while generating | succeeded | lost | duplicated | wrong "
-        "| largest generated_ratio | mean generated / rows | median extra seconds | most jobs of a run |"
-    )
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for kind in KINDS:
+    columns = ["killed", "runs", *PHASES, "missed", *_TOTALS, "median extra seconds", "most jobs of a run"]
+    yield f"| {' | '.join(columns)} |"
+    yield "| --- |" + " ---: |" * (len(columns) - 1)
+    for kind in dict.fromkeys((*KINDS, *(one.kind for one in runs))):
         of_kind = [one for one in runs if one.kind == kind]
         if of_kind:
             yield _row(kind, of_kind)
     if runs:
         yield _row("all", runs)
+    flawed = [one for one in runs if one.flaws]
+    if flawed:
+        yield "\nRuns with flaws:\n"
+        for one in flawed:
+            yield f"- {one}"
     if stops:
         yield "\n## Stops\n"
         yield (
@@ -81,17 +93,28 @@ def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = ""
         yield f"- `{name}` = {value}"
 
 
+_TOTALS = {
+    "succeeded": lambda one: one.state == "success",
+    "lost": lambda one: one.lost,
+    "duplicated": lambda one: one.duplicated,
+    "wrong": lambda one: one.wrong,
+    "engines lost": lambda one: one.lost_engines,
+    "rows": lambda one: one.rows,
+    "asked": lambda one: one.asked,
+    "generated": lambda one: one.generated,
+    "in flight": lambda one: one.in_flight,
+    "unexplained": lambda one: one.unexplained,
+    "late": lambda one: one.late,
+}
+
+
 def _row(kind: str, runs: Sequence[Result]) -> str:
     cells = [
         kind,
         len(runs),
-        sum(0 < one.before < one.rows for one in runs),
-        sum(one.state == "success" for one in runs),
-        sum(one.lost for one in runs),
-        sum(one.duplicated for one in runs),
-        sum(one.wrong for one in runs),
-        f"{max(one.generated_ratio for one in runs):.3f}",
-        f"{statistics.mean(one.generated / one.rows for one in runs):.3f}",
+        *(sum(one.phase == phase for one in runs) for phase in PHASES),
+        sum(bool(one.missed) for one in runs),
+        *(sum(map(figure, runs)) for figure in _TOTALS.values()),
         f"{statistics.median(one.seconds - one.expected for one in runs):.0f}",
         max(one.submissions for one in runs),
     ]

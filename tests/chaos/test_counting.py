@@ -1,38 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness sees what it looks for."""
+"""The harness sees what it looks for, and leaves no run out."""
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import subprocess
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from . import results
-from .plan import KINDS, plan
-from .runs import Result
-from .workload import Found, check, generated, output_of, write_source
+from . import results, table
+from .counting import Count, Engine, count, engines, generated_by_now, living
+from .places import Disk, Part, Parts, phase
+from .plan import KINDS, Kill, plan
+from .runs import Result, Setting, run
+from .stopping import Stop
+from .version import Version, version
+from .workload import Found, Pace, check, output_of, prompt_of, write_source
 
+VERSION = {"commit": "0.1-3-gabc", "package": "f00"}
 GOOD = Result(
     seed=1,
     kind="engine",
     mode="blocking",
     with_family=False,
-    killed=True,
-    hits=["engine"],
+    version=VERSION,
     instant=3.0,
+    phase="generating",
     before=400,
     state="success",
     rows=1000,
+    asked=1024,
     generated=1010,
-    in_flight=32,
-    lost=0,
-    duplicated=0,
-    wrong=0,
+    lost_engines=1,
+    in_flight=24,
+    most_in_flight=24,
+    may_in_flight=32,
     tries=1,
     submissions=1,
     seconds=40.0,
     expected=30.0,
 )
+QUIET = replace(GOOD, asked=1000, generated=1000, lost_engines=0, in_flight=0, most_in_flight=0)
+STOP = Stop("cleared", "blocking", "lowered", VERSION, "STOPPED", False, 8.5, 40)
 
 
 @pytest.fixture
@@ -71,27 +86,169 @@ def test_answers_are_cut_like_the_engines():
     }
 
 
-def test_generated_requests_of_all_processes_count(tmp_path):
-    folder = tmp_path / "requests"
-    folder.mkdir()
-    for process in ("a", "b"):
-        (folder / f"{process}.jsonl").write_text('{"at": 1.5, "prompt": "x"}\n')
-    assert generated(tmp_path) == {"x": 2}
+def log(folder, pid, *lines):
+    folder.mkdir(exist_ok=True)
+    text = "".join(
+        json.dumps({"at": at, "event": event, "submission" if event == "open" else "prompt": what}) + "\n"
+        for at, event, what in lines
+    )
+    (folder / f"a-host-{pid}.jsonl").write_text(text)
+
+
+def test_requests_of_all_engines_count(tmp_path):
+    log(tmp_path, 7, (1.0, "open", "s-0"), (2.0, "start", "x"), (3.0, "start", "y"), (4.0, "end", "x"))
+    log(tmp_path, 9, (5.0, "open", "s-1"), (6.0, "start", "y"), (7.0, "end", "y"), (8.0, "open", "s-1"))
+    with (tmp_path / "a-host-9.jsonl").open("a") as half:
+        half.write('{"at": 9.0, "ev')
+    assert engines(tmp_path) == [
+        Engine(7, "s-0", 1.0, [("x", 2.0), ("y", 3.0)], 1),
+        Engine(9, "s-1", 5.0, [("y", 6.0)], 1),
+        Engine(9, "s-1", 8.0),
+    ]
+    assert generated_by_now(tmp_path) == 2
+
+
+def test_living_engines_are_those_whose_process_is(tmp_path):
+    with subprocess.Popen(["sleep", "60"]) as alive, subprocess.Popen(["true"]) as dead:
+        dead.wait()
+        for pid in (alive.pid, dead.pid):
+            log(tmp_path, pid, (1.0, "open", "s-0"))
+        assert living(tmp_path) == [alive.pid]
+        alive.kill()
+
+
+# Two engines of one submission; 7 is killed at 5.0, when a part answers "a", and "b" is in flight.
+KILLED = Engine(7, "s-0", 1.0, [("a", 2.0), ("b", 4.0)], 1)
+OTHER = Engine(8, "s-0", 1.0, [("c", 2.0), ("b", 6.0)], 2)
+PARTS = (Part(3.0, frozenset("a")), Part(9.0, frozenset("bc")))
+SUBMISSIONS = {("s-0", 0.5)}
+
+
+def counted(*engines, parts=PARTS, lost=None, submissions=SUBMISSIONS):
+    return count(engines, parts, {7: 5.0} if lost is None else lost, submissions, set("abc"))
+
+
+def test_what_a_lost_engine_had_in_flight_may_be_asked_again():
+    assert counted(KILLED, OTHER) == Count(asked=4, generated=3, in_flight=1, most_in_flight=1)
+
+
+def test_without_a_kill_nothing_may_be_asked_again():
+    assert counted(KILLED, OTHER, lost={}) == Count(asked=4, generated=3, unexplained=1)
+
+
+def test_what_was_written_before_the_kill_may_not_be_asked_again():
+    again = replace_asked(OTHER, ("a", 7.0))
+    assert counted(KILLED, again).unexplained == 1
+
+
+def test_two_living_engines_may_not_share_a_prompt():
+    assert counted(KILLED, OTHER, Engine(9, "s-0", 1.0, [("c", 8.0)], 1)).unexplained == 1
+
+
+def test_what_a_dying_engine_starts_after_the_kill_is_no_row_in_flight_of_it():
+    found = counted(replace_asked(KILLED, ("c", 5.5)), OTHER)
+    assert (found.in_flight, found.most_in_flight, found.unexplained) == (2, 1, 0)
+
+
+@pytest.mark.parametrize(("began", "late"), [(3.5, 1), (2.5, 0)])
+def test_submission_that_began_after_a_part_may_not_ask_what_it_answers(began, late):
+    newer = Engine(9, "s-1", 4.0, [("a", 7.0)], 1)
+    found = counted(KILLED, OTHER, newer, submissions={*SUBMISSIONS, ("s-1", began)})
+    assert (found.late, found.unexplained) == (late, 1)
+
+
+def test_submission_of_a_new_head_has_an_old_id():
+    newer = Engine(9, "s-0", 6.5, [("a", 7.0)], 1)
+    assert counted(KILLED, OTHER, newer, submissions={*SUBMISSIONS, ("s-0", 6.0)}).late == 1
+
+
+def test_engines_and_prompts_from_elsewhere_are_told():
+    assert counted(Engine(9, "s-9", 4.0, [("z", 5.0)], 1)).foreign == 2
+
+
+def replace_asked(engine, *more):
+    return Engine(engine.pid, engine.submission, engine.opened, [*engine.asked, *more], engine.ended)
+
+
+def put(folder, path, content=b"x", at=None):
+    file = folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def test_phase_is_what_the_folder_holds(tmp_path):
+    place = Disk(tmp_path)
+    assert phase(place) == "before claim"
+    put(tmp_path, "data/abandoned/part-00000.parquet")
+    put(tmp_path, "_raybatch/journal/00000001.json", b'{"kind": "claim"}')
+    assert phase(place) == "generating"
+    put(tmp_path, "data/c/.raybatch-scratch")
+    assert phase(place) == "generating"
+    put(tmp_path, "data/c/part-00000.parquet")
+    assert phase(place) == "publishing"
+    put(tmp_path, "_raybatch/journal/00000002.json", b'{"kind": "commit"}')
+    assert phase(place) == "after commit"
+
+
+def test_parts_tell_what_they_answer_and_since_when(tmp_path):
+    rows = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"ok": [True, False], "input": rows}), buffer)
+    path = "_raybatch/parts/t/q/s-0~1/0.0-1.2.1.parquet"
+    put(tmp_path, path, buffer.getvalue())
+    os.utime(tmp_path / path, (1, 1))  # the name came later than the content
+    (part,) = Parts(Disk(tmp_path)).all()
+    assert part.prompts == {prompt_of(rows[0])}
+    assert part.appeared > 1e9
+
+
+@pytest.mark.parametrize(
+    ("result", "changes", "flaw"),
+    [
+        (GOOD, {}, None),
+        (QUIET, {}, None),
+        (QUIET, {"asked": 1001}, "asked=1001, generated=1000 of 1000"),
+        (QUIET, {"asked": 1001, "generated": 1001}, "asked=1001, generated=1001 of 1000"),
+        (GOOD, {"asked": 1025}, "asked=1025, generated=1010 of 1000+24"),
+        (GOOD, {"generated": 999}, "asked=1024, generated=999 of 1000+24"),
+        (GOOD, {"most_in_flight": 33}, "in_flight=33 of 32"),
+        (GOOD, {"unexplained": 1}, "unexplained=1"),
+        (GOOD, {"late": 1}, "late=1"),
+        (GOOD, {"foreign": 1}, "foreign=1"),
+        (GOOD, {"lost": 2}, "lost=2"),
+        (GOOD, {"state": "failed"}, "state=failed"),
+        (QUIET, {"missed": "the worker was gone"}, "missed: the worker was gone"),
+    ],
+)
+def test_bounds(result, changes, flaw):
+    assert next(iter(replace(result, **changes).flaws), None) == flaw
 
 
 @pytest.mark.parametrize(
     ("changes", "flaw"),
     [
         ({}, None),
-        ({"generated": 1052}, None),
-        ({"generated": 1053}, "generated=1053 of 1000+32"),
-        ({"generated": 999}, "generated=999 of 1000+32"),
-        ({"lost": 2}, "lost=2"),
-        ({"state": "failed"}, "state=failed"),
+        ({"status": "FAILED"}, "status=FAILED"),
+        ({"status": "FAILED", "way": "timeout"}, "status=FAILED"),
+        ({"status": "FAILED", "at_deadline": True}, "status=FAILED"),
+        ({"status": "FAILED", "way": "timeout", "at_deadline": True}, None),
+        ({"status": "SUCCEEDED", "way": "timeout", "at_deadline": True}, "status=SUCCEEDED"),
+        ({"stop_s": -0.1}, "stop_s=-0.1"),
+        ({"stop_s": 60.1}, "stop_s=60.1"),
+        ({"rows_kept": 0}, "no row kept"),
     ],
 )
-def test_bounds(changes, flaw):
-    assert replace(GOOD, **changes).flaws == ([flaw] if flaw else [])
+def test_stops_are_what_the_way_promises(changes, flaw):
+    assert next(iter(replace(STOP, **changes).flaws), None) == flaw
+
+
+def test_run_whose_check_raises_is_a_line_with_its_reason():
+    def trigger(*_, **__):
+        raise ConnectionError("Airflow is away")
+
+    world = SimpleNamespace(airflow=SimpleNamespace(api=SimpleNamespace(trigger=trigger)))
+    result = run(Setting(world, Pace(rows=3), Version(**VERSION)), plan(0), {})
+    assert result.flaws == ["missed: ConnectionError: Airflow is away"]
 
 
 def test_seeds_cover_all_kinds_and_modes_and_stay_what_they_are():
@@ -99,19 +256,71 @@ def test_seeds_cover_all_kinds_and_modes_and_stay_what_they_are():
     assert {kill.kind for kill in kills[:7]} == {*KINDS}
     assert len({(kill.kind, kill.mode) for kill in kills}) == 13  # a triggerer has one mode
     assert kills == [plan(seed) for seed in range(14)]
+    assert isinstance(kills[0], Kill)
 
 
-def test_results_add_up_over_runs(tmp_path):
+def test_every_run_counts(tmp_path):
     file = tmp_path / "results.jsonl"
     for one in (
         replace(GOOD, lost=3),
         GOOD,  # the same seed again, which mends nothing
-        replace(GOOD, seed=2, generated=1040, duplicated=1),
-        replace(GOOD, seed=3, killed=False, lost=9),
-        replace(GOOD, seed=-1, kind="none", lost=9),
+        replace(GOOD, seed=2, duplicated=1),
+        replace(QUIET, seed=3, phase="", missed="the worker was gone 20.1 s after the run began"),
+        replace(QUIET, seed=-1, kind="none", phase="", wrong=2),
     ):
         results.append_run(file, one)
-    results.append(file, {"what": "stop", "stop_s": 12.25})
-    assert results.summary(*results.read(file)) == (
-        "chaos: runs=3 lost=3 duplicated=1 generated_ratio=1.008 stop_max_s=12.2"
+    results.append_stop(file, replace(STOP, stop_s=12.25))
+    runs, stops = results.read(file)
+    assert results.summary(runs, stops) == (
+        "chaos: runs=5 missed=1 flawed=4 lost=3 duplicated=1 wrong=2 unexplained=0 late=0 stop_max_s=12.2"
     )
+    page = list(table.page(runs, stops))
+    assert "0.1-3-gabc" in "\n".join(page)
+    (all_,) = (line for line in page if line.startswith("| all |"))
+    assert all_.startswith("| all | 5 | 0 | 3 | 0 | 0 | 1 |")
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"commit": "0.1-4-gdef", "package": "f01"}, "2 versions of the package"),
+        ({"commit": "0.1-3-gabc-dirty", "package": "f00-dirty"}, "2 versions of the package"),
+    ],
+)
+def test_versions_are_not_mixed(other, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        list(table.page([GOOD, replace(GOOD, version=other)], []))
+    with pytest.raises(ValueError, match=sentence):
+        list(table.page([GOOD], [{**asdict(STOP), "flaws": [], "version": other}]))
+
+
+def test_commits_that_leave_the_package_alone_are_one_version():
+    later = replace(GOOD, version={**VERSION, "commit": "0.1-9-gfff"})
+    assert results.of_one_version([GOOD, later], []).commit == "0.1-9-gfff"
+
+
+def test_what_is_not_committed_makes_no_table():
+    with pytest.raises(ValueError, match="not committed"):
+        list(table.page([replace(GOOD, version={"commit": "x-dirty", "package": "f00-dirty"})], []))
+
+
+def test_version_follows_the_package(tmp_path):
+    def git(*command):
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@y", *command], check=True
+        )
+
+    git("init", "--quiet")
+    put(tmp_path, "airflow_provider_raybatch/a.py")
+    put(tmp_path, "docs/a.md")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "one")
+    first = version(tmp_path)
+    put(tmp_path, "docs/a.md", b"y")
+    git("commit", "--quiet", "-am", "two")
+    second = version(tmp_path)
+    assert (second.package, second.commit == first.commit) == (first.package, False)
+    put(tmp_path, "airflow_provider_raybatch/a.py", b"y")
+    assert version(tmp_path) == Version(f"{second.commit}-dirty", f"{first.package}-dirty")
+    git("commit", "--quiet", "-am", "three")
+    assert version(tmp_path).package != first.package

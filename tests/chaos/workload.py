@@ -100,6 +100,7 @@ def write_source(folder: Path, rows: int, seed: int) -> dict[int, dict[str, Any]
 
 
 def prompt_of(row: Mapping[str, Any]) -> str:
+    """What is asked about a row, see `PROMPT`."""
     return f"Row {row['id']} says {row['text']}"
 
 
@@ -128,14 +129,3 @@ def delivered(uri: str) -> list[dict[str, Any]]:
     """Every row of every file of a dataset's folder, as a tool reads it that knows nothing of manifests."""
     files = sorted(Path(uri).rglob("*.parquet"))
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-
-
-def generated_by_now(folder: Path) -> int:
-    """Requests that have ended, while engines may be writing another line."""
-    return sum(file.read_bytes().count(b"\n") for file in folder.glob("requests/*.jsonl"))
-
-
-def generated(folder: Path) -> Counter[str]:
-    """How often each prompt was generated, from the engines' own logs of a run."""
-    lines = [line for file in folder.glob("requests/*.jsonl") for line in file.read_text().splitlines()]
-    return Counter(json.loads(line)["prompt"] for line in lines)

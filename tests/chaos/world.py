@@ -20,6 +20,8 @@ from ..integration.end_to_end.ray_jobs import RayJobs
 from ..integration.end_to_end.rest import Task
 from ..integration.end_to_end.stack import INTERVALS, AirflowStack
 from .cluster import ChaosCluster, kill
+from .counting import generated_by_now, living
+from .places import Disk, Place, phase
 from .plan import MODES
 
 DAGS = Path(__file__).parent / "dags"
@@ -33,23 +35,66 @@ _DRIVER = "airflow_provider_raybatch.job"
 _OUTAGE = 3.0
 """Seconds between the loss of a node or head and the start of its replacement."""
 _LOOK = 0.2
+OWN = ("worker", "driver", "engine")
+"""Kinds of kills that hit one run alone."""
 _SILENCE = (httpx.HTTPError, AssertionError, ValueError, LookupError, TypeError)
 """What a cluster that is away or busy makes of a question."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A kill, as a run saw it.
+
+    :param at: epoch seconds, just before the signal.
+    :param phase: of the run's job at that instant, by what its folder held; ``""`` without a folder.
+    :param rows: that had been generated.
+    :param own: whether it was meant for this run, and not for another one that shares the victim.
+    """
+
+    kind: str
+    at: float
+    phase: str
+    rows: int
+    own: bool
 
 
 @dataclass
 class Live:
     """A run that is under way.
 
-    :param hits: what was killed while it was, by kind; its own kill included.
-    :param replicas_lost: how many of its replicas the kills took with them.
+    :param folder: with its engines' logs (`requests`) and, on a disk, its `destination`.
+    :param hits: all kills while it was; its own included.
+    :param lost: its engines that these kills took, and when (epoch seconds).
+    :param submissions: all of its jobs that were seen: id, and epoch seconds when the cluster got it.
     """
 
     task: Task
     replicas: int
-    hits: list[str] = field(default_factory=list)
-    replicas_lost: int = 0
-    submissions: set[tuple[str, int]] = field(default_factory=set)
+    folder: Path | None = None
+    hits: list[Hit] = field(default_factory=list)
+    lost: dict[int, float] = field(default_factory=dict)
+    submissions: set[tuple[str, float]] = field(default_factory=set)
+    _place: Place | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """Its destination."""
+        return self._place or (Disk(self.folder / "destination") if self.folder else None)
+
+    def engines(self) -> list[int]:
+        """Process ids of its living engines, by their logs."""
+        return living(self.folder / "requests") if self.folder else []
+
+    def hit(self, kind: str, lost: list[int], own: bool) -> Hit:
+        """Note a kill that is about to happen, and which of its engines it takes."""
+        rows = generated_by_now(self.folder / "requests") if self.folder else 0
+        found = phase(self.place) if self.place else ""
+        now = time.time()
+        one = Hit(kind, now, found, rows, own)
+        self.hits.append(one)
+        for pid in lost:
+            self.lost.setdefault(pid, now)
+        return one
 
 
 class World:
@@ -90,89 +135,111 @@ class World:
 
     def kill(
         self, live: Live, kind: str, with_family: bool, choice: float, ended: Callable[[], bool]
-    ) -> bool:
+    ) -> Hit | None:
         """Kill the first process of this kind that there is from now on.
 
         :param choice: which of several, 0 to 1.
-        :param ended: whether the run is over, and there is nothing left to kill.
-        :return: whether there was one.
+        :param ended: whether it is too late; asked after each look that found none.
+        :return: ``None`` if there was none.
         """
-        find = {
-            "worker": lambda: self._worker(live, with_family),
-            "driver": lambda: self._driver(live),
-            "engine": lambda: self._engine(live, choice),
-        }.get(kind)
-        while not ended():
+        while True:
             with self._kills:
-                if find is None:
-                    self._kill_shared(kind, with_family, choice)
-                    return True
-                victims = find()
+                if kind not in OWN:
+                    return self._kill_shared(live, kind, with_family, choice)
+                victims = self.victims(live, kind, with_family, choice)
                 if victims:
-                    live.hits.append(kind)
-                    live.replicas_lost += {"worker": 0, "driver": self._alive(live), "engine": 1}[kind]
+                    lost = {"worker": [], "driver": live.engines(), "engine": [victims[0].pid]}[kind]
+                    hit = live.hit(kind, lost, own=True)
                     kill(victims)
-                    return True
+                    return hit
+            if ended():
+                return None
             time.sleep(_LOOK)
-        return False
+
+    def victims(
+        self, live: Live, kind: str, with_family: bool = False, choice: float = 0.0
+    ) -> list[psutil.Process]:
+        """What a kill of this kind would take now, of the kinds in `OWN`; nothing where it is not there."""
+        with suppress(*_SILENCE, psutil.NoSuchProcess):
+            if kind == "worker":
+                return self._worker(live, with_family)
+            if kind == "driver":
+                return self._driver(live)
+            engines = live.engines()
+            return [psutil.Process(engines[int(choice * len(engines))])] if engines else []
+        return []
 
     def jobs_of(self, live: Live) -> list[dict[str, Any]]:
         """The run's jobs as the cluster knows them now; none while it is away. Remembers them all."""
         with suppress(httpx.HTTPError, AssertionError, ValueError):
             found = self.jobs.of(live.task)
-            live.submissions |= {(job["submission_id"], job["start_time"]) for job in found}
+            live.submissions |= {(job["submission_id"], job["start_time"] / 1000) for job in found}
             return found
         return []
 
     def replicas_of(self, live: Live) -> list[int]:
-        """Process ids of the living replicas of a run."""
-        return [pid for job in self.jobs_of(live) for pid in self.replicas_of_job(job["job_id"])]
+        """Process ids of the living replicas of a run.
+
+        :raises httpx.HTTPError: the cluster gave no answer.
+        """
+        return [pid for job in self.jobs.of(live.task) for pid in self.replicas_of_job(job["job_id"])]
 
     def replicas_of_job(self, job_id: str | None) -> list[int]:
-        """Process ids of the living replicas of a job."""
-        return [actor["pid"] for actor in self._actors() if actor["job_id"] == job_id]
+        """Process ids of the living replicas of a job.
 
-    def _alive(self, live: Live) -> int:
-        """How many replicas a run has now; all that it may have where the cluster doesn't tell."""
-        try:
-            self._ask_for_actors()
-        except _SILENCE:
-            return live.replicas
-        return len(self.replicas_of(live))
+        :raises httpx.HTTPError: the cluster gave no answer.
+        """
+        answer = httpx.get(f"{self.cluster.url}/api/v0/actors?limit=10000", timeout=30)
+        actors = answer.raise_for_status().json()["data"]["result"]["result"]
+        wanted = (job_id, "ALIVE")
+        return [
+            actor["pid"]
+            for actor in actors
+            if (actor["job_id"], actor["state"]) == wanted and "Replica" in actor["class_name"]
+        ]
 
-    def _kill_shared(self, kind: str, with_family: bool, choice: float) -> None:
+    def _kill_shared(self, live: Live, kind: str, with_family: bool, choice: float) -> Hit:
         if kind == "head":
-            self._count(kind, self._alive)
+            self._remember()
+            hit = self._hit_all(live, kind, lambda pid: True)
             self.cluster.kill_head()
             time.sleep(_OUTAGE)
             self.cluster.replace_all()
         elif kind == "node":
             node = self.cluster.workers[int(choice * len(self.cluster.workers))]
             pids = {process.pid for process in self.cluster.processes_of(node)}
-            self._count(kind, lambda live: len(pids.intersection(self.replicas_of(live))))
+            hit = self._hit_all(live, kind, lambda pid: pid in pids)
             self.cluster.kill_worker(node)
             time.sleep(_OUTAGE)
             self.cluster.replace_worker(node)
         else:
-            self._count(kind, lambda _: 0)
+            hit = self._hit_all(live, kind, lambda pid: False)
             self.airflow.kill(kind, with_family=with_family)
             self.airflow.start(kind)
+        return hit
 
-    def _count(self, kind: str, lost: Callable[[Live], int]) -> None:
+    def _remember(self) -> None:
+        """Jobs that were seen: a new head knows none of the old one's."""
         for live in self.live:
-            self.jobs_of(live)  # a head that is killed forgets them
-            live.hits.append(kind)
-            live.replicas_lost += lost(live)
+            self.jobs_of(live)
+
+    def _hit_all(self, whose: Live, kind: str, takes: Callable[[int], bool]) -> Hit:
+        """Note a kill that hits all runs; the hit of the one for which it happens."""
+        others = [live for live in self.live if live is not whose]
+        *_, own = [
+            live.hit(kind, [pid for pid in live.engines() if takes(pid)], own=live is whose)
+            for live in (*others, whose)
+        ]
+        return own
 
     def _worker(self, live: Live, with_supervisor: bool) -> list[psutil.Process]:
         found = live.task.read()
         if found["state"] != "running" or not found["pid"]:
             return []
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(found["pid"])
-            supervisor = process.parent()
-            if supervisor is not None and "LocalExecutor" in " ".join(supervisor.cmdline()):
-                return [supervisor, process] if with_supervisor else [process]
+        process = psutil.Process(found["pid"])
+        supervisor = process.parent()
+        if supervisor is not None and "LocalExecutor" in " ".join(supervisor.cmdline()):
+            return [supervisor, process] if with_supervisor else [process]
         return []
 
     def _driver(self, live: Live) -> list[psutil.Process]:
@@ -185,19 +252,3 @@ class World:
                     if any(submission_id in settings for submission_id in ids):
                         return [process]
         return []
-
-    def _engine(self, live: Live, choice: float) -> list[psutil.Process]:
-        pids = sorted(self.replicas_of(live))
-        with suppress(psutil.NoSuchProcess):
-            return [psutil.Process(pids[int(choice * len(pids))])] if pids else []
-        return []
-
-    def _actors(self) -> list[dict[str, Any]]:
-        with suppress(*_SILENCE):
-            return self._ask_for_actors()
-        return []
-
-    def _ask_for_actors(self) -> list[dict[str, Any]]:
-        answer = httpx.get(f"{self.cluster.url}/api/v0/actors?limit=10000", timeout=30).json()
-        actors = answer["data"]["result"]["result"]
-        return [actor for actor in actors if actor["state"] == "ALIVE" and "Replica" in actor["class_name"]]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What engines were asked, by their own logs, and which of it was asked for nothing.
+
+Each engine writes a line when it opens, when a request starts and when it ends (`request_log` of the echo
+engine). Parts tell which prompts are answered, and since when. All times are of one machine's clock.
+
+- *asked*, *generated*: starts and ends in the logs of all engines of a run, whatever became of them.
+- *in flight*: requests that a lost replica had started, and that no part answered at the instant of the kill
+  that took the replica.
+- *unexplained*: requests for a prompt beyond the first, where those in flight don't count.
+- *late*: requests of submissions that began when a part already answered the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from .places import Part
+
+
+@dataclass
+class Engine:
+    """One engine's life, from its log.
+
+    :param asked: prompts and when they were started, in that order.
+    """
+
+    pid: int
+    submission: str
+    opened: float
+    asked: list[tuple[str, float]] = field(default_factory=list)
+    ended: int = 0
+
+
+@dataclass(frozen=True)
+class Count:
+    """See the module. `most_in_flight` is that of a single replica when the kill came."""
+
+    asked: int = 0
+    generated: int = 0
+    in_flight: int = 0
+    most_in_flight: int = 0
+    unexplained: int = 0
+    late: int = 0
+    foreign: int = 0
+    """Engines of submissions that the cluster never showed, and prompts that no row asks."""
+
+
+def engines(folder: Path) -> list[Engine]:
+    """From all logs in `folder`; a line that is being written is left out."""
+    found = []
+    for file in sorted(folder.glob("*.jsonl")):
+        pid = int(file.stem.rpartition("-")[2])
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            told = json.loads(line)
+            if told["event"] == "open":
+                found.append(Engine(pid, told["submission"], told["at"]))
+            elif told["event"] == "start":
+                found[-1].asked.append((told["prompt"], told["at"]))
+            else:
+                found[-1].ended += 1
+    return found
+
+
+def generated_by_now(folder: Path) -> int:
+    return sum(engine.ended for engine in engines(folder))
+
+
+def living(folder: Path) -> list[int]:
+    """Process ids of the engines in `folder` that are alive, in the order of their births."""
+    found: list[tuple[float, int]] = []
+    for file in folder.glob("*.jsonl"):
+        pid = int(file.stem.rpartition("-")[2])
+        try:
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append((process.create_time(), pid))
+        except psutil.NoSuchProcess:
+            continue
+    return [pid for _, pid in sorted(found)]
+
+
+def count(
+    engines: Iterable[Engine],
+    parts: Iterable[Part],
+    lost: Mapping[int, float],
+    submissions: Collection[tuple[str, float]],
+    prompts: Collection[str],
+) -> Count:
+    """See the module.
+
+    :param lost: process ids of the engines that kills took, and when.
+    :param submissions: all of the run: id, and epoch seconds when the cluster got it. Ids begin anew with a
+        new head.
+    :param prompts: all that the input asks.
+    """
+    answered: dict[str, float] = {}
+    for part in parts:
+        for prompt in part.prompts:
+            answered[prompt] = min(part.appeared, answered.get(prompt, part.appeared))
+    never = float("inf")
+    asked: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    in_flight: dict[int, list[float]] = defaultdict(list)
+    late = generated = foreign = 0
+    for engine in engines:
+        generated += engine.ended
+        began = max(
+            (at for id_, at in submissions if id_ == engine.submission and at <= engine.opened), default=None
+        )
+        foreign += began is None
+        dies = lost.get(engine.pid, never)
+        for prompt, at in engine.asked:
+            asked[prompt] += 1
+            late += answered.get(prompt, never) < (began or 0)
+            if dies < never and answered.get(prompt, never) > dies:
+                in_flight[engine.pid].append(at)
+            else:
+                kept[prompt] += 1
+    return Count(
+        asked=asked.total(),
+        generated=generated,
+        in_flight=sum(map(len, in_flight.values())),
+        most_in_flight=max(
+            (sum(at <= lost[pid] for at in started) for pid, started in in_flight.items()), default=0
+        ),
+        unexplained=sum(times - 1 for times in kept.values() if times > 1),
+        late=late,
+        foreign=foreign + len({*asked} - {*prompts}),
+    )
