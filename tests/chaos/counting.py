@@ -13,29 +13,15 @@ engine). Parts tell which prompts are answered, and since when. All times are of
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from ..engine_log import Engine, engines
 from .places import Part
-
-
-@dataclass
-class Engine:
-    """One engine's life, from its log.
-
-    :param asked: prompts and when they were started, in that order.
-    """
-
-    pid: int
-    submission: str
-    opened: float
-    asked: list[tuple[str, float]] = field(default_factory=list)
-    ended: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,22 +36,6 @@ class Count:
     late: int = 0
     foreign: int = 0
     """Engines of submissions that the cluster never showed, and prompts that no row asks."""
-
-
-def engines(folder: Path) -> list[Engine]:
-    """From all logs in `folder`; a line that is being written is left out."""
-    found = []
-    for file in sorted(folder.glob("*.jsonl")):
-        pid = int(file.stem.rpartition("-")[2])
-        for line in file.read_bytes().split(b"\n")[:-1]:
-            told = json.loads(line)
-            if told["event"] == "open":
-                found.append(Engine(pid, told["submission"], told["at"]))
-            elif told["event"] == "start":
-                found[-1].asked.append((told["prompt"], told["at"]))
-            else:
-                found[-1].ended += 1
-    return found
 
 
 def generated_by_now(folder: Path) -> int:

@@ -26,8 +26,9 @@ from typing import Any
 
 import httpx
 
+from ..engine_log import engines
 from ..integration.end_to_end.rest import RUN_ENDED, Run
-from .counting import count, engines
+from .counting import count
 from .places import Parts
 from .plan import KINDS, Kill
 from .version import Version

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ..engine_log import Engine, engines
 from . import results, table
-from .counting import Count, Engine, count, engines, generated_by_now, living
+from .counting import Count, count, generated_by_now, living
 from .places import Disk, Part, Parts, phase
 from .plan import KINDS, Kill, plan
 from .runs import Result, Setting, run

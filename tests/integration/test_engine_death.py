@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ def engines() -> list[psutil.Process]:
     return found
 
 
+def asked(ray: Any) -> int:
+    """Requests that vLLM says it was given, in the logs of this process's Ray workers."""
+    logs = Path(ray._private.worker.global_worker.node.get_logs_dir_path())
+    return sum(
+        len(re.findall(r"Added request \S+\.\n", log.read_text(errors="replace")))
+        for log in logs.glob("worker-*")
+    )
+
+
 def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: Any) -> None:
     from airflow_provider_raybatch.job.run import run
 
@@ -51,7 +61,11 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
         # Each row is asked, and none ends early.
         "sampling": {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True},
         "deduplicate": False,
-        "engine": {"batch_size": BATCH, "rows_in_flight": AT_ONCE},
+        "engine": {
+            "batch_size": BATCH,
+            "rows_in_flight": AT_ONCE,
+            "args": {"enable_log_requests": True},
+        },
         "destination": {"uri": str(tmp_path / "out")},
         "submission": {
             "task": {"dag_id": "nightly", "run_id": "r1", "task_id": "label"},
@@ -71,6 +85,7 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
         written.append(sum(part.ok for part in listed(ledger.list("_raybatch/parts"))))
 
     assert not engines()
+    before = asked(ray_here)
     killer = threading.Thread(target=kill_in_the_middle)
     killer.start()
     summary = run(spec, spec.submission, lambda event: None)
@@ -81,4 +96,4 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
     assert manifest.counts.ok == ROWS
     assert 0 < written[0] < ROWS - AT_ONCE  # it was in the middle
     assert len(manifest.replicas) == 2
-    assert sum(replica.rows for replica in manifest.replicas) <= ROWS + AT_ONCE
+    assert ROWS < asked(ray_here) - before <= ROWS + AT_ONCE

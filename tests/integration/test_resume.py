@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.control import Control
 from airflow_provider_raybatch.job.storage.folder import Folder
 from airflow_provider_raybatch.job.storage.folder import folder as folder_at
 
+from ..engine_log import engines
 from ..s3_server import S3Server
 
 ROWS = 400
@@ -44,6 +45,7 @@ class Night:
         self._place = str(folder) if s3 is None else f"s3://{s3.new_bucket()}"
         self.said: list[Any] = []
         self._submissions = 0
+        self._requests = folder / "requests"
 
     def input(self, texts: Sequence[str]) -> None:
         rows = ({"id": f"r{number}", "text": text} for number, text in enumerate(texts))
@@ -65,7 +67,7 @@ class Night:
         """
         from airflow_provider_raybatch.job.run import run
 
-        document = {
+        document: dict[str, Any] = {
             "source": {"paths": [str(self.folder / "in.jsonl")]},
             "prompt": {"kind": "template", "template": "{row.text}"},
             "model": {"name": "echo"},
@@ -80,6 +82,8 @@ class Night:
             **fields,
         }
         self._submissions += 1
+        engine = document["engine"]
+        engine["args"] = {**engine.get("args", {}), "request_log": str(self._requests)}
         self.said.clear()
         spec = parse(BatchInferenceSpec, json.dumps(document))
         assert spec.submission is not None
@@ -112,6 +116,18 @@ class Night:
         tables = (pq.read_table(io.BytesIO(folder.read(path)), columns=["ok"]) for path in paths)
         return sum(sum(table["ok"].to_pylist()) for table in tables)
 
+    def asked(self, manifest: BatchManifest) -> int:
+        """Requests that the engines of the submission that made a manifest have started, by their own log."""
+        return sum(
+            len(engine.asked)
+            for engine in engines(self._requests)
+            if engine.submission == manifest.submission_id
+        )
+
+    def asked_in_all(self) -> int:
+        """Requests that all engines have started so far."""
+        return sum(len(engine.asked) for engine in engines(self._requests))
+
     @property
     def out(self) -> Folder:
         return folder_at(self._uri("out"), self._credentials)
@@ -130,10 +146,6 @@ def answers(manifest: BatchManifest, folder: Folder | None = None) -> dict[str, 
     return {row["id"]: row["response"] for row in rows}
 
 
-def generated(manifest: BatchManifest) -> int:
-    return sum(replica.rows for replica in manifest.replicas)
-
-
 @pytest.fixture
 def night(tmp_path: Path, ray_here: Any) -> Night:
     return Night(tmp_path)
@@ -144,7 +156,7 @@ def test_equal_greedy_requests_are_asked_once(night: Night) -> None:
     night.input(texts)
     manifest = night.run()
     assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts)}
-    assert generated(manifest) == 40
+    assert night.asked(manifest) == 40
     assert (manifest.counts.ok, manifest.counts.duplicates) == (ROWS, ROWS - 40)
 
 
@@ -155,21 +167,21 @@ def test_answers_that_the_store_has_lost_are_asked_for_at_full_size(night: Night
     for path in (night.folder / "store").glob("v1/data/**/*.parquet"):
         path.unlink()
     again = night.run(run_id="r2", reuse=reuse)
-    assert generated(again) == again.counts.ok == ROWS
+    assert night.asked(again) == again.counts.ok == ROWS
     assert again.plan["rows_per_chunk"] == first.plan["rows_per_chunk"]
 
 
 def test_equal_requests_are_each_asked_where_answers_may_differ(night: Night) -> None:
     night.input(["same words"] * 10)
-    assert generated(night.run(sampling={"temperature": 1.0})) == 10
-    assert generated(night.run(token="again", sampling={"temperature": 0}, deduplicate=False)) == 10
+    assert night.asked(night.run(sampling={"temperature": 1.0})) == 10
+    assert night.asked(night.run(token="again", sampling={"temperature": 0}, deduplicate=False)) == 10
 
 
 def test_a_failure_is_shared_like_an_answer(night: Night) -> None:
     night.input(["bad", "good", "bad", "bad"])
     echo = {"kind": "echo", "args": {"fail_pattern": "bad"}}
     manifest = night.run(engine=echo, limits={"max_error_fraction": 1.0})
-    assert (manifest.counts.ok, manifest.counts.error, generated(manifest)) == (1, 3, 2)
+    assert (manifest.counts.ok, manifest.counts.error, night.asked(manifest)) == (1, 3, 2)
 
 
 def test_of_a_changed_input_only_the_changed_rows_are_asked(night: Night) -> None:
@@ -180,8 +192,8 @@ def test_of_a_changed_input_only_the_changed_rows_are_asked(night: Night) -> Non
     night.input(changed)
     second = night.run(token="cleared")
     assert answers(second) == {f"r{number}": text for number, text in enumerate(changed)}
-    assert generated(first) == ROWS
-    assert generated(second) == 4
+    assert night.asked(first) == ROWS
+    assert night.asked(second) == 4
     assert second.counts.resumed == len(changed) - 4
     # Last night's dataset is still what it was.
     assert len(answers(first)) == ROWS
@@ -189,10 +201,10 @@ def test_of_a_changed_input_only_the_changed_rows_are_asked(night: Night) -> Non
 
 def test_a_clear_keeps_what_still_holds_or_pays_again_when_asked_to(night: Night) -> None:
     night.input([f"text {number}" for number in range(ROWS)])
-    assert generated(night.run()) == ROWS
-    assert generated(night.run(token="cleared")) == 0
-    assert generated(night.run(token="anew", on_clear="regenerate")) == ROWS
-    assert generated(night.run(token="other", sampling={"temperature": 0, "max_tokens": 5})) == ROWS
+    assert night.asked(night.run()) == ROWS
+    assert night.asked(night.run(token="cleared")) == 0
+    assert night.asked(night.run(token="anew", on_clear="regenerate")) == ROWS
+    assert night.asked(night.run(token="other", sampling={"temperature": 0, "max_tokens": 5})) == ROWS
 
 
 def test_failed_rows_are_asked_again_but_not_for_ever(night: Night) -> None:
@@ -205,9 +217,9 @@ def test_failed_rows_are_asked_again_but_not_for_ever(night: Night) -> None:
     assert night.kept() == 19
     # Twice is enough: the third attempt asks nobody, and the row is a dead letter.
     manifest = night.run(engine=failing, limits={"max_error_fraction": 0.1, "max_row_attempts": 2})
-    assert (generated(manifest), manifest.counts.ok, manifest.counts.error) == (0, 19, 1)
+    assert (night.asked(manifest), manifest.counts.ok, manifest.counts.error) == (0, 19, 1)
     mended = night.run(token="cleared", limits={"max_row_attempts": 3})
-    assert (generated(mended), mended.counts.ok) == (1, 20)
+    assert (night.asked(mended), mended.counts.ok) == (1, 20)
 
 
 def test_a_row_that_kills_the_engine_is_found_and_all_others_answered(night: Night) -> None:
@@ -284,7 +296,8 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
     assert not night.out.list("data")
     manifest = night.run(engine={"kind": "echo"})
     assert answers(manifest, night.out) == {f"r{number}": text for number, text in enumerate(texts)}
-    assert generated(manifest) == ROWS - kept
+    assert night.asked(manifest) == ROWS - kept
+    assert night.asked_in_all() <= ROWS + 20  # again, what was in the engine's slots
     assert manifest.counts.resumed == kept
 
 
@@ -304,29 +317,29 @@ class TestNights:
         second = night.run(run_id="r2", **reuse)
         assert answers(second) == {f"r{number}": text for number, text in enumerate(changed)}
         paid = sum(replica.output_tokens for replica in second.replicas)
-        assert (generated(second), second.counts.reused) == (4, ROWS - 4)
+        assert (night.asked(second), second.counts.reused) == (4, ROWS - 4)
         assert paid <= 0.011 * second.tokens.output + 4
         payers = {row["id"]: row["reused_from"] for row in rows_of(second)}
         assert {payers[f"r{number}"] for number in range(ROWS) if number % 100 != 7} == {first.submission_id}
         assert {payers[f"r{number}"] for number in range(7, ROWS, 100)} == {None}
         # What the second night paid for is there in the third.
-        assert generated(night.run(run_id="r3", **reuse)) == 0
+        assert night.asked(night.run(run_id="r3", **reuse)) == 0
 
     def test_a_clear_that_regenerates_takes_nothing_from_the_store(
         self, night: Night, reuse: dict[str, Any]
     ) -> None:
         night.input(["a", "b"])
         anew: dict[str, Any] = {"on_clear": "regenerate", **reuse}
-        assert generated(night.run(**anew)) == 2
-        assert generated(night.run(token="cleared", **anew)) == 2
+        assert night.asked(night.run(**anew)) == 2
+        assert night.asked(night.run(token="cleared", **anew)) == 2
         # But another night does.
-        assert generated(night.run(run_id="r2", **anew)) == 0
+        assert night.asked(night.run(run_id="r2", **anew)) == 0
 
     def test_another_sampling_is_another_question(self, night: Night, reuse: dict[str, Any]) -> None:
         night.input([f"text {number}" for number in range(50)])
         night.run(**reuse)
         other = night.run(run_id="r2", sampling={"temperature": 0, "max_tokens": 9}, **reuse)
-        assert (generated(other), other.counts.reused) == (50, 0)
+        assert (night.asked(other), other.counts.reused) == (50, 0)
 
     def test_an_error_is_no_answer(self, night: Night, reuse: dict[str, Any]) -> None:
         night.input(["good", "bad"])
@@ -334,21 +347,21 @@ class TestNights:
         first = night.run(engine=failing, limits={"max_error_fraction": 0.5}, **reuse)
         assert (first.counts.ok, first.counts.error) == (1, 1)
         second = night.run(run_id="r2", **reuse)
-        assert (generated(second), second.counts.ok, second.counts.reused) == (1, 2, 1)
+        assert (night.asked(second), second.counts.ok, second.counts.reused) == (1, 2, 1)
 
     def test_sampled_requests_keep_an_answer_each(self, night: Night, reuse: dict[str, Any]) -> None:
         night.input(["the same words", "the same words", "others"])
         sampled: dict[str, Any] = {"sampling": {"temperature": 1.0}, **reuse}
-        assert generated(night.run(**sampled)) == 3
+        assert night.asked(night.run(**sampled)) == 3
         night.input(["the same words"] * 3)
         again = night.run(run_id="r2", **sampled)
-        assert (generated(again), again.counts.reused) == (1, 2)
+        assert (night.asked(again), again.counts.reused) == (1, 2)
 
     def test_all_completions_come_back(self, night: Night, reuse: dict[str, Any]) -> None:
         night.input(["two words"])
         several: dict[str, Any] = {"sampling": {"temperature": 0, "n": 3}, **reuse}
         first, second = night.run(**several), night.run(run_id="r2", **several)
-        assert generated(second) == 0
+        assert night.asked(second) == 0
         assert rows_of(first)[0]["completions"] == rows_of(second)[0]["completions"]
         assert len(rows_of(second)[0]["completions"]) == 3
 
@@ -361,9 +374,10 @@ class TestNights:
 
         with pytest.raises(SystemExit):
             night.run(on_commit=kill, **reuse)
-        assert generated(night.run(**reuse)) == 20  # the manifest of the killed attempt: nothing ran again
+        assert night.run(**reuse).counts.ok == 20  # the manifest of the killed attempt
+        assert night.asked_in_all() == 20
         assert night.said[-1].event == "committed"
-        assert generated(night.run(run_id="r2", **reuse)) == 0
+        assert night.asked(night.run(run_id="r2", **reuse)) == 0
 
     def test_a_store_that_breaks_after_the_commit_is_a_warning(
         self, night: Night, reuse: dict[str, Any]

@@ -47,7 +47,7 @@ class EchoOptions(ContractModel):
         (`at`, epoch seconds) and an `event`: ``open`` with the `submission` that opened the engine, ``start``
         with a `prompt` when its request gets a slot, and ``end`` when it is generated, before the answer goes
         anywhere. So what would have been paid for is counted apart from what is written later. A request that
-        fails by `fail_pattern` has no line, one that kills or hangs has no ``end``.
+        fails, kills or hangs by its pattern has no ``end``.
     """
 
     seconds_per_token: float = Field(default=0.0, ge=0)
@@ -146,6 +146,7 @@ class EchoEngine:
             self._log.add("start", prompt=prompt)
             raise EngineDeadError("The echo engine died of its kill_pattern.")
         if self._options.fail_pattern and self._options.fail_pattern in prompt:
+            self._log.add("start", prompt=prompt)
             return RowFailure(
                 "engine", f"the echo engine fails requests that contain {self._options.fail_pattern!r}"
             )

@@ -167,6 +167,7 @@ def test_log_tells_engines_starts_and_ends(tmp_path: Path) -> None:
     lines = logged(tmp_path)
     assert [(line["event"], line.get("prompt")) for line in lines] == [
         *(("open", None), ("start", "one"), ("end", "one"), ("start", "two three"), ("end", "two three")),
+        ("start", "a bad one"),
         *(("open", None), ("start", "one"), ("end", "one")),
     ]
     assert before <= lines[0]["at"] <= lines[-1]["at"] <= time.time()
