@@ -23,10 +23,11 @@ def main() -> int:
     parser.add_argument("--results", type=Path, required=True, help="a file to which each run adds a line")
     parser.add_argument("--parallel", type=int, default=3, help="runs at once")
     parser.add_argument("--rows", type=int, default=Pace.rows)
+    parser.add_argument("--weather", action="store_true", help="what else goes wrong, instead of plain kills")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     first, _, end = given.seeds.partition(":")
-    kills = [plan(seed) for seed in range(int(first), int(end))]
+    kills = [plan(seed, given.weather) for seed in range(int(first), int(end))]
     run_all(kills, given.results, given.parallel, Pace(rows=given.rows))
     runs, stops = results.read(given.results)
     flaws = [f"seed {one.seed} ({one.kind}, {one.mode}): {', '.join(one.flaws)}" for one in runs if one.flaws]

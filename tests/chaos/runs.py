@@ -22,25 +22,31 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
 from ..engine_log import engines
 from ..integration.end_to_end.rest import RUN_ENDED, Run
 from .counting import count
+from .lake import Bucket
 from .places import Parts
-from .plan import KINDS, Kill
+from .plan import KINDS, WEATHER, Kill
 from .version import Version
 from .workload import Found, Pace, check, delivered, prompt_of, write_source
-from .world import OWN, Hit, Live, World
+from .world import AWS, OWN, Hit, Live, World, victim_of
 
+CLEARED = ("cleared", "suspended")
+"""Kinds after which the task fails, and is cleared."""
+_DAGS = {"cleared": "once", "suspended": "bounded"}
 _LONGEST = 600.0
+_LONGEST_AWAY = 120.0
 _LOOK = 0.5
 _BIRTH_LOOK = 0.1
 _LATE = 2.0
 """Seconds after a kill's instant in which a victim that did not show is looked for again."""
 
+Answer = TypeVar("Answer")
 Lives = dict[tuple[str, str], float]
 """Seconds that each kind of victim lives undisturbed, by kind and mode; of a shared one, those of a run."""
 
@@ -50,6 +56,7 @@ class Result:
     """One line of the results file.
 
     :param kind: what was killed for this run; ``none`` for a run that only sets the pace.
+    :param store: ``disk``, or ``s3`` with faults.
     :param missed: why nothing was killed for it, or its check raised; ``""`` when all went as planned.
     :param instant: seconds from the run's submission to its own kill, measured at that kill.
     :param phase: of its job at that instant, by what its folder held; ``""`` without a kill.
@@ -65,6 +72,7 @@ class Result:
     seed: int
     kind: str
     mode: str
+    store: str
     with_family: bool
     version: dict[str, str]
     missed: str = ""
@@ -111,9 +119,11 @@ class Result:
     def __str__(self) -> str:
         flaws = f"; FLAWS: {', '.join(self.flaws)}" if self.flaws else ""
         hits = "+".join(hit["kind"] for hit in self.hits) or "none"
-        killed = f"killed at {self.instant:.1f} s, {self.phase}, {self.before} rows"
+        killed = "nothing killed"
+        if self.phase:
+            killed = f"killed at {self.instant:.1f} s, {self.phase}, {self.before} rows"
         return (
-            f"seed {self.seed} ({self.kind}, {self.mode}): {killed if self.phase else 'nothing killed'}, "
+            f"seed {self.seed} ({self.kind}, {self.mode}, {self.store}): {killed}, "
             f"hit by {hits}; {self.seconds:.0f} s for {self.expected:.0f}, asked {self.asked} and generated "
             f"{self.generated} for {self.rows}+{self.in_flight}, {self.lost_engines} engines lost, "
             f"{self.submissions} jobs, {self.tries} tries{flaws}"
@@ -159,7 +169,15 @@ def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
         result = _run(setting, kill, lives, folder, evidence)
     except Exception as error:
         told = f"{type(error).__name__}: {error}".partition("\n")[0]
-        result = Result(kill.seed, kill.kind, kill.mode, kill.with_family, asdict(setting.version), told)
+        result = Result(
+            seed=kill.seed,
+            kind=kill.kind,
+            mode=kill.mode,
+            store=kill.store,
+            with_family=kill.with_family,
+            version=asdict(setting.version),
+            missed=told,
+        )
     if result.flaws and setting.keep is not None:
         setting.keep.mkdir(parents=True, exist_ok=True)
         told = "\n".join(_evidence(one) for one in evidence)
@@ -172,15 +190,26 @@ def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
 def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: list[Run]) -> Result:
     world, pace = setting.world, setting.pace
     source = write_source(folder, pace.rows, kill.seed)
+    params, bucket = pace.params(folder), None
+    if kill.store == "s3":
+        bucket = world.lake.new_bucket()
+        uris = {"source": bucket.put_source(folder / "source"), "destination": bucket.destination}
+        params |= {**uris, "aws_conn_id": AWS}
     began, started = time.time(), time.monotonic()
-    dag_run = world.airflow.api.trigger(f"chaos_{kill.mode}", **pace.params(folder))
+    dag = f"{_DAGS.get(kill.kind, 'chaos')}_{kill.mode}"
+    dag_run = _patiently(lambda: world.airflow.api.trigger(dag, **params))
     evidence.append(dag_run)
-    live = Live(dag_run.task("infer"), pace.replicas, folder)
+    live = Live(dag_run.task("infer"), pace.replicas, folder, elsewhere=bucket)
     world.live.append(live)
     try:
         hit, missed = _disturb(world, live, kill, lives) if kill.kind != "none" else (None, "")
         watch = FirstLives(world, live) if kill.kind == "none" else None
         state = _end(world, live, started, watch)
+        if state == "failed" and kill.kind in CLEARED:
+            # The job that the failed attempt left is stopped, and with it its engines.
+            live.hit("clear", live.engines(), own=False)
+            live.task.clear()
+            state = _end(world, live, started, watch)
         seconds = time.monotonic() - started
     finally:
         world.live.remove(live)
@@ -197,6 +226,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         seed=kill.seed,
         kind=kill.kind,
         mode=kill.mode,
+        store=kill.store,
         with_family=kill.with_family,
         version=asdict(setting.version),
         missed=missed,
@@ -208,12 +238,12 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         rows=pace.rows,
         lost_engines=len(live.lost),
         may_in_flight=pace.rows_in_flight,
-        tries=live.task.read()["try_number"],
+        tries=_patiently(live.task.read)["try_number"],
         submissions=len(live.submissions),
         seconds=round(seconds, 1),
         expected=round(lives.get(("run", kill.mode), seconds), 1),
         **asdict(counted),
-        **asdict(_found(live, state, source)),
+        **asdict(_found(live, state, source, bucket)),
     )
 
 
@@ -243,7 +273,7 @@ class FirstLives:
     def __init__(self, world: World, live: Live) -> None:
         self._world, self._live = world, live
         self._seen: dict[str, tuple[float, float]] = {}
-        self._alive = {*OWN}
+        self._alive = {victim_of(kind) for kind in OWN}
 
     def look(self) -> None:
         """Note who is alive now."""
@@ -257,9 +287,9 @@ class FirstLives:
     def shorten(self, lives: Lives, mode: str, seconds: float) -> None:
         """Put into `lives` what is shorter than known; of shared victims the run's `seconds`."""
         found = {kind: last - first for kind, (first, last) in self._seen.items()}
-        for kind in ("run", *KINDS):
+        for kind in ("run", *KINDS, *WEATHER):
             known = lives.get((kind, mode), float("inf"))
-            lives[kind, mode] = min(known, found.get(kind, known if kind in OWN else seconds))
+            lives[kind, mode] = min(known, found.get(victim_of(kind), known if kind in OWN else seconds))
 
 
 def _end(world: World, live: Live, started: float, watch: FirstLives | None) -> str:
@@ -281,10 +311,23 @@ def _state(dag_run: Run) -> str:
         return "unknown"
 
 
-def _found(live: Live, state: str, source: dict[int, dict[str, Any]]) -> Found:
+def _found(live: Live, state: str, source: dict[int, dict[str, Any]], bucket: Bucket | None) -> Found:
     if state != "success":
         return Found(lost=len(source))
-    return check(source, delivered(live.task.xcom()["uri"]))
+    uri = _patiently(live.task.xcom)["uri"]
+    return check(source, bucket.rows(uri) if bucket else delivered(uri))
+
+
+def _patiently(ask: Callable[[], Answer]) -> Answer:
+    """What Airflow's API answers, which may be away for a while."""
+    deadline = time.monotonic() + _LONGEST_AWAY
+    while True:
+        try:
+            return ask()
+        except httpx.ConnectError:  # nothing was asked
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK)
 
 
 def _evidence(dag_run: Run) -> str:

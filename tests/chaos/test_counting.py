@@ -29,6 +29,7 @@ GOOD = Result(
     seed=1,
     kind="engine",
     mode="blocking",
+    store="disk",
     with_family=False,
     version=VERSION,
     instant=3.0,

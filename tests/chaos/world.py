@@ -21,22 +21,36 @@ from ..integration.end_to_end.rest import Task
 from ..integration.end_to_end.stack import INTERVALS, AirflowStack
 from .cluster import ChaosCluster, kill
 from .counting import generated_by_now, living
+from .frozen import FreezingProxy
+from .lake import Lake, faulty_lake
 from .places import Disk, Place, phase
 from .plan import MODES
 
 DAGS = Path(__file__).parent / "dags"
 DAG_IDS = (
-    *(f"{name}_{mode}" for name in ("chaos", "stop", "timeout", "execution_timeout") for mode in MODES),
+    *(
+        f"{name}_{mode}"
+        for name in ("chaos", "once", "bounded", "stop", "timeout", "execution_timeout")
+        for mode in MODES
+    ),
     "bad_trigger",
 )
 BOUND = 90.0
 """Seconds that the runs with a bound may take: enough to finish some rows on a busy machine."""
+PAST_BOUND = 15.0
+"""Seconds after its bound at which a suspended driver goes on."""
 _DRIVER = "airflow_provider_raybatch.job"
 _OUTAGE = 3.0
 """Seconds between the loss of a node or head and the start of its replacement."""
+_AWAY = 30.0
+"""Seconds for which Ray or Airflow's API can't be reached."""
+AWS = "chaos_s3"
+"""The connection to the S3 server with faults."""
 _LOOK = 0.2
-OWN = ("worker", "driver", "engine")
+OWN = ("worker", "driver", "engine", "cleared", "suspended")
 """Kinds of kills that hit one run alone."""
+_VICTIM = {"cleared": "worker", "suspended": "driver"}
+"""Whom these kinds hit."""
 _SILENCE = (httpx.HTTPError, AssertionError, ValueError, LookupError, TypeError)
 """What a cluster that is away or busy makes of a question."""
 
@@ -65,6 +79,7 @@ class Live:
     :param folder: with its engines' logs (`requests`) and, on a disk, its `destination`.
     :param hits: all kills while it was; its own included.
     :param lost: its engines that these kills took, and when (epoch seconds).
+    :param elsewhere: its destination, where that is not in `folder`.
     :param submissions: all of its jobs that were seen: id, and epoch seconds when the cluster got it.
     """
 
@@ -74,12 +89,12 @@ class Live:
     hits: list[Hit] = field(default_factory=list)
     lost: dict[int, float] = field(default_factory=dict)
     submissions: set[tuple[str, float]] = field(default_factory=set)
-    _place: Place | None = None
+    elsewhere: Place | None = None
 
     @property
     def place(self) -> Place | None:
         """Its destination."""
-        return self._place or (Disk(self.folder / "destination") if self.folder else None)
+        return self.elsewhere or (Disk(self.folder / "destination") if self.folder else None)
 
     def engines(self) -> list[int]:
         """Process ids of its living engines, by their logs."""
@@ -109,6 +124,8 @@ class World:
         self.lowered = lowered
         self._exit = ExitStack()
         self._kills = threading.Lock()
+        self._starting = threading.Lock()
+        self._lake: Lake | None = None
         self.live: list[Live] = []
 
     def __enter__(self) -> World:
@@ -122,7 +139,9 @@ class World:
             self.jobs = RayJobs(self.cluster.url)
             self._exit.callback(self.jobs.close)
             api = self.airflow.api
-            api.connection("ray_default", "ray", host="127.0.0.1", port=self.cluster.port)
+            # Through a proxy, so that Airflow and Ray can be parted.
+            self.network = self._exit.enter_context(FreezingProxy(self.cluster.port))
+            api.connection("ray_default", "ray", host="127.0.0.1", port=self.network.port)
         except BaseException:
             self._exit.close()
             raise
@@ -132,6 +151,15 @@ class World:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._exit.close()
+
+    @property
+    def lake(self) -> Lake:
+        """An S3 server with faults, started when it is first wanted, and Airflow's connection to it."""
+        with self._starting:
+            if self._lake is None:
+                self._lake = self._exit.enter_context(faulty_lake())
+                self.airflow.api.connection(AWS, "aws", **self._lake.connection())
+            return self._lake
 
     def kill(
         self, live: Live, kind: str, with_family: bool, choice: float, ended: Callable[[], bool]
@@ -148,10 +176,7 @@ class World:
                     return self._kill_shared(live, kind, with_family, choice)
                 victims = self.victims(live, kind, with_family, choice)
                 if victims:
-                    lost = {"worker": [], "driver": live.engines(), "engine": [victims[0].pid]}[kind]
-                    hit = live.hit(kind, lost, own=True)
-                    kill(victims)
-                    return hit
+                    return self._kill_own(live, kind, victims)
             if ended():
                 return None
             time.sleep(_LOOK)
@@ -160,10 +185,11 @@ class World:
         self, live: Live, kind: str, with_family: bool = False, choice: float = 0.0
     ) -> list[psutil.Process]:
         """What a kill of this kind would take now, of the kinds in `OWN`; nothing where it is not there."""
+        victim = victim_of(kind)
         with suppress(*_SILENCE, psutil.NoSuchProcess):
-            if kind == "worker":
+            if victim == "worker":
                 return self._worker(live, with_family)
-            if kind == "driver":
+            if victim == "driver":
                 return self._driver(live)
             engines = live.engines()
             return [psutil.Process(engines[int(choice * len(engines))])] if engines else []
@@ -198,6 +224,20 @@ class World:
             if (actor["job_id"], actor["state"]) == wanted and "Replica" in actor["class_name"]
         ]
 
+    def _kill_own(self, live: Live, kind: str, victims: list[psutil.Process]) -> Hit:
+        victim = victim_of(kind)
+        lost = {"worker": [], "driver": live.engines(), "engine": [victims[0].pid]}[victim]
+        hit = live.hit(kind, lost, own=True)
+        if kind == "suspended":
+            (driver,) = victims
+            driver.suspend()
+            awake = threading.Timer(BOUND + PAST_BOUND, _resume, (driver,))
+            awake.daemon = True
+            awake.start()
+        else:
+            kill(victims)
+        return hit
+
     def _kill_shared(self, live: Live, kind: str, with_family: bool, choice: float) -> Hit:
         if kind == "head":
             self._remember()
@@ -212,11 +252,40 @@ class World:
             self.cluster.kill_worker(node)
             time.sleep(_OUTAGE)
             self.cluster.replace_worker(node)
+        elif kind == "partition":
+            hit = self._hit_all(live, kind, _nobody)
+            self.network.freeze()
+            time.sleep(_AWAY)
+            self.network.thaw()
+        elif kind == "api":
+            hit = self._hit_all(live, kind, _nobody)
+            self._without_api(dead=with_family)
+        elif kind == "pair":
+            worker = self.victims(live, "worker", with_family)
+            hit = self._hit_all(live, kind, _nobody)
+            kill(worker)
+            self.airflow.kill("triggerer", with_family=True)
+            self.airflow.start("triggerer")
         else:
-            hit = self._hit_all(live, kind, lambda pid: False)
+            hit = self._hit_all(live, kind, _nobody)
             self.airflow.kill(kind, with_family=with_family)
             self.airflow.start(kind)
         return hit
+
+    def _without_api(self, dead: bool) -> None:
+        """Airflow's API server is away for a while: dead, or frozen."""
+        if dead:
+            self.airflow.kill("api-server", with_family=True)
+            time.sleep(_AWAY)
+            self.airflow.start("api-server")
+            return
+        server = psutil.Process(self.airflow.pid("api-server"))
+        family = [server, *server.children(recursive=True)]
+        for process in family:
+            process.suspend()
+        time.sleep(_AWAY)
+        for process in family:
+            process.resume()
 
     def _remember(self) -> None:
         """Jobs that were seen: a new head knows none of the old one's."""
@@ -252,3 +321,18 @@ class World:
                     if any(submission_id in settings for submission_id in ids):
                         return [process]
         return []
+
+
+def victim_of(kind: str) -> str:
+    """Which process a kind of kill hits."""
+    return _VICTIM.get(kind, kind)
+
+
+def _nobody(pid: int) -> bool:
+    """No engine is lost."""
+    return False
+
+
+def _resume(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.resume()

@@ -23,6 +23,7 @@ PARAMS: dict[str, Any] = {
     "replicas": 2,
     "batch_size": 16,
     "rows_in_flight": 32,
+    "aws_conn_id": "",
 }
 MODES = {"blocking": False, "deferrable": True}
 SECONDS = float(os.environ["CHAOS_BOUND_SECONDS"])
@@ -36,6 +37,7 @@ class Sized(RayBatchInferenceOperator):
         self.replicas = int(context["params"]["replicas"])
         self.batch_size = int(context["params"]["batch_size"])
         self.rows_in_flight = int(context["params"]["rows_in_flight"])
+        self.aws_conn_id = context["params"]["aws_conn_id"] or None
         return super().execute(context)
 
 
@@ -78,6 +80,8 @@ def add(dag_id: str, deferrable: bool, kind: type[Sized] = Sized, **options: Any
 
 for mode, deferrable in MODES.items():
     add(f"chaos_{mode}", deferrable, retries=20)
+    add(f"once_{mode}", deferrable, retries=0)
+    add(f"bounded_{mode}", deferrable, retries=0, timeout=SECONDS)
     add(f"stop_{mode}", deferrable, retries=0)
     add(f"timeout_{mode}", deferrable, retries=0, timeout=SECONDS)
     add(f"execution_timeout_{mode}", deferrable, retries=0, execution_timeout=timedelta(seconds=SECONDS))

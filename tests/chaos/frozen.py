@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A TCP proxy whose connections can be frozen as by a network partition: nothing arrives, nothing ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+
+_BYTES = 65536
+
+
+class FreezingProxy:
+    """A context manager.
+
+    :param port: what it stands before, on this machine.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._behind = ("127.0.0.1", port)
+        self._flows = threading.Event()
+        self._flows.set()
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._server.getsockname()[1]
+
+    def __enter__(self) -> FreezingProxy:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.thaw()
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def freeze(self) -> None:
+        """Hold back all bytes, of old and new connections, in both directions."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """Let go what was held back, and all that follows."""
+        self._flows.set()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # the server is closed
+            while True:
+                client, _ = self._server.accept()
+                threading.Thread(target=self._join, args=(client,), daemon=True).start()
+
+    def _join(self, client: socket.socket) -> None:
+        self._flows.wait()
+        with client, suppress(OSError), socket.create_connection(self._behind) as server:
+            back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
+            back.start()
+            self._pump(client, server)
+            back.join()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(_BYTES):
+                self._flows.wait()
+                target.sendall(data)
+        for end, side in ((target, socket.SHUT_WR), (source, socket.SHUT_RD)):
+            with suppress(OSError):
+                end.shutdown(side)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes the weather does what it says."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import boto3
+import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from botocore.config import Config
+
+from .frozen import FreezingProxy
+from .lake import faulty_lake
+from .places import Parts, phase
+from .plan import MODES, WEATHER, plan
+
+
+class _Hello(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, format, *args):
+        """Be silent."""
+
+
+@pytest.fixture
+def server():
+    server = HTTPServer(("127.0.0.1", 0), _Hello)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_frozen_connections_neither_answer_nor_end(server):
+    with FreezingProxy(server) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        assert httpx.get(url).text == "hello"
+        proxy.freeze()
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(url, timeout=0.3)
+        threading.Timer(0.3, proxy.thaw).start()
+        began = time.monotonic()
+        assert httpx.get(url, timeout=10).text == "hello"
+        assert time.monotonic() - began >= 0.3
+
+
+def test_lake_fails_some_calls_and_is_seen_whole_from_behind(tmp_path):
+    with faulty_lake() as lake:
+        bucket = lake.new_bucket()
+        (tmp_path / "a.jsonl").write_text("{}")
+        assert bucket.put_source(tmp_path) == f"s3://{bucket.name}/source/"
+        connection = lake.connection()
+        client = boto3.client(
+            "s3",
+            **connection["extra"],
+            aws_access_key_id=connection["login"],
+            aws_secret_access_key=connection["password"],
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+        table = pa.table({"ok": [True], "input": [{"id": 1, "text": "a"}]})
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer)
+        outcomes = Counter()
+        before = time.time()
+        for number in range(200):
+            try:
+                key = f"destination/_raybatch/parts/t/q/s/{number}.parquet"
+                client.put_object(Bucket=bucket.name, Key=key, Body=buffer.getvalue())
+                outcomes["done"] += 1
+            except Exception:
+                outcomes["failed"] += 1
+        assert 1 <= outcomes["failed"] <= 20
+        parts = Parts(bucket).all()
+        assert outcomes["done"] <= len(parts) < 200 + outcomes["failed"]
+        assert {part.prompts for part in parts} == {frozenset({"Row 1 says a"})}
+        assert all(before <= part.appeared <= time.time() for part in parts)
+        assert phase(bucket) == "before claim"
+        assert bucket.rows(f"{bucket.destination}/_raybatch") == table.to_pylist() * len(parts)
+
+
+def test_weather_takes_turns_and_a_third_is_on_s3():
+    kills = [plan(seed, weather=True) for seed in range(30)]
+    assert {(kill.kind, kill.mode) for kill in kills} >= {(kind, "deferrable") for kind in WEATHER}
+    assert {kill.mode for kill in kills} == {*MODES}
+    assert sum(kill.store == "s3" for kill in kills) == 10
+    assert all(kill.share >= 0.7 for kill in kills if kill.kind == "api")
