@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 from . import results
+from .lives import Lives
 from .plan import MODES, Kill, plan
-from .runs import Lives, Result, Setting, together
+from .result import Result
+from .runs import Setting, together
+from .small_disk import in_own_namespace
 from .stopping import bounds, deeds
 from .version import version
 from .workload import Pace
@@ -25,6 +28,8 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=Pace.rows)
     parser.add_argument("--weather", action="store_true", help="what else goes wrong, instead of plain kills")
     given = parser.parse_args()
+    if given.weather:
+        in_own_namespace("tests.chaos", sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     first, _, end = given.seeds.partition(":")
     kills = [plan(seed, given.weather) for seed in range(int(first), int(end))]

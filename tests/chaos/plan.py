@@ -16,16 +16,21 @@ KINDS = ("worker", "driver", "engine", "triggerer", "scheduler", "node", "head")
 - ``node``: all processes of a Ray worker node; another node takes its place seconds later
 - ``head``: all processes of the Ray head; a new head on the same port and new workers follow
 """
-WEATHER = ("partition", "api", "pair", "cleared", "suspended")
+WEATHER = ("partition", "api", "pair", "cleared", "mapped", "full", "suspended")
 """What else goes wrong, with ``--weather``:
 
 - ``partition``: for half a minute no byte passes between Airflow and Ray; the job goes on
 - ``api``: Airflow's API server is frozen, or dead, for half a minute in the last third of the run
 - ``pair``: the triggerer, with all it started, and the task's worker if it has one, at once
 - ``cleared``: the worker of a task without retries; the failed task is cleared
+- ``mapped``: the driver of one of three mapped tasks; the others' jobs go on
+- ``full``: when all rows are generated the disk has room for a few KiB; half a minute later for all again
 - ``suspended``: the driver is stopped (SIGSTOP) until after the task's timeout, and continued; the task has
   no retries and is cleared when it has failed
 """
+ON_DISK = ("mapped", "full")
+"""Kinds that are tried on disks alone."""
+# Seven of each, so that each kind meets each mode and each store.
 MODES = ("blocking", "deferrable")
 _LATE_SHARE = 0.7
 
@@ -68,5 +73,5 @@ def plan(seed: int, weather: bool = False) -> Kill:
         share=_LATE_SHARE + (1 - _LATE_SHARE) * share if kind == "api" else share,
         with_family=chance.random() < 0.5,
         choice=chance.random(),
-        store="s3" if seed % 3 == 2 else "disk",
+        store="s3" if seed % 3 == 2 and kind not in ON_DISK else "disk",
     )

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from .runs import Result
+from .result import Result
 from .stopping import Stop
 from .version import Version
 

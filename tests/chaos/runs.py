@@ -18,9 +18,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,17 +29,23 @@ import httpx
 
 from ..engine_log import engines
 from ..integration.end_to_end.rest import RUN_ENDED, Run
-from .counting import count
+from . import small_disk
+from .counting import Count, count, generated_by_now
 from .lake import Bucket
+from .lives import FirstLives, Lives
 from .places import Parts
-from .plan import KINDS, WEATHER, Kill
+from .plan import Kill
+from .result import Result
 from .version import Version
 from .workload import Found, Pace, check, delivered, prompt_of, write_source
-from .world import AWS, OWN, Hit, Live, World, victim_of
+from .world import AWS, OWN, Hit, Live, World
 
 CLEARED = ("cleared", "suspended")
 """Kinds after which the task fails, and is cleared."""
-_DAGS = {"cleared": "once", "suspended": "bounded"}
+_DAGS = {"cleared": "once", "suspended": "bounded", "mapped": "mapped"}
+MAPPED = 3
+"""Tasks that a mapped run has; the rows are divided among them."""
+_SUMS = ("asked", "generated", "in_flight", "unexplained", "late", "foreign")
 _LONGEST = 600.0
 _LONGEST_AWAY = 120.0
 _LOOK = 0.5
@@ -47,87 +54,6 @@ _LATE = 2.0
 """Seconds after a kill's instant in which a victim that did not show is looked for again."""
 
 Answer = TypeVar("Answer")
-Lives = dict[tuple[str, str], float]
-"""Seconds that each kind of victim lives undisturbed, by kind and mode; of a shared one, those of a run."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """One line of the results file.
-
-    :param kind: what was killed for this run; ``none`` for a run that only sets the pace.
-    :param store: ``disk``, or ``s3`` with faults.
-    :param missed: why nothing was killed for it, or its check raised; ``""`` when all went as planned.
-    :param instant: seconds from the run's submission to its own kill, measured at that kill.
-    :param phase: of its job at that instant, by what its folder held; ``""`` without a kill.
-    :param before: rows that had been generated at that instant.
-    :param hits: all kills while it ran, its own included.
-    :param lost_engines: its engines that those took.
-    :param most_in_flight: rows that a single lost engine had in flight.
-    :param may_in_flight: rows that an engine may have in flight.
-    :param seconds: from submission to the DAG run's end.
-    :param expected: seconds that a run takes undisturbed.
-    """
-
-    seed: int
-    kind: str
-    mode: str
-    store: str
-    with_family: bool
-    version: dict[str, str]
-    missed: str = ""
-    instant: float = 0.0
-    phase: str = ""
-    before: int = 0
-    hits: list[dict[str, Any]] = field(default_factory=list)
-    state: str = ""
-    rows: int = 0
-    asked: int = 0
-    generated: int = 0
-    lost_engines: int = 0
-    in_flight: int = 0
-    most_in_flight: int = 0
-    may_in_flight: int = 0
-    unexplained: int = 0
-    late: int = 0
-    foreign: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    wrong: int = 0
-    tries: int = 0
-    submissions: int = 0
-    seconds: float = 0.0
-    expected: float = 0.0
-
-    @property
-    def flaws(self) -> list[str]:
-        """What it must not have; empty when all is well."""
-        found = [f"missed: {self.missed}"] if self.missed else []
-        if not self.state:  # nothing was counted
-            return found
-        found += [f"state={self.state}"] if self.state != "success" else []
-        zeros = ("lost", "duplicated", "wrong", "unexplained", "late", "foreign")
-        found += [f"{name}={n}" for name in zeros if (n := getattr(self, name))]
-        if not self.lost_engines and not self.asked == self.generated == self.rows:
-            found.append(f"asked={self.asked}, generated={self.generated} of {self.rows}")
-        if self.generated < self.rows or self.asked > self.rows + self.in_flight:
-            found.append(f"asked={self.asked}, generated={self.generated} of {self.rows}+{self.in_flight}")
-        if self.most_in_flight > self.may_in_flight:
-            found.append(f"in_flight={self.most_in_flight} of {self.may_in_flight}")
-        return found
-
-    def __str__(self) -> str:
-        flaws = f"; FLAWS: {', '.join(self.flaws)}" if self.flaws else ""
-        hits = "+".join(hit["kind"] for hit in self.hits) or "none"
-        killed = "nothing killed"
-        if self.phase:
-            killed = f"killed at {self.instant:.1f} s, {self.phase}, {self.before} rows"
-        return (
-            f"seed {self.seed} ({self.kind}, {self.mode}, {self.store}): {killed}, "
-            f"hit by {hits}; {self.seconds:.0f} s for {self.expected:.0f}, asked {self.asked} and generated "
-            f"{self.generated} for {self.rows}+{self.in_flight}, {self.lost_engines} engines lost, "
-            f"{self.submissions} jobs, {self.tries} tries{flaws}"
-        )
 
 
 @dataclass(frozen=True)
@@ -178,6 +104,8 @@ def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
             version=asdict(setting.version),
             missed=told,
         )
+    if kill.kind == "full" and (folder / "destination").is_mount():
+        small_disk.unmount(folder / "destination")
     if result.flaws and setting.keep is not None:
         setting.keep.mkdir(parents=True, exist_ok=True)
         told = "\n".join(_evidence(one) for one in evidence)
@@ -187,41 +115,54 @@ def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
     return result
 
 
+@dataclass
+class Case:
+    """A task of a run, and what it asks about; mapped tasks are several."""
+
+    live: Live
+    source: dict[int, dict[str, Any]]
+    bucket: Bucket | None = None
+
+    def count(self) -> Count:
+        """What its engines were asked."""
+        folder, place = self.live.folder, self.live.place
+        assert folder is not None
+        assert place is not None
+        prompts = {prompt_of(row) for row in self.source.values()}
+        asked = engines(folder / "requests")
+        return count(asked, Parts(place).all(), self.live.lost, self.live.submissions, prompts)
+
+    def found(self, state: str) -> Found:
+        """What was wrong with what it handed over."""
+        if state != "success":
+            return Found(lost=len(self.source))
+        uri = _patiently(self.live.task.xcom)["uri"]
+        return check(self.source, self.bucket.rows(uri) if self.bucket else delivered(uri))
+
+
 def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: list[Run]) -> Result:
     world, pace = setting.world, setting.pace
-    source = write_source(folder, pace.rows, kill.seed)
-    params, bucket = pace.params(folder), None
-    if kill.store == "s3":
-        bucket = world.lake.new_bucket()
-        uris = {"source": bucket.put_source(folder / "source"), "destination": bucket.destination}
-        params |= {**uris, "aws_conn_id": AWS}
     began, started = time.time(), time.monotonic()
-    dag = f"{_DAGS.get(kill.kind, 'chaos')}_{kill.mode}"
-    dag_run = _patiently(lambda: world.airflow.api.trigger(dag, **params))
-    evidence.append(dag_run)
-    live = Live(dag_run.task("infer"), pace.replicas, folder, elsewhere=bucket)
-    world.live.append(live)
+    cases = _start(setting, kill, folder, evidence)
+    dag_run = evidence[0]
+    own = cases[int(kill.choice * len(cases))].live
+    world.live += [case.live for case in cases]
     try:
-        hit, missed = _disturb(world, live, kill, lives) if kill.kind != "none" else (None, "")
-        watch = FirstLives(world, live) if kill.kind == "none" else None
-        state = _end(world, live, started, watch)
+        hit, missed = _disturb(world, own, kill, lives, pace.rows) if kill.kind != "none" else (None, "")
+        watch = FirstLives(world, own) if kill.kind == "none" else None
+        state = _end(world, cases, dag_run, started, watch)
         if state == "failed" and kill.kind in CLEARED:
             # The job that the failed attempt left is stopped, and with it its engines.
-            live.hit("clear", live.engines(), own=False)
-            live.task.clear()
-            state = _end(world, live, started, watch)
+            own.hit("clear", own.engines(), own=False)
+            own.task.clear()
+            state = _end(world, cases, dag_run, started, watch)
         seconds = time.monotonic() - started
     finally:
-        world.live.remove(live)
+        for case in cases:
+            world.live.remove(case.live)
     if watch is not None:
         watch.shorten(lives, kill.mode, seconds)
-    counted = count(
-        engines(folder / "requests"),
-        Parts(live.place).all() if live.place else [],
-        live.lost,
-        live.submissions,
-        {prompt_of(row) for row in source.values()},
-    )
+    counts = [case.count() for case in cases]
     return Result(
         seed=kill.seed,
         kind=kill.kind,
@@ -233,71 +174,95 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         instant=round(hit.at - began, 1) if hit else 0.0,
         phase=hit.phase if hit else "",
         before=hit.rows if hit else 0,
-        hits=[{**asdict(one), "at": round(one.at - began, 1)} for one in live.hits],
+        hits=[{**asdict(one), "at": round(one.at - began, 1)} for one in own.hits],
         state=state,
-        rows=pace.rows,
-        lost_engines=len(live.lost),
+        rows=sum(len(case.source) for case in cases),
+        lost_engines=sum(len(case.live.lost) for case in cases),
+        most_in_flight=max(one.most_in_flight for one in counts),
         may_in_flight=pace.rows_in_flight,
-        tries=_patiently(live.task.read)["try_number"],
-        submissions=len(live.submissions),
+        tries=max(_patiently(case.live.task.read)["try_number"] for case in cases),
+        submissions=sum(len(case.live.submissions) for case in cases),
         seconds=round(seconds, 1),
         expected=round(lives.get(("run", kill.mode), seconds), 1),
-        **asdict(counted),
-        **asdict(_found(live, state, source, bucket)),
+        **{name: sum(getattr(one, name) for one in counts) for name in _SUMS},
+        **_total([case.found(state) for case in cases]),
     )
 
 
-def _disturb(world: World, live: Live, kill: Kill, lives: Lives) -> tuple[Hit | None, str]:
+def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run]) -> list[Case]:
+    """Trigger the DAG run, which is put into `evidence`; its tasks."""
+    world, pace = setting.world, setting.pace
+    dag = f"{_DAGS.get(kill.kind, 'chaos')}_{kill.mode}"
+    params, bucket = pace.params(folder), None
+    mapped = kill.kind == "mapped"
+    places = [folder / str(number) for number in range(MAPPED)] if mapped else [folder]
+    sources = []
+    for number, place in enumerate(places):
+        place.mkdir(exist_ok=True)
+        sources.append(write_source(place, pace.rows // len(places), MAPPED * kill.seed + number))
+    if kill.store == "s3":
+        bucket = world.lake.new_bucket()
+        uris = {"source": bucket.put_source(folder / "source"), "destination": bucket.destination}
+        params |= {**uris, "aws_conn_id": AWS}
+    if mapped:
+        params |= {"replicas": 1}  # of each task
+    if kill.kind == "full":
+        small_disk.mount(folder / "destination")
+    dag_run = _patiently(lambda: world.airflow.api.trigger(dag, **params))
+    evidence.append(dag_run)
+    tasks = [dag_run.task("infer", number if mapped else -1) for number in range(len(places))]
+    return [
+        Case(Live(task, pace.replicas, place, elsewhere=bucket), source, bucket)
+        for task, place, source in zip(tasks, places, sources, strict=True)
+    ]
+
+
+def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> tuple[Hit | None, str]:
     """Kill at the planned share of the victim's life; or why that was not possible."""
     begun = time.monotonic()
+
+    def is_over() -> bool:
+        return _state(live.task.run) in RUN_ENDED
+
     while kill.kind in OWN and not world.victims(live, kill.kind):
-        if _state(live.task.run) in RUN_ENDED:
+        if is_over():
             return None, f"no {kill.kind} was seen before the run ended"
         time.sleep(_BIRTH_LOOK)
-    born = time.monotonic()
-    instant = born + kill.share * lives[kill.kind, kill.mode]
-    time.sleep(max(0.0, instant - time.monotonic()))
-    hit = None
-    if _state(live.task.run) not in RUN_ENDED:
-        hit = world.kill(
-            live, kill.kind, kill.with_family, kill.choice, lambda: time.monotonic() > instant + _LATE
-        )
+    if kill.kind == "full":
+        if not _all_generated(live, rows, is_over):
+            return None, "the run ended before all rows were generated"
+        instant = time.monotonic()
+    else:
+        instant = time.monotonic() + kill.share * lives[kill.kind, kill.mode]
+        time.sleep(max(0.0, instant - time.monotonic()))
+
+    def is_late() -> bool:
+        return is_over() or (kill.kind in OWN and time.monotonic() > instant + _LATE)
+
+    hit = world.kill(live, kill.kind, kill.with_family, kill.choice, is_late)
     if hit is None:
         return None, f"the {kill.kind} was gone {time.monotonic() - begun:.1f} s after the run began"
     return hit, ""
 
 
-class FirstLives:
-    """How long the first worker, driver and engine of an undisturbed run live."""
-
-    def __init__(self, world: World, live: Live) -> None:
-        self._world, self._live = world, live
-        self._seen: dict[str, tuple[float, float]] = {}
-        self._alive = {victim_of(kind) for kind in OWN}
-
-    def look(self) -> None:
-        """Note who is alive now."""
-        for kind in [*self._alive]:
-            now = time.monotonic()
-            if self._world.victims(self._live, kind):
-                self._seen[kind] = (self._seen.get(kind, (now, now))[0], now)
-            elif kind in self._seen:
-                self._alive.remove(kind)
-
-    def shorten(self, lives: Lives, mode: str, seconds: float) -> None:
-        """Put into `lives` what is shorter than known; of shared victims the run's `seconds`."""
-        found = {kind: last - first for kind, (first, last) in self._seen.items()}
-        for kind in ("run", *KINDS, *WEATHER):
-            known = lives.get((kind, mode), float("inf"))
-            lives[kind, mode] = min(known, found.get(victim_of(kind), known if kind in OWN else seconds))
+def _all_generated(live: Live, rows: int, is_over: Callable[[], bool]) -> bool:
+    """Wait until that many rows are generated, which are then about to be published."""
+    assert live.folder is not None
+    while not is_over():
+        for _ in range(20):  # the disk must be filled soon after
+            if generated_by_now(live.folder / "requests") >= rows:
+                return True
+            time.sleep(_BIRTH_LOOK)
+    return False
 
 
-def _end(world: World, live: Live, started: float, watch: FirstLives | None) -> str:
+def _end(world: World, cases: Sequence[Case], dag_run: Run, started: float, watch: FirstLives | None) -> str:
     while time.monotonic() - started < _LONGEST:
-        world.jobs_of(live)
+        for case in cases:
+            world.jobs_of(case.live)
         if watch is not None:
             watch.look()
-        state = _state(live.task.run)
+        state = _state(dag_run)
         if state in RUN_ENDED:
             return state
         time.sleep(_LOOK)
@@ -311,11 +276,8 @@ def _state(dag_run: Run) -> str:
         return "unknown"
 
 
-def _found(live: Live, state: str, source: dict[int, dict[str, Any]], bucket: Bucket | None) -> Found:
-    if state != "success":
-        return Found(lost=len(source))
-    uri = _patiently(live.task.xcom)["uri"]
-    return check(source, bucket.rows(uri) if bucket else delivered(uri))
+def _total(found: Sequence[Found]) -> dict[str, int]:
+    return dict(sum((Counter(asdict(one)) for one in found), Counter(dict.fromkeys(asdict(Found()), 0))))
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:

@@ -17,7 +17,7 @@ from . import results
 from .cluster import RAY_INTERVALS
 from .places import PHASES
 from .plan import KINDS
-from .runs import Result
+from .result import Result
 from .stopping import LONGEST
 
 _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->

@@ -7,8 +7,9 @@ import pytest
 
 from . import results
 from .conftest import PACE, PARALLEL
+from .lives import Lives
 from .plan import KINDS, MODES, plan
-from .runs import Lives, Setting, together
+from .runs import Setting, together
 from .version import version
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

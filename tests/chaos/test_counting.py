@@ -19,7 +19,8 @@ from . import results, table
 from .counting import Count, count, generated_by_now, living
 from .places import Disk, Part, Parts, phase
 from .plan import KINDS, Kill, plan
-from .runs import Result, Setting, run
+from .result import Result
+from .runs import Setting, run
 from .stopping import Stop
 from .version import Version, version
 from .workload import Found, Pace, check, output_of, prompt_of, write_source

@@ -25,12 +25,13 @@ from .frozen import FreezingProxy
 from .lake import Lake, faulty_lake
 from .places import Disk, Place, phase
 from .plan import MODES
+from .small_disk import fill
 
 DAGS = Path(__file__).parent / "dags"
 DAG_IDS = (
     *(
         f"{name}_{mode}"
-        for name in ("chaos", "once", "bounded", "stop", "timeout", "execution_timeout")
+        for name in ("chaos", "once", "bounded", "mapped", "stop", "timeout", "execution_timeout")
         for mode in MODES
     ),
     "bad_trigger",
@@ -47,9 +48,9 @@ _AWAY = 30.0
 AWS = "chaos_s3"
 """The connection to the S3 server with faults."""
 _LOOK = 0.2
-OWN = ("worker", "driver", "engine", "cleared", "suspended")
+OWN = ("worker", "driver", "engine", "cleared", "suspended", "mapped", "full")
 """Kinds of kills that hit one run alone."""
-_VICTIM = {"cleared": "worker", "suspended": "driver"}
+_VICTIM = {"cleared": "worker", "suspended": "driver", "mapped": "driver", "full": "driver"}
 """Whom these kinds hit."""
 _SILENCE = (httpx.HTTPError, AssertionError, ValueError, LookupError, TypeError)
 """What a cluster that is away or busy makes of a question."""
@@ -167,16 +168,19 @@ class World:
         """Kill the first process of this kind that there is from now on.
 
         :param choice: which of several, 0 to 1.
-        :param ended: whether it is too late; asked after each look that found none.
+        :param ended: whether it is too late; asked before a shared victim is killed, and after each look that
+            found none of the run's own.
         :return: ``None`` if there was none.
         """
         while True:
             with self._kills:
+                if kind not in OWN and ended():
+                    return None
                 if kind not in OWN:
                     return self._kill_shared(live, kind, with_family, choice)
                 victims = self.victims(live, kind, with_family, choice)
                 if victims:
-                    return self._kill_own(live, kind, victims)
+                    return self._kill_own(live, kind, victims, choice)
             if ended():
                 return None
             time.sleep(_LOOK)
@@ -224,11 +228,14 @@ class World:
             if (actor["job_id"], actor["state"]) == wanted and "Replica" in actor["class_name"]
         ]
 
-    def _kill_own(self, live: Live, kind: str, victims: list[psutil.Process]) -> Hit:
+    def _kill_own(self, live: Live, kind: str, victims: list[psutil.Process], choice: float) -> Hit:
         victim = victim_of(kind)
         lost = {"worker": [], "driver": live.engines(), "engine": [victims[0].pid]}[victim]
         hit = live.hit(kind, lost, own=True)
-        if kind == "suspended":
+        if kind == "full":
+            assert live.folder is not None
+            fill(live.folder / "destination", choice)
+        elif kind == "suspended":
             (driver,) = victims
             driver.suspend()
             awake = threading.Timer(BOUND + PAST_BOUND, _resume, (driver,))

@@ -41,6 +41,22 @@ class Sized(RayBatchInferenceOperator):
         return super().execute(context)
 
 
+class Mapped(Sized):
+    """One of several, each with a folder of its own below that of the run's params."""
+
+    def __init__(self, *, place: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.place = place
+
+    def execute(self, context: Any) -> Any:
+        self.source, self.destination = (
+            f"{Path(path).parent}/{self.place}/{Path(path).name}" for path in (self.source, self.destination)
+        )
+        log = Path(self.engine_args["request_log"])
+        self.engine_args = {**self.engine_args, "request_log": f"{log.parent}/{self.place}/{log.name}"}
+        return super().execute(context)
+
+
 class WithBadTrigger(Sized):
     """Its trigger raises, once the job has finished some rows."""
 
@@ -60,21 +76,25 @@ def add(dag_id: str, deferrable: bool, kind: type[Sized] = Sized, **options: Any
         render_template_as_native_obj=True,  # the params keep their types
         default_args={"retry_delay": timedelta(seconds=2)},
     ) as dag:
-        kind(
-            task_id="infer",
-            deferrable=deferrable,
-            poll_interval=POLL_INTERVAL,
-            source="{{ params.source }}",
-            destination="{{ params.destination }}",
-            prompt="{{ params.prompt }}",
-            sampling="{{ params.sampling }}",
-            engine="echo",
-            engine_args="{{ params.engine_args }}",
-            max_restarts=10,
+        fields: dict[str, Any] = {
+            "task_id": "infer",
+            "deferrable": deferrable,
+            "poll_interval": POLL_INTERVAL,
+            "source": "{{ params.source }}",
+            "destination": "{{ params.destination }}",
+            "prompt": "{{ params.prompt }}",
+            "sampling": "{{ params.sampling }}",
+            "engine": "echo",
+            "engine_args": "{{ params.engine_args }}",
+            "max_restarts": 10,
             # Without an autoscaler a job whose nodes are being replaced is refused at once by default.
-            cluster_wait=180,
+            "cluster_wait": 180,
             **options,
-        )
+        }
+        if kind is Mapped:
+            kind.partial(**fields).expand(place=["0", "1", "2"])
+        else:
+            kind(**fields)
     globals()[dag_id] = dag
 
 
@@ -82,6 +102,7 @@ for mode, deferrable in MODES.items():
     add(f"chaos_{mode}", deferrable, retries=20)
     add(f"once_{mode}", deferrable, retries=0)
     add(f"bounded_{mode}", deferrable, retries=0, timeout=SECONDS)
+    add(f"mapped_{mode}", deferrable, Mapped, retries=20)
     add(f"stop_{mode}", deferrable, retries=0)
     add(f"timeout_{mode}", deferrable, retries=0, timeout=SECONDS)
     add(f"execution_timeout_{mode}", deferrable, retries=0, execution_timeout=timedelta(seconds=SECONDS))

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Disks of a few MiB for the destinations of runs, which can be filled.
+
+They are mounted by the harness, in a mount namespace of its own: see :func:`in_own_namespace`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+SIZE = 64 * 2**20
+_FULL = 30.0
+"""Seconds for which a disk stays full."""
+_ROOM = 48 * 1024
+_MARK = "CHAOS_OWN_NAMESPACE"
+
+
+def in_own_namespace(module: str, arguments: Sequence[str]) -> None:
+    """Begin this program again where it may mount disks, if the machine allows that; else do nothing."""
+    alone = ["unshare", "--map-root-user", "--mount"]
+    if os.environ.get(_MARK) or shutil.which(alone[0]) is None:
+        return
+    if subprocess.run([*alone, "true"], check=False, capture_output=True).returncode == 0:
+        os.environ[_MARK] = "1"
+        os.execvp(alone[0], [*alone, sys.executable, "-m", module, *arguments])
+
+
+def mount(folder: Path) -> None:
+    """A new disk at `folder`.
+
+    :raises OSError: this machine lets nobody mount one.
+    """
+    if not os.environ.get(_MARK):
+        raise OSError("this machine lets nobody mount a small disk")
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)], check=True)
+
+
+def unmount(folder: Path) -> None:
+    """Take the disk away, whoever uses it."""
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path, choice: float) -> None:
+    """Leave little room, and make all of it again after a while.
+
+    :param choice: how little, 0 to 1.
+    """
+    filler = folder / ".filler"
+    room = int(choice * _ROOM)
+    with filler.open("wb") as file:
+        file.write(bytes(max(0, shutil.disk_usage(folder).free - room)))
+    again = threading.Timer(_FULL, filler.unlink, kwargs={"missing_ok": True})
+    again.daemon = True
+    again.start()
