@@ -7,6 +7,8 @@ PINS := .ci/requirements
 SEEDS ?= 0:100
 PARALLEL ?= 3
 RESULTS ?= .chaos/results.jsonl
+# --weather for what else goes wrong, --vllm for three replicas of a real vLLM.
+CHAOS ?=
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
 ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
 LANES := .venv-vllm-oldest .venv-vllm-newest
@@ -19,8 +21,8 @@ help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, seven kills"
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and the face on Airflow's pre-release"
-	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, RESULTS=.chaos/results.jsonl)"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
+	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--weather or --vllm)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
 	@echo "make clean  remove environments, tools, the demo's files, builds and caches"
@@ -35,7 +37,7 @@ lanes: .venv-pre/.stamp $(LANES:%=%/.stamp)
 	.ci/checks lanes
 
 chaos: .venv/.stamp
-	.venv/bin/python -m tests.chaos --seeds $(SEEDS) --parallel $(PARALLEL) --results $(RESULTS)
+	.venv/bin/python -m tests.chaos --seeds $(SEEDS) --parallel $(PARALLEL) --results $(RESULTS) $(CHAOS)
 
 mutants: .venv/.stamp
 	.venv/bin/python -m tests.mutants --parallel $(PARALLEL) $(if $(ONLY),--only $(ONLY))

@@ -16,6 +16,7 @@ from .runs import Setting, together
 from .small_disk import in_own_namespace
 from .stopping import bounds, deeds
 from .version import version
+from .vllm_run import vllm_run
 from .workload import Pace
 from .world import World
 
@@ -27,10 +28,15 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=3, help="runs at once")
     parser.add_argument("--rows", type=int, default=Pace.rows)
     parser.add_argument("--weather", action="store_true", help="what else goes wrong, instead of plain kills")
+    parser.add_argument(
+        "--vllm", action="store_true", help="one run of three real vLLM replicas, and no other"
+    )
     given = parser.parse_args()
     if given.weather:
         in_own_namespace("tests.chaos", sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if given.vllm:
+        return run_vllm(given.results)
     first, _, end = given.seeds.partition(":")
     kills = [plan(seed, given.weather) for seed in range(int(first), int(end))]
     run_all(kills, given.results, given.parallel, Pace(rows=given.rows))
@@ -39,6 +45,15 @@ def main() -> int:
     flaws += [f"{one['way']} ({one['mode']}): {', '.join(one['flaws'])}" for one in stops if one["flaws"]]
     print(*flaws, results.summary(runs, stops), sep="\n")
     return 1 if flaws else 0
+
+
+def run_vllm(file: Path) -> int:
+    """Three replicas with a real vLLM, and one engine's death."""
+    with World(cpus=2) as world:
+        found = vllm_run(world, version())
+    results.append_vllm(file, found)
+    print(found, *found.flaws, sep="\n")
+    return 1 if found.flaws else 0
 
 
 def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:

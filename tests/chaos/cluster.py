@@ -81,6 +81,10 @@ class ChaosCluster:
     def processes_of(self, worker: str) -> list[psutil.Process]:
         return self._workers[worker].processes()
 
+    def homes(self) -> list[Path]:
+        """The folders below which the worker nodes have their sessions."""
+        return [node.home for node in self._workers.values()]
+
     def kill_worker(self, worker: str) -> None:
         """All processes of the node at once; another one takes its place."""
         kill(self.processes_of(worker))
@@ -147,13 +151,13 @@ class WorkerNode:
     """A node that joins a head's cluster; a guardian keeps its processes together."""
 
     def __init__(self, address: str, gcs_address: str, cpus: int) -> None:
-        self._home = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+        self.home = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
         self._pipe, write_end = os.pipe()
         options = {
             "address": gcs_address,
             "node-ip-address": address,
             "num-cpus": cpus,
-            "temp-dir": self._home,
+            "temp-dir": self.home,
             "object-store-memory": _STORE_BYTES,
             "dashboard-agent-listen-port": 0,
             "dashboard-agent-grpc-port": 0,
@@ -180,7 +184,7 @@ class WorkerNode:
             self._guard = subprocess.Popen(
                 [
                     *(sys.executable, "-P", guardian.__file__),
-                    *("--pipe", str(read_end), "--home", str(self._home), "--", *command),
+                    *("--pipe", str(read_end), "--home", str(self.home), "--", *command),
                 ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -194,14 +198,14 @@ class WorkerNode:
     def failed(self) -> bool:
         """Whether it could not be started."""
         with suppress(OSError, ValueError):
-            return int((self._home / guardian.EXIT_CODE_FILE).read_text()) != 0
+            return int((self.home / guardian.EXIT_CODE_FILE).read_text()) != 0
         return False
 
     def processes(self) -> list[psutil.Process]:
         return psutil.Process(self._guard.pid).children(recursive=True)
 
     def log(self) -> str:
-        return tail(self._home / guardian.LOG_FILE)
+        return tail(self.home / guardian.LOG_FILE)
 
     def end(self) -> None:
         """Whatever is left of it."""

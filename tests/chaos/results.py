@@ -12,6 +12,7 @@ from typing import Any
 from .result import Result
 from .stopping import Stop
 from .version import Version
+from .vllm_run import VllmRun
 
 
 def append(file: Path, line: dict[str, Any]) -> None:
@@ -26,6 +27,16 @@ def append_run(file: Path, result: Result) -> None:
 
 def append_stop(file: Path, stop: Stop) -> None:
     append(file, {"what": "stop", **asdict(stop), "flaws": stop.flaws})
+
+
+def append_vllm(file: Path, run: VllmRun) -> None:
+    append(file, {"what": "vllm", **asdict(run), "flaws": run.flaws})
+
+
+def read_vllm(file: Path) -> list[dict[str, Any]]:
+    """The runs with a real vLLM."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [line for line in lines if line["what"] == "vllm"]
 
 
 def read(file: Path) -> tuple[list[Result], list[dict[str, Any]]]:

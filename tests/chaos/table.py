@@ -37,15 +37,20 @@ def main() -> None:
     parser.add_argument("--note", default="", help="what else there is to say about the machine")
     given = parser.parse_args()
     runs, stops = results.read(given.results)
-    print("\n".join(page(runs, stops, given.note)))
+    print("\n".join(page(runs, stops, given.note, results.read_vllm(given.results))))
 
 
-def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = "") -> Iterable[str]:
+def page(
+    runs: Sequence[Result],
+    stops: Sequence[dict[str, Any]],
+    note: str = "",
+    vllm: Sequence[dict[str, Any]] = (),
+) -> Iterable[str]:
     """The lines of the page.
 
     :raises ValueError: the results are about several versions of the package.
     """
-    code = results.of_one_version(runs, stops)
+    code = results.of_one_version(runs, [*stops, *vllm])
     yield _HEAD
     yield f"`{results.summary(runs, stops)}`\n"
     yield f"Of commit {code.commit}. {_machine()} {note}".rstrip() + "\n"
@@ -72,6 +77,17 @@ def page(runs: Sequence[Result], stops: Sequence[dict[str, Any]], note: str = ""
         yield "\nRuns with flaws:\n"
         for one in flawed:
             yield f"- {one}"
+    if vllm:
+        yield "\n## Three replicas with a real vLLM\n"
+        yield (
+            "On CPUs, with the demo's model; one engine process is killed when some rows are written. Asked are "
+            "the requests that vLLM's own log counts.\n"
+        )
+        columns = ("replicas", "rows", "written", "asked", "may_in_flight", "lost", "duplicated", "seconds")
+        yield f"| {' | '.join(columns).replace('_', ' ')} |"
+        yield "|" + " ---: |" * len(columns)
+        for one in vllm:
+            yield f"| {' | '.join(str(one[name]) for name in columns)} |"
     if stops:
         yield "\n## Stops\n"
         yield (

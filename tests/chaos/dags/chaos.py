@@ -24,6 +24,8 @@ PARAMS: dict[str, Any] = {
     "batch_size": 16,
     "rows_in_flight": 32,
     "aws_conn_id": "",
+    "engine": "echo",
+    "model": "",
 }
 MODES = {"blocking": False, "deferrable": True}
 SECONDS = float(os.environ["CHAOS_BOUND_SECONDS"])
@@ -38,6 +40,8 @@ class Sized(RayBatchInferenceOperator):
         self.batch_size = int(context["params"]["batch_size"])
         self.rows_in_flight = int(context["params"]["rows_in_flight"])
         self.aws_conn_id = context["params"]["aws_conn_id"] or None
+        self.engine = context["params"]["engine"]
+        self.model = context["params"]["model"] or None
         return super().execute(context)
 
 
