@@ -80,8 +80,8 @@ def page(
     if vllm:
         yield "\n## Three replicas with a real vLLM\n"
         yield (
-            "On CPUs, with the demo's model; one engine process is killed when some rows are written. Asked are "
-            "the requests that vLLM's own log counts.\n"
+            "On CPUs, with the demo's model; one engine process is killed when some rows are written. Asked "
+            "are the requests that vLLM's own log counts.\n"
         )
         columns = ("replicas", "rows", "written", "asked", "may_in_flight", "lost", "duplicated", "seconds")
         yield f"| {' | '.join(columns).replace('_', ' ')} |"

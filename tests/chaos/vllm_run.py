@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three replicas with a real vLLM each, of which one loses its engine to a SIGKILL in the middle of a run.
 
-vLLM's own log counts what it was asked; it names no prompts, so what is asked again is bounded by the rows that
-a replica may have in flight. The answers are the model's, so a row must have one, and no more is known of it.
+vLLM's own log counts what it was asked; it names no prompts, so what is asked again is bounded by the rows
+that a replica may have in flight. The answers are the model's: a row must have one, and no more is known of it.
 """
 
 from __future__ import annotations
