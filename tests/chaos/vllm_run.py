@@ -2,7 +2,7 @@
 """Three replicas with a real vLLM each, of which one loses its engine to a SIGKILL in the middle of a run.
 
 vLLM's own log counts what it was asked; it names no prompts, so what is asked again is bounded by the rows
-that a replica may have in flight. The answers are the model's: a row must have one, and no more is known of it.
+that a replica may have in flight. The answers are the model's: each row must have one, whatever it says.
 """
 
 from __future__ import annotations
