@@ -18,7 +18,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -162,7 +161,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
             world.live.remove(case.live)
     if watch is not None:
         watch.shorten(lives, kill.mode, seconds)
-    counts = [case.count() for case in cases]
+    counts, found = [case.count() for case in cases], [case.found(state) for case in cases]
     return Result(
         seed=kill.seed,
         kind=kill.kind,
@@ -185,7 +184,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         seconds=round(seconds, 1),
         expected=round(lives.get(("run", kill.mode), seconds), 1),
         **{name: sum(getattr(one, name) for one in counts) for name in _SUMS},
-        **_total([case.found(state) for case in cases]),
+        **{name: sum(getattr(one, name) for one in found) for name in ("lost", "duplicated", "wrong")},
     )
 
 
@@ -274,10 +273,6 @@ def _state(dag_run: Run) -> str:
         return dag_run.state
     except httpx.TransportError:  # the machine is busy: ask again
         return "unknown"
-
-
-def _total(found: Sequence[Found]) -> dict[str, int]:
-    return dict(sum((Counter(asdict(one)) for one in found), Counter(dict.fromkeys(asdict(Found()), 0))))
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
