@@ -7,7 +7,7 @@ PINS := .ci/requirements
 SEEDS ?= 0:100
 PARALLEL ?= 3
 RESULTS ?= .chaos/results.jsonl
-# --weather for what else goes wrong, --vllm for three replicas of a real vLLM.
+# --weather=0:49 for what else goes wrong, --vllm for three replicas of a real vLLM.
 CHAOS ?=
 MAKE_ENV = $(PYTHON) .ci/environments.py make $(@D)
 ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
@@ -21,8 +21,8 @@ help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, seven kills"
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and the face on Airflow's pre-release"
+	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--weather=0:49 or --vllm)"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
-	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--weather or --vllm)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
 	@echo "make clean  remove environments, tools, the demo's files, builds and caches"

@@ -20,6 +20,8 @@ from .vllm_run import vllm_run
 from .workload import Pace
 from .world import World
 
+LISTED = ("run", "worker", "driver", "engine")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
@@ -27,24 +29,28 @@ def main() -> int:
     parser.add_argument("--results", type=Path, required=True, help="a file to which each run adds a line")
     parser.add_argument("--parallel", type=int, default=3, help="runs at once")
     parser.add_argument("--rows", type=int, default=Pace.rows)
-    parser.add_argument("--weather", action="store_true", help="what else goes wrong, instead of plain kills")
-    parser.add_argument(
-        "--vllm", action="store_true", help="one run of three real vLLM replicas, and no other"
-    )
+    parser.add_argument("--weather", default="0:0", help="FROM:TO, seeds of what else goes wrong, afterwards")
+    parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")
+    parser.add_argument("--vllm", action="store_true", help="three real vLLM replicas, and nothing else")
     given = parser.parse_args()
-    if given.weather:
+    weather = [plan(seed, weather=True) for seed in _range(given.weather)]
+    if weather:
         in_own_namespace("tests.chaos", sys.argv[1:])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if given.vllm:
         return run_vllm(given.results)
-    first, _, end = given.seeds.partition(":")
-    kills = [plan(seed, given.weather) for seed in range(int(first), int(end))]
-    run_all(kills, given.results, given.parallel, Pace(rows=given.rows))
+    kills = [plan(seed) for seed in _range(given.seeds)] + weather
+    run_all(kills, given.results, given.parallel, Pace(rows=given.rows), stops=not given.no_stops)
     runs, stops = results.read(given.results)
     flaws = [f"seed {one.seed} ({one.kind}, {one.mode}): {', '.join(one.flaws)}" for one in runs if one.flaws]
     flaws += [f"{one['way']} ({one['mode']}): {', '.join(one['flaws'])}" for one in stops if one["flaws"]]
     print(*flaws, results.summary(runs, stops), sep="\n")
     return 1 if flaws else 0
+
+
+def _range(given: str) -> range:
+    first, _, end = given.partition(":")
+    return range(int(first), int(end))
 
 
 def run_vllm(file: Path) -> int:
@@ -56,10 +62,10 @@ def run_vllm(file: Path) -> int:
     return 1 if found.flaws else 0
 
 
-def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
+def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace, stops: bool) -> None:
     """One run a kill, several at once, each noted as it ends; before them, runs that set the pace.
 
-    A results file without stops gets them first.
+    :param stops: whether a results file without stops gets them first.
     """
     # Now, since the checkout may change while this runs.
     code = version()
@@ -71,7 +77,7 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
     # Each run may have all its replicas on one node while the other one is being replaced.
     with World(cpus=parallel * pace.replicas) as world:
         setting = Setting(world, pace, code, keep=file.parent / "flawed")
-        if not results.read(file)[1]:
+        if stops and not results.read(file)[1]:
             for ways in (deeds, bounds):
                 for stop in ways(world, code):
                     results.append_stop(file, stop)
@@ -83,7 +89,10 @@ def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace) -> None:
         found = together(setting, undisturbed, parallel, lives, note)
         if any(one.flaws for one in found):
             raise SystemExit(f"An undisturbed run went wrong; see {setting.keep}.")
-        print(*(f"{kind} ({mode}): {life:.1f} s" for (kind, mode), life in sorted(lives.items())), sep="\n")
+        print(
+            *(f"{kind} ({mode}) lives {lives[kind, mode]:.1f} s" for kind in LISTED for mode in MODES),
+            sep="\n",
+        )
         together(setting, kills, parallel, lives, note)
 
 
