@@ -15,8 +15,9 @@ from typing import Any
 from ..integration.end_to_end.stack import INTERVALS
 from . import results
 from .cluster import RAY_INTERVALS
+from .lake import SHARE
 from .places import PHASES
-from .plan import KINDS
+from .plan import KINDS, WEATHER
 from .result import Result
 from .stopping import LONGEST
 
@@ -61,12 +62,14 @@ def page(
         "started, generated those that they finished, by their own logs. In flight are requests of lost "
         "engines that no part answered at the kill; unexplained are all others that were asked again, and "
         "late those of submissions that began when a part answered them: none may be. Without a lost engine "
-        "asked, generated and rows are equal.\n"
+        "asked, generated and rows are equal. "
+        f"{sum(one.store == 's3' for one in runs)} runs had their data in an S3 server of which {SHARE:.0%} of "
+        "the calls go wrong. Kinds after `head` are what else goes wrong; `none` sets the pace.\n"
     )
     columns = ["killed", "runs", *PHASES, "missed", *_TOTALS, "median extra seconds", "most jobs of a run"]
     yield f"| {' | '.join(columns)} |"
     yield "| --- |" + " ---: |" * (len(columns) - 1)
-    for kind in dict.fromkeys((*KINDS, *(one.kind for one in runs))):
+    for kind in dict.fromkeys((*KINDS, *WEATHER, *(one.kind for one in runs))):
         of_kind = [one for one in runs if one.kind == kind]
         if of_kind:
             yield _row(kind, of_kind)
