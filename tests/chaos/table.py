@@ -63,8 +63,8 @@ def page(
         "engines that no part answered at the kill; unexplained are all others that were asked again, and "
         "late those of submissions that began when a part answered them: none may be. Without a lost engine "
         "asked, generated and rows are equal. "
-        f"{sum(one.store == 's3' for one in runs)} runs had their data in an S3 server of which {SHARE:.0%} of "
-        "the calls go wrong. Kinds after `head` are what else goes wrong; `none` sets the pace.\n"
+        f"{sum(one.store == 's3' for one in runs)} runs had their data in an S3 server with {SHARE:.0%} of "
+        "its calls going wrong. Kinds after `head` are what else goes wrong; `none` sets the pace.\n"
     )
     columns = ["killed", "runs", *PHASES, "missed", *_TOTALS, "median extra seconds", "most jobs of a run"]
     yield f"| {' | '.join(columns)} |"
