@@ -24,7 +24,7 @@ WEATHER = ("partition", "api", "pair", "cleared", "mapped", "full", "suspended")
 - ``pair``: the triggerer, with all it started, and the task's worker if it has one, at once
 - ``cleared``: the worker of a task without retries; the failed task is cleared
 - ``mapped``: the driver of one of three mapped tasks; the others' jobs go on
-- ``full``: when all rows are generated the disk has room for a few KiB; half a minute later for all again
+- ``full``: when nearly all rows are generated, the disk has a few KiB left; half a minute later, all
 - ``suspended``: the driver is stopped (SIGSTOP) until after the task's timeout, and continued; the task has
   no retries and is cleared when it has failed
 """

@@ -37,14 +37,18 @@ from .plan import Kill
 from .result import Result
 from .version import Version
 from .workload import Found, Pace, check, delivered, prompt_of, write_source
-from .world import AWS, OWN, Hit, Live, World
+from .world import AWS, BOUND, OWN, Hit, Live, World
 
 CLEARED = ("cleared", "suspended")
 """Kinds after which the task fails, and is cleared."""
-_DAGS = {"cleared": "once", "suspended": "bounded", "mapped": "mapped"}
+_DAGS = {"cleared": "once", "suspended": "once", "mapped": "mapped"}
+_BOUND_LIVES = 2.0
+"""A bounded attempt may take so many times what an undisturbed run takes."""
 MAPPED = 3
 """Tasks that a mapped run has; the rows are divided among them."""
 _SUMS = ("asked", "generated", "in_flight", "unexplained", "late", "foreign")
+_NEARLY = 0.95
+"""Share of the rows that are generated when a disk fills: a look takes longer than publishing."""
 _LONGEST = 600.0
 _LONGEST_AWAY = 120.0
 _LOOK = 0.5
@@ -142,7 +146,8 @@ class Case:
 def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: list[Run]) -> Result:
     world, pace = setting.world, setting.pace
     began, started = time.time(), time.monotonic()
-    cases = _start(setting, kill, folder, evidence)
+    bound = max(BOUND, _BOUND_LIVES * lives.get(("run", kill.mode), 0.0))
+    cases = _start(setting, kill, folder, evidence, bound)
     dag_run = evidence[0]
     own = cases[int(kill.choice * len(cases))].live
     world.live += [case.live for case in cases]
@@ -154,7 +159,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
             # The job that the failed attempt left is stopped, and with it its engines.
             own.hit("clear", own.engines(), own=False)
             own.task.clear()
-            state = _end(world, cases, dag_run, started, watch)
+            state = _end(world, cases, dag_run, time.monotonic(), watch)
         seconds = time.monotonic() - started
     finally:
         for case in cases:
@@ -188,8 +193,11 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
     )
 
 
-def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run]) -> list[Case]:
-    """Trigger the DAG run, which is put into `evidence`; its tasks."""
+def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], bound: float) -> list[Case]:
+    """Trigger the DAG run, which is put into `evidence`; its tasks.
+
+    :param bound: seconds that each attempt may take, for the kinds that need one.
+    """
     world, pace = setting.world, setting.pace
     dag = f"{_DAGS.get(kill.kind, 'chaos')}_{kill.mode}"
     params, bucket = pace.params(folder), None
@@ -203,6 +211,8 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run]) -> l
         bucket = world.lake.new_bucket()
         uris = {"source": bucket.put_source(folder / "source"), "destination": bucket.destination}
         params |= {**uris, "aws_conn_id": AWS}
+    if kill.kind == "suspended":
+        params |= {"timeout": bound}
     if mapped:
         params |= {"replicas": 1}  # of each task
     if kill.kind == "full":
@@ -211,7 +221,7 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run]) -> l
     evidence.append(dag_run)
     tasks = [dag_run.task("infer", number if mapped else -1) for number in range(len(places))]
     return [
-        Case(Live(task, pace.replicas, place, elsewhere=bucket), source, bucket)
+        Case(Live(task, pace.replicas, place, bound=bound, elsewhere=bucket), source, bucket)
         for task, place, source in zip(tasks, places, sources, strict=True)
     ]
 
@@ -228,8 +238,8 @@ def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> t
             return None, f"no {kill.kind} was seen before the run ended"
         time.sleep(_BIRTH_LOOK)
     if kill.kind == "full":
-        if not _all_generated(live, rows, is_over):
-            return None, "the run ended before all rows were generated"
+        if not _nearly_done(live, rows, is_over):
+            return None, "the run ended before its rows were seen"
         instant = time.monotonic()
     else:
         instant = time.monotonic() + kill.share * lives[kill.kind, kill.mode]
@@ -244,12 +254,12 @@ def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> t
     return hit, ""
 
 
-def _all_generated(live: Live, rows: int, is_over: Callable[[], bool]) -> bool:
-    """Wait until that many rows are generated, which are then about to be published."""
+def _nearly_done(live: Live, rows: int, is_over: Callable[[], bool]) -> bool:
+    """Wait until nearly all rows are generated, soon before they are published."""
     assert live.folder is not None
     while not is_over():
         for _ in range(20):  # the disk must be filled soon after
-            if generated_by_now(live.folder / "requests") >= rows:
+            if generated_by_now(live.folder / "requests") >= _NEARLY * rows:
                 return True
             time.sleep(_BIRTH_LOOK)
     return False

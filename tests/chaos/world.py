@@ -31,7 +31,7 @@ DAGS = Path(__file__).parent / "dags"
 DAG_IDS = (
     *(
         f"{name}_{mode}"
-        for name in ("chaos", "once", "bounded", "mapped", "stop", "timeout", "execution_timeout")
+        for name in ("chaos", "once", "mapped", "stop", "timeout", "execution_timeout")
         for mode in MODES
     ),
     "bad_trigger",
@@ -80,6 +80,7 @@ class Live:
     :param folder: with its engines' logs (`requests`) and, on a disk, its `destination`.
     :param hits: all kills while it was; its own included.
     :param lost: its engines that these kills took, and when (epoch seconds).
+    :param bound: seconds that its attempts may take, where that is bounded.
     :param elsewhere: its destination, where that is not in `folder`.
     :param submissions: all of its jobs that were seen: id, and epoch seconds when the cluster got it.
     """
@@ -90,6 +91,7 @@ class Live:
     hits: list[Hit] = field(default_factory=list)
     lost: dict[int, float] = field(default_factory=dict)
     submissions: set[tuple[str, float]] = field(default_factory=set)
+    bound: float = BOUND
     elsewhere: Place | None = None
 
     @property
@@ -238,7 +240,7 @@ class World:
         elif kind == "suspended":
             (driver,) = victims
             driver.suspend()
-            awake = threading.Timer(BOUND + PAST_BOUND, _resume, (driver,))
+            awake = threading.Timer(live.bound + PAST_BOUND, _resume, (driver,))
             awake.daemon = True
             awake.start()
         else:

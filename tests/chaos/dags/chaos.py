@@ -26,6 +26,7 @@ PARAMS: dict[str, Any] = {
     "aws_conn_id": "",
     "engine": "echo",
     "model": "",
+    "timeout": 0,
 }
 MODES = {"blocking": False, "deferrable": True}
 SECONDS = float(os.environ["CHAOS_BOUND_SECONDS"])
@@ -42,6 +43,7 @@ class Sized(RayBatchInferenceOperator):
         self.aws_conn_id = context["params"]["aws_conn_id"] or None
         self.engine = context["params"]["engine"]
         self.model = context["params"]["model"] or None
+        self.timeout = context["params"]["timeout"] or self.timeout
         return super().execute(context)
 
 
@@ -105,7 +107,6 @@ def add(dag_id: str, deferrable: bool, kind: type[Sized] = Sized, **options: Any
 for mode, deferrable in MODES.items():
     add(f"chaos_{mode}", deferrable, retries=20)
     add(f"once_{mode}", deferrable, retries=0)
-    add(f"bounded_{mode}", deferrable, retries=0, timeout=SECONDS)
     add(f"mapped_{mode}", deferrable, Mapped, retries=20)
     add(f"stop_{mode}", deferrable, retries=0)
     add(f"timeout_{mode}", deferrable, retries=0, timeout=SECONDS)
