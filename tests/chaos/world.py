@@ -28,10 +28,12 @@ from .plan import MODES
 from .small_disk import fill
 
 DAGS = Path(__file__).parent / "dags"
+PLUGINS = Path(__file__).parent / "points" / "inside"
+"""Airflow's processes import from its plugins folder."""
 DAG_IDS = (
     *(
         f"{name}_{mode}"
-        for name in ("chaos", "once", "mapped", "stop", "timeout", "execution_timeout")
+        for name in ("chaos", "once", "mapped", "stop", "timeout", "execution_timeout", "points")
         for mode in MODES
     ),
     "bad_trigger",
@@ -135,7 +137,11 @@ class World:
         os.environ["CHAOS_BOUND_SECONDS"] = str(BOUND)
         os.environ["CHAOS_POLL_INTERVAL"] = "1" if self.lowered else "10"
         # Blocking tasks hold a slot each as long as they run.
-        settings = {**(INTERVALS if self.lowered else {}), "CORE__PARALLELISM": "12"}
+        settings = {
+            **(INTERVALS if self.lowered else {}),
+            "CORE__PARALLELISM": "12",
+            "CORE__PLUGINS_FOLDER": str(PLUGINS),
+        }
         try:
             self.cluster = self._exit.enter_context(ChaosCluster(cpus=self._cpus))
             self.airflow = self._exit.enter_context(AirflowStack({"chaos": DAGS}, DAG_IDS, settings))

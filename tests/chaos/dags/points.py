@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch inferences whose own processes are struck at exactly one point each; the points come with the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from datetime import timedelta
+from typing import Any
+
+from aimed_strike import strike
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time import task_runner
+
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+
+PARAMS: dict[str, Any] = {
+    "source": "",
+    "destination": "",
+    "prompt": "",
+    "sampling": {},
+    "engine_args": {},
+    "replicas": 1,
+    "batch_size": 8,
+    "rows_in_flight": 16,
+    "rows_per_part": 10,
+    "reuse": None,
+    "runtime_env": {},
+    "aims": {},
+}
+_STOP_TIMEOUT = 8.0
+"""Seconds after which a run gives up to stop an older one's job that is frozen; 120 by default."""
+_SENT = {"DeferTask": "deferred", "SucceedTask": "succeeded"}
+
+
+class Aimed(RayBatchInferenceOperator):
+    """Strikes its own process at points of the way from the run token to the task's success."""
+
+    _aims: dict[str, Any]
+
+    def execute(self, context: Any) -> Any:
+        self._aim(context)
+        result = super().execute(context)
+        self._strike("recorded")
+        return result
+
+    def execute_complete(self, context: Any, event: Any) -> Any:
+        self._aim(context)
+        self._strike("resumed")
+        result = super().execute_complete(context, event)
+        self._strike("recorded")
+        return result
+
+    def plan(self, run: Any) -> Any:
+        plan = super().plan(run)
+        self._strike("token_stored")
+
+        async def build(client: Any, submission_id: str) -> Any:
+            request, submit = await plan.build(client, submission_id), client.submit
+
+            async def posting(request: Any) -> None:
+                self._strike("not_posted")
+                await submit(request)
+                self._strike("posted")
+
+            client.submit = posting
+            return request
+
+        return dataclasses.replace(plan, build=build)
+
+    def defer(self, *, trigger: Any, **options: Any) -> Any:
+        from aimed_trigger import AimedTrigger
+
+        self._strike("before_defer")
+        try:
+            super().defer(trigger=AimedTrigger(**trigger.serialize()[1], aims=self._aims), **options)
+        except TaskDeferred:
+            self._strike("inside_defer")
+            raise
+
+    def hand_over(self, outcome: Any, handle: Any) -> dict[str, Any]:
+        result = super().hand_over(outcome, handle)
+        self._strike("handed_over")
+        return result
+
+    def post_execute(self, context: Any, result: Any = None) -> None:
+        super().post_execute(context, result)
+        self._strike("post_execute")
+
+    def _strike(self, point: str) -> None:
+        strike(self._aims, point)
+
+    def _aim(self, context: Any) -> None:
+        from airflow_provider_raybatch.cluster import submission
+
+        self._aims = dict(context["params"]["aims"])
+        submission.stop_run.__defaults__ = (_STOP_TIMEOUT,)
+        supervisor = type(task_runner.SUPERVISOR_COMMS)  # it has slots, so its class is changed
+        send = supervisor.send
+
+        def sent(comms: Any, msg: Any) -> Any:
+            answer = send(comms, msg)
+            point = _SENT.get(type(msg).__name__)
+            if type(msg).__name__ == "SetXCom" and msg.key == "return_value":
+                point = "xcom_set"
+            if point is not None:
+                self._strike(point)
+            return answer
+
+        supervisor.send = sent  # type: ignore[method-assign,assignment]
+
+
+def add(dag_id: str, deferrable: bool) -> None:
+    """Add a DAG of one task."""
+    with DAG(
+        dag_id,
+        schedule=None,
+        params=PARAMS,
+        max_active_runs=64,
+        render_template_as_native_obj=True,  # the params keep their types
+        default_args={"retries": 20, "retry_delay": timedelta(seconds=1)},
+    ) as dag:
+        Aimed(
+            task_id="infer",
+            deferrable=deferrable,
+            poll_interval=float(os.environ["CHAOS_POLL_INTERVAL"]),
+            prompt="{{ params.prompt }}",
+            engine="echo",
+            cluster_wait=180,
+            **{name: f"{{{{ params.{name} }}}}" for name in PARAMS if name not in {"prompt", "aims"}},
+        )
+    globals()[dag_id] = dag
+
+
+add("points_blocking", False)
+add("points_deferrable", True)

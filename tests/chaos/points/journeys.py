@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All points in a few runs, each of which is struck at several, one after another.
+
+That takes a fraction of the time of a run for each point, and tries out pairs of kills besides. A seed says in
+which mode and on which store each run is, and where two processes are frozen instead.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from .catalogue import POINTS, STORES, Aim
+
+SEED = "KILL_POINTS_SEED"
+"""Environment variable that repeats what another commit's checks did."""
+_PATHS = (
+    # A driver comes by a point of the response store once: with its dataset, the run has succeeded.
+    ("token_stored", "not_posted", "before_claim", "claimed", "part_rename", "said", "handed_over"),
+    ("posted", "last_part", "publishing", "manifest_named", "leftover", "recorded"),
+    ("before_defer", "inside_defer", "before_yield", "journalled", "copied", "post_execute"),
+    ("deferred", "after_yield", "resumed"),
+    ("store_data", "xcom_set"),
+    ("store_index", "succeeded"),
+    ("store_mark",),
+    ("store_merge",),
+    ("store_deletion",),
+)
+_MODES = ("blocking", "deferrable")
+
+
+def seed() -> int:
+    """From the environment, else the number of the commit, else the day: so each commit's checks differ."""
+    if SEED in os.environ:
+        return int(os.environ[SEED])
+    command = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]
+    try:
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError):
+        return int(time.time() // 86400)
+
+
+def journeys(turn: int) -> list[Aim]:
+    """Every point once by SIGKILL, and two by SIGSTOP.
+
+    :param turn: the seed.
+    """
+    aims = [_aim(points, turn + number) for number, points in enumerate(_PATHS)]
+    for where in ("task", "driver"):
+        able = [point for point in POINTS.values() if point.where == where and point.freezes]
+        point = able[turn % len(able)]
+        before = () if point.needs is None else (point.needs,)
+        aims.append(_aim((*before, point.name), turn // len(able), "STOP"))
+    return aims
+
+
+def _aim(points: tuple[str, ...], turn: int, signal: str = "KILL") -> Aim:
+    modes = [mode for mode in _MODES if all(mode in POINTS[name].modes for name in points)]
+    return Aim(points, modes[turn % len(modes)], STORES[turn // len(_MODES) % len(STORES)], signal)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of aimed strikes: a line of JSON for each run, and all of them as a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..plan import MODES
+from .catalogue import BATCH, POINTS, ROWS, SIGNALS, STORES
+from .striking import Outcome
+
+_HEAD = f"""<!-- SPDX-License-Identifier: Apache-2.0 -->
+# Kill points
+
+`make kill-points` strikes a process of a batch inference between two steps, at each point below in each mode
+and on each store: by SIGKILL, and by SIGSTOP with a SIGCONT after another process has taken over and the DAG run
+has succeeded. Who watches over a frozen process is frozen with it, and a task whose driver is frozen is cleared,
+as a user would. Each run asks {ROWS} rows, {BATCH} a part, of one `echo` engine. How points are hit is told in
+`tests/chaos/points/catalogue.py`, and what is looked at in `tests/chaos/points/striking.py`.
+
+A run is *good* if its task succeeded and returned the dataset that the journal names; that has each row once
+with the right answer; `manifest.json` is the journal's manifest; each run token committed at most once; no job
+is left running; the response store has lost nothing and has no wrong response; and the engines began a request
+for each row exactly once (where a replica was killed, at most the rows in flight more). After SIGCONT, all of
+that still holds, and dataset, journal and XCom are the same as before. A point that was never hit is a flaw.
+"""
+
+
+def commit() -> str:
+    """Of the checkout, with ``-dirty`` where something is not committed."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def append(file: Path, outcome: Outcome, of: str) -> None:
+    """:param of: the commit."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lines:
+        lines.write(json.dumps({"commit": of, **asdict(outcome)}) + "\n")
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """All lines: a run that is done again hides no earlier one."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def page(lines: Sequence[dict[str, Any]], note: str = "") -> Iterator[str]:
+    """A table of all cells, and the runs with flaws."""
+    yield _HEAD
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = ", ".join(f"{name} {version(name)}" for name in ("apache-airflow", "ray"))
+    yield (
+        f"On a machine with {os.cpu_count()} CPU cores and {memory:.0f} GiB, Python "
+        f"{platform.python_version()}, {packages}. {note}".rstrip()
+    )
+    bad = [line for line in lines if line["flaws"]]
+    commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
+    yield f"\n{len(lines)} runs of commit {commits}, {len(bad)} of them with flaws.\n"
+    cells = [(mode, store) for mode in MODES for store in STORES]
+    for signal in SIGNALS:
+        yield f"## SIG{signal}\n"
+        titles = [f"{mode}, {store}" for mode, store in cells]
+        yield f"| point | process | between | {' | '.join(titles)} |"
+        yield "| --- | --- | --- |" + " --- |" * len(cells)
+        for point in POINTS.values():
+            if signal == "KILL" or point.freezes:
+                before, _, after = point.between.partition(" | ")
+                told = [_cell(lines, point.name, signal, *cell) for cell in cells]
+                yield f"| `{point.name}` | {point.where} | {before}, and {after} | " + " | ".join(told) + " |"
+        yield ""
+    yield (
+        "Figures are requests that the engines began, jobs, and tries of the task. A replica is not frozen: "
+        "nobody takes its rows over while it lives.\n"
+    )
+    if bad:
+        yield "## Flaws\n"
+        for line in bad:
+            cell = f"SIG{line['signal']} at {' + '.join(line['points'])}, {line['mode']}, {line['store']}"
+            yield f"- {cell} (commit {line['commit']}): {', '.join(line['flaws'])}"
+
+
+def _cell(lines: Sequence[dict[str, Any]], point: str, signal: str, mode: str, store: str) -> str:
+    if mode not in POINTS[point].modes:
+        return "does not come by"
+    wanted = {"signal": signal, "mode": mode, "store": store}
+    of_cell = [line for line in lines if wanted.items() <= line.items() and line["points"][-1] == point]
+    if not of_cell:
+        return "not run"
+    flawed = [line for line in of_cell if line["flaws"]]
+    last = of_cell[-1]
+    word = f"FLAWED ({len(flawed)} of {len(of_cell)})" if flawed else "good"
+    return f"{word}: {last['generated']}, {last['jobs']}, {last['tries']}"

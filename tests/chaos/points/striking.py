@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that is struck at its points, what follows, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from airflow_provider_raybatch.contract.spec import REUSED_COLUMN
+
+from ...integration.end_to_end.rest import RUN_ENDED, Run
+from ...integration.end_to_end.waiting import wait_for
+from ...s3_server import S3Server
+from ..workload import Pace, check, write_source
+from ..world import World
+from . import stored
+from .catalogue import BATCH, ROWS, ROWS_IN_FLIGHT, ROWS_PER_PART, Aim
+from .places import Published, place, published
+
+INSIDE = Path(__file__).parent / "inside"
+"""What is imported by the processes that are struck."""
+PACE = Pace(
+    rows=ROWS, replicas=1, slots=8, rows_in_flight=ROWS_IN_FLIGHT, batch_size=BATCH, seconds_per_token=0
+)
+_KEEPERS = ("LocalExecutor", "JobSupervisor", "triggerer")
+_LONGEST = 400.0
+_LOOK = 0.5
+_TAKEN_OVER = 6.0
+"""Seconds in which a run goes on without a frozen driver, if it can; else its task is cleared."""
+_THAWED = 40.0
+_SETTLED = 8.0
+_JOBS_END = 60.0
+_TERMINAL = {"SUCCEEDED", "FAILED", "STOPPED"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One line of the results.
+
+    :param struck: points at which a process was struck, in that order.
+    :param flaws: what must not be; empty when all is well.
+    :param generated: requests in the engines' own logs, of `rows` of the input.
+    """
+
+    points: tuple[str, ...]
+    mode: str
+    store: str
+    signal: str
+    struck: tuple[str, ...]
+    flaws: tuple[str, ...]
+    rows: int
+    generated: int
+    jobs: int
+    tries: int
+    commits: int
+    seconds: float
+
+    def __str__(self) -> str:
+        told = f"FLAWS: {', '.join(self.flaws)}" if self.flaws else "good"
+        return (
+            f"SIG{self.signal} at {' + '.join(self.points)} ({self.mode}, {self.store}): {told}; "
+            f"generated {self.generated} for {self.rows}, {self.jobs} jobs, {self.tries} tries, "
+            f"{self.commits} commits, {self.seconds:.0f} s"
+        )
+
+
+def together(
+    world: World,
+    aims: Sequence[Aim],
+    parallel: int,
+    note: Callable[[Outcome], object],
+    keep: Path,
+    server: S3Server,
+) -> list[Outcome]:
+    """A run for each aim, several at once; each is noted as it ends.
+
+    :param keep: a folder for the evidence of those with flaws.
+    """
+    bucket = server.new_bucket()
+    # There is one triggerer, and a second one while that is frozen: both must not be struck.
+    alone = threading.Lock() if any(_freezes_triggerer(aim) for aim in aims) else None
+
+    def one(aim: Aim) -> Outcome:
+        lock = alone if any(point.where == "trigger" for point in aim.found) else None
+        with lock or nullcontext():
+            outcome = Strike(world, aim, server, bucket).outcome(keep)
+        note(outcome)
+        return outcome
+
+    with _triggerer_comes_back(world):
+        pool = ThreadPoolExecutor(parallel)
+        try:
+            return list(pool.map(one, aims))
+        finally:
+            # When interrupted, the world ends first; what still runs in it then ends by itself.
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Strike:
+    """One run."""
+
+    def __init__(self, world: World, aim: Aim, server: S3Server, bucket: str) -> None:
+        self._world = world
+        self._aim = aim
+        self._folder = Path(tempfile.mkdtemp(prefix="kp-", dir="/tmp"))
+        self._struck = self._folder / "struck"
+        self._struck.mkdir()
+        self._destination = place(aim.store, server, bucket, self._folder, "destination")
+        self._reuse = place(aim.store, server, bucket, self._folder, "reuse")
+        self._flaws: list[str] = []
+        self._run: Run | None = None
+        self._cleared = False
+        self._thawed = False
+
+    def outcome(self, keep: Path) -> Outcome:
+        """Do it all; whatever goes wrong with the harness is a flaw of the run."""
+        began = time.monotonic()
+        try:
+            self._go()
+        except Exception as error:
+            self._flaws.append(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        finally:
+            with suppress(Exception):
+                self._thaw()
+        outcome = self._told(time.monotonic() - began)
+        if outcome.flaws:
+            keep.mkdir(parents=True, exist_ok=True)
+            evidence = "" if self._run is None else self._run.evidence()
+            name = "-".join([*self._aim.points, self._aim.mode, self._aim.store, self._aim.signal])
+            (keep / f"{name}.log").write_text(f"{outcome}\n{self._folder}\n{evidence}\n")
+        else:
+            shutil.rmtree(self._folder)
+        return outcome
+
+    def _go(self) -> None:
+        source = write_source(self._folder, ROWS, seed=len(self._aim.points))
+        if any(point.merges for point in self._aim.found):
+            stored.fill(self._reuse)
+        dag_id = f"points_{self._aim.mode}"
+        self._run = run = self._world.airflow.api.trigger(dag_id, **self._params())
+        state = self._end(run)
+        if state != "success":
+            self._flaws.append(f"state={state}")
+            return
+        before = self._look(run, source)
+        # A driver goes on after its task has the dataset; so it may be struck only now.
+        with suppress(AssertionError):
+            wait_for("the end of all jobs", lambda: self._frozen() or self._ended(run), _JOBS_END)
+        if self._frozen():
+            self._thaw()
+            after = self._look(run, source)
+            if after != before:
+                self._flaws.append("changed when the frozen process went on")
+        try:
+            wait_for("the end of all jobs", lambda: self._ended(run), _JOBS_END)
+        except AssertionError:
+            self._flaws.append("a job is left running")
+
+    def _params(self) -> dict[str, Any]:
+        params = PACE.params(self._folder)
+        points = self._aim.found
+        aims = {"struck": str(self._struck), "signals": self._aim.signals, "keepers": _KEEPERS}
+        faults = [point.fault for point in points if point.fault is not None]
+        env = {
+            "PYTHONPATH": str(INSIDE),
+            "RAYBATCH_AIMS": json.dumps({**aims, "faults": faults}),
+            **self._destination.environment,
+        }
+        return {
+            **params,
+            "destination": self._destination.uri,
+            "rows_per_part": ROWS_PER_PART,
+            "reuse": self._reuse.uri if any(point.reuses for point in points) else None,
+            "runtime_env": {"env_vars": env},
+            "aims": aims,
+        }
+
+    def _end(self, run: Run) -> str:
+        """Wait for the run's end, and do meanwhile what users do about a job that is frozen."""
+        deadline, helped = time.monotonic() + _LONGEST, False
+        while time.monotonic() < deadline:
+            state = _state(run)
+            if state in RUN_ENDED:
+                return state
+            frozen = self._frozen()
+            if frozen is not None and not helped and time.time() - frozen["at"] > _TAKEN_OVER:
+                helped = True
+                self._help(run, frozen)
+            time.sleep(_LOOK)
+        return "still running"
+
+    def _help(self, run: Run, frozen: dict[str, Any]) -> None:
+        where = self._where(frozen)
+        if where == "driver":
+            run.task("infer").clear()
+            self._cleared = True
+        elif where == "trigger":
+            self._world.airflow.start("triggerer", beside="triggerer-2")
+
+    def _look(self, run: Run, source: dict[int, dict[str, Any]]) -> tuple[Published, str]:
+        """What readers find now; notes what is wrong with it."""
+        found = published(self._destination)
+        told = run.task("infer").xcom()["uri"]
+        flaws = [
+            f"{name}={number}" for name, number in vars(check(source, _own_columns(found))).items() if number
+        ]
+        if found.uri != told:
+            flaws.append(f"the task told {told}, the journal tells {found.uri}")
+        if not found.copied:
+            flaws.append("manifest.json is not the journal's manifest")
+        # One commit a run; a task that was cleared, since its driver was frozen, has a second run.
+        if len(found.commits) != len({*found.commits}) or len(found.commits) > 1 + self._cleared:
+            flaws.append(f"commits={len(found.commits)}")
+        self._flaws += [flaw for flaw in flaws if flaw not in self._flaws]
+        return found, told
+
+    def _thaw(self) -> None:
+        """Let frozen processes go on, and wait until they have done what they still do."""
+        frozen = self._frozen()
+        if frozen is None or self._thawed:
+            return
+        self._thawed = True
+        victim, *keepers = frozen["pids"]
+        where = self._where(frozen)
+        if where == "driver":
+            # The driver first: its keeper has orders to end it.
+            _resume([victim])
+            _wait_for_end(victim)
+            _resume(keepers)
+        else:
+            _resume([*keepers, victim])
+            if where == "trigger":
+                time.sleep(_SETTLED)
+                self._world.airflow.stop("triggerer-2")
+            else:
+                _wait_for_end(victim)
+
+    def _where(self, hit: dict[str, Any]) -> str:
+        return next(point.where for point in self._aim.found if point.name == hit["point"])
+
+    def _ended(self, run: Run) -> bool:
+        return all(job["status"] in _TERMINAL for job in self._world.jobs.of(run.task("infer")))
+
+    def _frozen(self) -> dict[str, Any] | None:
+        return next((hit for hit in self._hits() if hit["signal"] == "STOP"), None)
+
+    def _hits(self) -> list[dict[str, Any]]:
+        hits = [json.loads(file.read_text()) for file in self._struck.glob("[!.]*.json")]
+        return sorted(hits, key=lambda hit: hit["at"])
+
+    def _told(self, seconds: float) -> Outcome:
+        hits = self._hits()
+        struck = {hit["point"] for hit in hits}
+        missed = [name for name in self._aim.points if name not in struck]
+        if missed:
+            self._flaws.insert(0, f"never struck at {', '.join(missed)}")
+        generated = self._generated(struck)
+        if any(point.reuses for point in self._aim.found):
+            if wrong := stored.wrong(self._reuse, self._destination):
+                self._flaws.append(f"wrong responses in the store={wrong}")
+            if any(point.merges for point in self._aim.found) and (lost := stored.lost(self._reuse)):
+                self._flaws.append(f"lost from the store={lost}")
+        jobs, tries, commits = 0, 0, 0
+        if self._run is not None:
+            with suppress(Exception):
+                jobs = len(self._world.jobs.of(self._run.task("infer")))
+                tries = self._run.task("infer").read()["try_number"]
+                commits = len(published(self._destination).commits)
+        return Outcome(
+            points=self._aim.points,
+            mode=self._aim.mode,
+            store=self._aim.store,
+            signal=self._aim.signal,
+            struck=tuple(hit["point"] for hit in hits),
+            flaws=tuple(self._flaws),
+            rows=ROWS,
+            generated=generated,
+            jobs=jobs,
+            tries=tries,
+            commits=commits,
+            seconds=round(seconds, 1),
+        )
+
+    def _generated(self, struck: set[str]) -> int:
+        """Requests that the engines began; notes those that nothing explains."""
+        asked = Counter[str]()
+        for file in self._folder.glob("requests/*.jsonl"):
+            for line in file.read_text().splitlines():
+                told = json.loads(line)
+                if told.get("event", "start") == "start":
+                    asked[told["prompt"]] += 1
+        generated = sum(asked.values())
+        frozen = self._aim.signal == "STOP"
+        most = ROWS + sum(
+            point.zombie_asks if frozen and point.name == self._aim.points[-1] else point.asked_again
+            for point in self._aim.found
+            if point.name in struck
+        )
+        if not ROWS <= generated <= most:
+            self._flaws.append(f"generated={generated} of {ROWS} to {most}")
+        return generated
+
+
+@contextmanager
+def _triggerer_comes_back(world: World) -> Iterator[None]:
+    """Who runs Airflow starts a component again that has ended."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK):
+            if not _lives(world.airflow.pid("triggerer")):
+                world.airflow.start("triggerer")
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _freezes_triggerer(aim: Aim) -> bool:
+    return aim.signal == "STOP" and aim.found[-1].where == "trigger"
+
+
+def _own_columns(found: Published) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != REUSED_COLUMN} for row in found.dataset]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _resume(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).resume()
+
+
+def _wait_for_end(pid: int) -> None:
+    with suppress(AssertionError):
+        wait_for("the end of a process", lambda: not _lives(pid), _THAWED)
+
+
+def _state(run: Run) -> str:
+    try:
+        return run.state
+    except httpx.TransportError:  # the machine is busy: ask again
+        return "unknown"
