@@ -14,7 +14,7 @@ ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
 LANES := .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
-.PHONY: help demo test lanes chaos mutants lint lock clean
+.PHONY: help demo test lanes chaos kill-points mutants lint lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, seven kills"
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and the face on Airflow's pre-release"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--weather=0:49 or --vllm)"
+	@echo "make kill-points  kill and freeze at every point between two steps, and write benchmarks/results/kill_points.md"
 	@echo "make mutants  break the safety code one place at a time, and see that a fast test notices (PARALLEL=3, ONLY=names)"
 	@echo "make lint   run lint, types and import walls only"
 	@echo "make lock   resolve the pins in $(PINS) again (LOCK=--upgrade for the newest versions)"
@@ -41,6 +42,9 @@ chaos: .venv/.stamp
 
 mutants: .venv/.stamp
 	.venv/bin/python -m tests.mutants --parallel $(PARALLEL) $(if $(ONLY),--only $(ONLY))
+
+kill-points: .venv/.stamp
+	.venv/bin/python -m tests.chaos.points --parallel $(PARALLEL) --results .chaos/kill_points.jsonl --page benchmarks/results/kill_points.md
 
 lint: .venv/.stamp
 	.ci/checks lint

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All points in a few runs, each of which is struck at several, one after another.
 
-That takes a fraction of the time of a run for each point, and tries out pairs of kills besides. A seed says in
-which mode and on which store each run is, and where two processes are frozen instead.
+That takes a fraction of the time of a run for each point, and tries out pairs of kills besides. A seed says
+in which mode and on which store each run is, and where two processes are frozen instead.
 """
 
 from __future__ import annotations

@@ -20,17 +20,18 @@ from .striking import Outcome
 _HEAD = f"""<!-- SPDX-License-Identifier: Apache-2.0 -->
 # Kill points
 
-`make kill-points` strikes a process of a batch inference between two steps, at each point below in each mode
-and on each store: by SIGKILL, and by SIGSTOP with a SIGCONT after another process has taken over and the DAG run
-has succeeded. Who watches over a frozen process is frozen with it, and a task whose driver is frozen is cleared,
-as a user would. Each run asks {ROWS} rows, {BATCH} a part, of one `echo` engine. How points are hit is told in
-`tests/chaos/points/catalogue.py`, and what is looked at in `tests/chaos/points/striking.py`.
+`make kill-points` strikes a process of a batch inference between two steps, at each point below in each
+mode and on each store: by SIGKILL, and by SIGSTOP with a SIGCONT after another process has taken over and the
+DAG run has succeeded. Who watches over a frozen process is frozen with it, and a task whose driver is frozen
+is cleared, as a user would. Each run asks {ROWS} rows, {BATCH} a part, of one `echo` engine. How points are
+hit is told in `tests/chaos/points/catalogue.py`, what is looked at in `tests/chaos/points/striking.py`.
 
 A run is *good* if its task succeeded and returned the dataset that the journal names; that has each row once
-with the right answer; `manifest.json` is the journal's manifest; each run token committed at most once; no job
-is left running; the response store has lost nothing and has no wrong response; and the engines began a request
-for each row exactly once (where a replica was killed, at most the rows in flight more). After SIGCONT, all of
-that still holds, and dataset, journal and XCom are the same as before. A point that was never hit is a flaw.
+with the right answer; `manifest.json` is the journal's manifest; each run token committed at most once; no
+job is left running; the response store has lost nothing and has no wrong response; and the engines began a
+request for each row exactly once (where a replica was killed, at most the rows in flight more). After
+SIGCONT all of that still holds, and dataset, journal and XCom are the same as before. A point that was never
+hit is a flaw.
 """
 
 
