@@ -47,13 +47,14 @@ def journeys(turn: int) -> list[Aim]:
 
     :param turn: the seed.
     """
-    aims = [_aim(points, turn + number) for number, points in enumerate(_PATHS)]
+    frozen = []
     for where in ("task", "driver"):
         able = [point for point in POINTS.values() if point.where == where and point.freezes]
         point = able[turn % len(able)]
         before = () if point.needs is None else (point.needs,)
-        aims.append(_aim((*before, point.name), turn // len(able), "STOP"))
-    return aims
+        frozen.append(_aim((*before, point.name), turn // len(able), "STOP"))
+    # First those that wait longest for others.
+    return [*frozen, *(_aim(points, turn + number) for number, points in enumerate(_PATHS))]
 
 
 def _aim(points: tuple[str, ...], turn: int, signal: str = "KILL") -> Aim:

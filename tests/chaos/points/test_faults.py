@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from ...s3_server import S3Server, serving
-from .catalogue import POINTS, STORES, table
-from .places import Place, place
+from . import stored
+from .catalogue import BATCH, POINTS, ROWS, ROWS_PER_PART, STORES, table
+from .places import Disk, Place, place
 from .striking import INSIDE
 
 _JOB = """
@@ -28,6 +29,44 @@ place.create("created", b"content")
 place.replace("created", b"content", b"other content")
 print([entry.path for entry in place.list("data")])
 place.delete([f"data/{number}" for number in range(3)])
+"""
+# A job without Ray: what replicas and driver store, in one process, in a folder with a left-over.
+_WHOLE_JOB = """
+import os, pathlib, sys
+from airflow_provider_raybatch.job.destination import leftovers
+from airflow_provider_raybatch.job.destination.commit import commit, prepare
+from airflow_provider_raybatch.job.destination.journal import Journal
+from airflow_provider_raybatch.job.report import Report
+from airflow_provider_raybatch.job.response_store import ResponseStore
+from airflow_provider_raybatch.job.savings.reuse import remember
+from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.job.engine.base import Completion, Response
+from airflow_provider_raybatch.job.ledger.parts import Outcome, write
+from airflow_provider_raybatch.job.source.table import table_of
+from tests.unit.specs import submitted
+import pyarrow as pa
+root, struck, rows, batch, per_part = *map(pathlib.Path, sys.argv[1:3]), *map(int, sys.argv[3:])
+(struck / "driver.pid").write_text(str(os.getpid()))
+place = folder(str(root / "destination"))
+store = ResponseStore(folder(str(root / "reuse")), print)
+spec = submitted(destination={"uri": place.uri, "rows_per_part": per_part})
+journal = Journal(place, spec.submission, False, spec.fingerprint)
+journal.claim()
+old = root / "destination/data/29991231T000000-00000000"
+old.mkdir(parents=True)
+for number in range(3):
+    (old / f"part-0000{number}.parquet").touch()
+def part(ordinals):
+    answers = [Response((Completion("ok", "stop", 1),), input_tokens=1) for _ in ordinals]
+    keys = [number.to_bytes(16, "big") for number in ordinals]
+    outcomes = [Outcome(*one) for one in zip(ordinals, answers, [""] * len(keys), keys)]
+    stem = f"_raybatch/parts/task/run/driver~0/{ordinals[0]:08d}"
+    return write(place, stem, table_of([{"n": number} for number in ordinals]), outcomes, False)
+written = [part(range(first, first + batch)) for first in range(0, rows, batch)]
+manifest = prepare(spec, place, journal, written, rows, Report(), pa.schema([]))
+commit(place, journal, manifest)
+remember(store, place, written, print)
+leftovers.collect(place, journal)
 """
 _DATA = ("data/0", "data/1", "data/2")
 
@@ -90,6 +129,32 @@ def test_without_a_fault_that_fits_nothing_happens(target, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not [*tmp_path.glob("*.json")]
     assert "data/2" in done.stdout
+
+
+def test_a_job_comes_by_every_point_that_is_a_call_in_the_order_of_the_catalogue(tmp_path):
+    struck, reuse = tmp_path / "struck", Disk(tmp_path / "reuse")
+    struck.mkdir()
+    stored.fill(reuse)
+    points = [point for point in POINTS.values() if point.call]
+    aims = {
+        "struck": str(struck),
+        "signals": dict.fromkeys((point.name for point in points), "CONT"),  # which does nothing
+        "keepers": [],
+        "faults": [point.fault for point in points],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _WHOLE_JOB, tmp_path, struck, *map(str, (ROWS, BATCH, ROWS_PER_PART))],
+        env={**os.environ, "PYTHONPATH": f"{INSIDE}:{Path.cwd()}", "RAYBATCH_AIMS": json.dumps(aims)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    hits = sorted((json.loads(file.read_text()) for file in struck.glob("*.json")), key=lambda hit: hit["at"])
+    after_commit = ("said", "leftover")
+    expected = [point.name for point in points if point.name not in after_commit]
+    assert [hit["point"] for hit in hits] == [*expected, *after_commit]
+    assert not stored.lost(reuse)
 
 
 def test_the_table_has_every_point_in_each_mode_and_store():
