@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task and its trigger come by every point of theirs: Airflow's own task runner, and a fake Ray."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.cluster import submission
+
+from ...unit.face.conftest import airflow_db, ray, test_dag  # noqa: F401 - fixtures
+from ...unit.face.fake_ray import FakeRay, lasting
+from ..plan import MODES
+from .catalogue import POINTS
+from .striking import INSIDE
+
+DAGS = Path(__file__).parents[1] / "dags" / "points.py"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, test_dag, tmp_path, monkeypatch):  # noqa: F811
+    points = [point.name for point in POINTS.values() if not point.call and mode in point.modes]
+    with suppress(ValueError):
+        points.remove("after_yield")  # this runner takes an event and asks the trigger for no other one
+    monkeypatch.setattr(submission.stop_run, "__defaults__", submission.stop_run.__defaults__)
+    monkeypatch.setattr(sys, "path", [str(INSIDE), *sys.path])
+    monkeypatch.setenv("CHAOS_POLL_INTERVAL", "0.05")
+    dag = runpy.run_path(str(DAGS))[f"points_{mode}"]
+    given = {
+        "source": "/in",
+        "destination": "s3://lake/out/",
+        "prompt": "Say {row.x}",
+        # A signal that does nothing.
+        "aims": {"struck": str(tmp_path), "signals": dict.fromkeys(points, "CONT"), "keepers": []},
+    }
+    for params in (dag.params, dag.get_task("infer").params):
+        params.update(given)
+    ray.script = lasting(1)  # else there is nothing to wait for, and the task does not defer
+    assert test_dag(dag).state == "success"
+    hits = [json.loads(file.read_text()) for file in tmp_path.glob("*.json")]
+    assert [hit["point"] for hit in sorted(hits, key=lambda hit: hit["at"])] == points
