@@ -12,6 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from ..plan import MODES
 from .catalogue import POINTS, STORES, Aim
 
 SEED = "KILL_POINTS_SEED"
@@ -28,7 +29,6 @@ _PATHS = (
     ("store_merge",),
     ("store_deletion",),
 )
-_MODES = ("blocking", "deferrable")
 
 
 def seed() -> int:
@@ -58,5 +58,5 @@ def journeys(turn: int) -> list[Aim]:
 
 
 def _aim(points: tuple[str, ...], turn: int, signal: str = "KILL") -> Aim:
-    modes = [mode for mode in _MODES if all(mode in POINTS[name].modes for name in points)]
-    return Aim(points, modes[turn % len(modes)], STORES[turn // len(_MODES) % len(STORES)], signal)
+    modes = [mode for mode in MODES if all(mode in POINTS[name].modes for name in points)]
+    return Aim(points, modes[turn % len(modes)], STORES[turn // len(MODES) % len(STORES)], signal)

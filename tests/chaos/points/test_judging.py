@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The harness sees what it looks for: a run that went wrong in any way has a flaw that says so."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raybatch.job.destination.commit import commit, prepare
+from airflow_provider_raybatch.job.destination.journal import Journal
+from airflow_provider_raybatch.job.engine.base import Completion, Response
+from airflow_provider_raybatch.job.report import Report
+from airflow_provider_raybatch.job.storage.folder import folder
+
+from ...integration.end_to_end.waiting import wait_for
+from ...s3_server import S3Server
+from ...unit.job.publishing import part
+from ...unit.specs import submitted
+from ..workload import output_of, prompt_of
+from . import results
+from .catalogue import POINTS, ROWS, Aim
+from .journeys import journeys
+from .striking import INSIDE, Strike
+
+AIM = Aim(("manifest_named", "said"), "blocking", "disk")
+
+
+class FakeRun:
+    """A DAG run that has ended when it begins: `do` is what its job did."""
+
+    def __init__(self, params: dict[str, Any], do: Callable[[dict[str, Any]], None]) -> None:
+        self.state = "success"
+        do(params)
+        journal = sorted(Path(params["destination"], "_raybatch/journal").glob("*.json"))
+        published = json.loads(journal[-1].read_text())["published"]["manifest"]
+        self._uri = json.loads(Path(params["destination"], published).read_text())["uri"]
+
+    def task(self, task_id: str) -> Any:
+        return SimpleNamespace(xcom=lambda: {"uri": self._uri}, read=lambda: {"try_number": 2})
+
+    def evidence(self) -> str:
+        return "log"
+
+
+def outcome(do: Callable[[dict[str, Any]], None], tmp_path: Path, status: str = "FAILED") -> Any:
+    """What the harness says of a run in which `do` happened."""
+    world = SimpleNamespace(
+        airflow=SimpleNamespace(api=SimpleNamespace(trigger=lambda dag_id, **params: FakeRun(params, do))),
+        jobs=SimpleNamespace(of=lambda task: [{"status": status}]),
+    )
+    return Strike(world, AIM, S3Server(""), "").outcome(tmp_path)
+
+
+def struck(params: dict[str, Any], *points: str) -> None:
+    for point in points:
+        told = {"point": point, "signal": "KILL", "pids": [1], "at": time.time()}
+        Path(params["aims"]["struck"], f"{point}.json").write_text(json.dumps(told))
+
+
+def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", times: int = 1) -> None:
+    source = [
+        json.loads(line)
+        for file in Path(params["source"]).iterdir()
+        for line in file.read_text().splitlines()
+    ][:rows]
+    told = [output_of(row) for row in source]
+    answers = [
+        Response((Completion(one.response, one.finish_reason, one.output_tokens),), one.input_tokens)
+        for one in told
+    ]
+    place = folder(params["destination"])
+    spec = submitted(token=token, destination={"uri": place.uri})
+    assert spec.submission is not None
+    journal = Journal(place, spec.submission, take_over=True, fingerprint=spec.fingerprint)
+    journal.claim()
+    written = part(place, source, answers, run=f"_raybatch/parts/{token}")
+    manifest = prepare(spec, place, journal, [written], rows, Report(), pa.schema([]))
+    commit(place, journal, manifest)
+    requests = Path(params["engine_args"]["request_log"])
+    requests.mkdir(exist_ok=True)
+    lines = [json.dumps({"at": 0, "event": "start", "prompt": prompt_of(row)}) for row in source] * times
+    (requests / f"{token}.jsonl").write_text("\n".join(lines))
+
+
+def test_a_good_run(tmp_path):
+    def do(params):
+        struck(params, *AIM.points)
+        published(params)
+
+    assert outcome(do, tmp_path).flaws == ()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_point_that_was_never_hit(tmp_path):
+    def do(params):
+        struck(params, "said")
+        published(params)
+
+    assert outcome(do, tmp_path).flaws == ("never struck at manifest_named",)
+    assert [*tmp_path.iterdir()]  # the evidence
+
+
+@pytest.mark.parametrize(
+    ("how", "flaw"),
+    [
+        ({"rows": ROWS - 1}, "lost=1"),
+        ({"times": 2}, f"generated={2 * ROWS} of {ROWS} to {ROWS}"),
+    ],
+)
+def test_rows_that_are_lost_or_asked_twice(how, flaw, tmp_path):
+    def do(params):
+        struck(params, *AIM.points)
+        published(params, **how)
+
+    assert flaw in outcome(do, tmp_path).flaws
+
+
+def test_a_second_commit_and_an_old_copy(tmp_path):
+    def do(params):
+        struck(params, *AIM.points)
+        published(params)
+        copy = Path(params["destination"], "manifest.json")
+        old = copy.read_bytes()
+        published(params, token="other")
+        copy.write_bytes(old)
+
+    flaws = outcome(do, tmp_path).flaws
+    assert "manifest.json is not the journal's manifest" in flaws
+    assert "commits=2" in flaws
+
+
+def test_a_job_that_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{Strike.__module__}._JOBS_END", 0.1)
+
+    def do(params):
+        struck(params, *AIM.points)
+        published(params)
+
+    assert outcome(do, tmp_path, status="RUNNING").flaws == ("a job is left running",)
+
+
+def test_a_frozen_process_is_frozen_with_its_keeper_and_goes_on(tmp_path):
+    aims = {"struck": str(tmp_path), "signals": {"p": "STOP"}, "keepers": ["the-keeper"]}
+    code = (
+        f"import sys; sys.path.insert(0, {str(INSIDE)!r}); import aimed_strike as a; a.strike({aims!r}, 'p')"
+    )
+    keeper = subprocess.Popen(["/bin/sh", "-c", '"$@"; exit 0', "the-keeper", sys.executable, "-c", code])
+    try:
+        told = tmp_path / "p.json"
+        pids = wait_for("the strike", lambda: told.exists() and json.loads(told.read_text())["pids"], 60)
+        assert pids[-1] == keeper.pid
+        for pid in pids:
+            wait_for("its freeze", lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 30)
+        for pid in pids:
+            psutil.Process(pid).send_signal(signal.SIGCONT)
+        assert keeper.wait(60) == 0
+    finally:
+        keeper.kill()
+
+
+@pytest.mark.parametrize("turn", range(40))
+def test_journeys_cover_every_point_and_consecutive_ones_differ(turn):
+    aims = journeys(turn)
+    killed = [name for aim in aims if aim.signal == "KILL" for name in aim.points]
+    assert sorted(killed) == sorted(POINTS)
+    assert aims != journeys(turn + 1)
+    for aim in aims:
+        assert all(aim.mode in point.modes for point in aim.found)
+
+
+def test_every_point_is_frozen_within_some_turns():
+    frozen = {aim.points[-1] for turn in range(40) for aim in journeys(turn) if aim.signal == "STOP"}
+    assert frozen == {p.name for p in POINTS.values() if p.freezes and p.where != "trigger"}
+
+
+def test_the_page_shows_cells_and_flaws(tmp_path):
+    def do(params):
+        struck(params, "said")
+        published(params)
+
+    file = tmp_path / "results.jsonl"
+    results.append(file, outcome(do, tmp_path / "flawed"), "abc123")
+    page = "\n".join(results.page(results.read(file)))
+    assert "1 runs of commit abc123, 1 of them with flaws." in page
+    assert "FLAWED (1 of 1)" in page
+    assert "never struck at manifest_named" in page
