@@ -122,28 +122,48 @@ class Strike:
         self._reuse = place(aim.store, server, bucket, self._folder, "reuse")
         self._flaws: list[str] = []
         self._run: Run | None = None
-        self._cleared = False
-        self._thawed = False
+        self._cleared = self._thawed = False
+        self._generated = self._jobs = self._tries = self._commits = 0
 
     def outcome(self, keep: Path) -> Outcome:
         """Do it all; whatever goes wrong with the harness is a flaw of the run."""
         began = time.monotonic()
-        try:
-            self._go()
-        except Exception as error:
-            self._flaws.append(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
-        finally:
-            with suppress(Exception):
-                self._thaw()
-        outcome = self._told(time.monotonic() - began)
+        for step in (self._go, self._thaw, self._judge):
+            try:
+                step()
+            except Exception as error:
+                first = next(iter(str(error).splitlines()), "")
+                self._flaws.append(f"{type(error).__name__}: {first}")
+        outcome = Outcome(
+            points=self._aim.points,
+            mode=self._aim.mode,
+            store=self._aim.store,
+            signal=self._aim.signal,
+            struck=tuple(hit["point"] for hit in self._hits()),
+            flaws=tuple(self._flaws),
+            rows=ROWS,
+            generated=self._generated,
+            jobs=self._jobs,
+            tries=self._tries,
+            commits=self._commits,
+            seconds=round(time.monotonic() - began, 1),
+        )
         if outcome.flaws:
-            keep.mkdir(parents=True, exist_ok=True)
-            evidence = "" if self._run is None else self._run.evidence()
-            name = "-".join([*self._aim.points, self._aim.mode, self._aim.store, self._aim.signal])
-            (keep / f"{name}.log").write_text(f"{outcome}\n{self._folder}\n{evidence}\n")
+            self._keep(outcome, keep)
         else:
             shutil.rmtree(self._folder)
         return outcome
+
+    def _keep(self, outcome: Outcome, keep: Path) -> None:
+        evidence = ""
+        if self._run is not None:
+            try:
+                evidence = self._run.evidence()
+            except Exception as error:
+                evidence = str(error)
+        keep.mkdir(parents=True, exist_ok=True)
+        name = "-".join([*self._aim.points, self._aim.mode, self._aim.store, self._aim.signal])
+        (keep / f"{name}.log").write_text(f"{outcome}\n{self._folder}\n{evidence}\n")
 
     def _go(self) -> None:
         source = write_source(self._folder, ROWS, seed=len(self._aim.points))
@@ -261,57 +281,42 @@ class Strike:
         hits = [json.loads(file.read_text()) for file in self._struck.glob("[!.]*.json")]
         return sorted(hits, key=lambda hit: hit["at"])
 
-    def _told(self, seconds: float) -> Outcome:
-        hits = self._hits()
-        struck = {hit["point"] for hit in hits}
+    def _judge(self) -> None:
+        """Note what is wrong, whether or not the run succeeded."""
+        points, struck = self._aim.found, {hit["point"] for hit in self._hits()}
         missed = [name for name in self._aim.points if name not in struck]
         if missed:
             self._flaws.insert(0, f"never struck at {', '.join(missed)}")
-        generated = self._generated(struck)
-        if any(point.reuses for point in self._aim.found):
-            if wrong := stored.wrong(self._reuse, self._destination):
-                self._flaws.append(f"wrong responses in the store={wrong}")
-            if any(point.merges for point in self._aim.found) and (lost := stored.lost(self._reuse)):
-                self._flaws.append(f"lost from the store={lost}")
-        jobs, tries, commits = 0, 0, 0
-        if self._run is not None:
-            with suppress(Exception):
-                jobs = len(self._world.jobs.of(self._run.task("infer")))
-                tries = self._run.task("infer").read()["try_number"]
-                commits = len(published(self._destination).commits)
-        return Outcome(
-            points=self._aim.points,
-            mode=self._aim.mode,
-            store=self._aim.store,
-            signal=self._aim.signal,
-            struck=tuple(hit["point"] for hit in hits),
-            flaws=tuple(self._flaws),
-            rows=ROWS,
-            generated=generated,
-            jobs=jobs,
-            tries=tries,
-            commits=commits,
-            seconds=round(seconds, 1),
-        )
+        self._count(struck)
+        if self._run is None:
+            return
+        task = self._run.task("infer")
+        self._tries, self._jobs = task.read()["try_number"], len(self._world.jobs.of(task))
+        if self._jobs != 1 and not any(point.where == "driver" for point in points):
+            self._flaws.append(f"jobs={self._jobs}, though no driver was struck")
+        self._commits = len(published(self._destination).commits)
+        if any(point.reuses for point in points) and (wrong := stored.wrong(self._reuse, self._destination)):
+            self._flaws.append(f"wrong responses in the store={wrong}")
+        if any(point.merges for point in points) and (lost := stored.lost(self._reuse)):
+            self._flaws.append(f"lost from the store={lost}")
 
-    def _generated(self, struck: set[str]) -> int:
-        """Requests that the engines began; notes those that nothing explains."""
+    def _count(self, struck: set[str]) -> None:
+        """Count the requests that the engines began; note those that nothing explains."""
         asked = Counter[str]()
         for file in self._folder.glob("requests/*.jsonl"):
             for line in file.read_text().splitlines():
                 told = json.loads(line)
                 if told.get("event", "start") == "start":
                     asked[told["prompt"]] += 1
-        generated = sum(asked.values())
+        self._generated = sum(asked.values())
         frozen = self._aim.signal == "STOP"
         most = ROWS + sum(
             point.zombie_asks if frozen and point.name == self._aim.points[-1] else point.asked_again
             for point in self._aim.found
             if point.name in struck
         )
-        if not ROWS <= generated <= most:
-            self._flaws.append(f"generated={generated} of {ROWS} to {most}")
-        return generated
+        if not ROWS <= self._generated <= most:
+            self._flaws.append(f"generated={self._generated} of {ROWS} to {most}")
 
 
 @contextmanager

@@ -53,13 +53,17 @@ class FakeRun:
         return "log"
 
 
-def outcome(do: Callable[[dict[str, Any]], None], tmp_path: Path, status: str = "FAILED") -> Any:
-    """What the harness says of a run in which `do` happened."""
+def outcome(do: Callable[[dict[str, Any]], None], tmp_path: Path, *statuses: str, aim: Aim = AIM) -> Any:
+    """What the harness says of a run in which `do` happened.
+
+    :param statuses: of its jobs.
+    """
+    jobs = [{"status": status} for status in statuses or ("FAILED", "FAILED")]
     world = SimpleNamespace(
         airflow=SimpleNamespace(api=SimpleNamespace(trigger=lambda dag_id, **params: FakeRun(params, do))),
-        jobs=SimpleNamespace(of=lambda task: [{"status": status}]),
+        jobs=SimpleNamespace(of=lambda task: jobs),
     )
-    return Strike(world, AIM, S3Server(""), "").outcome(tmp_path)
+    return Strike(world, aim, S3Server(""), "").outcome(tmp_path)
 
 
 def struck(params: dict[str, Any], *points: str) -> None:
@@ -147,7 +151,28 @@ def test_a_job_that_goes_on(tmp_path, monkeypatch):
         struck(params, *AIM.points)
         published(params)
 
-    assert outcome(do, tmp_path, status="RUNNING").flaws == ("a job is left running",)
+    assert outcome(do, tmp_path, "RUNNING").flaws == ("a job is left running",)
+
+
+def test_a_second_job_where_the_first_was_not_struck(tmp_path):
+    aim = Aim(("posted",), "blocking", "disk")
+
+    def do(params):
+        struck(params, "posted")
+        published(params)
+
+    assert outcome(do, tmp_path, "SUCCEEDED", aim=aim).flaws == ()
+    flaws = outcome(do, tmp_path, "SUCCEEDED", "SUCCEEDED", aim=aim).flaws
+    assert flaws == ("jobs=2, though no driver was struck",)
+
+
+def test_what_breaks_in_the_harness_is_a_flaw_of_the_run(tmp_path):
+    def do(params):
+        raise RuntimeError("no answer\nfrom it")
+
+    flaws = outcome(do, tmp_path).flaws
+    assert "RuntimeError: no answer" in flaws
+    assert "never struck at manifest_named, said" in flaws
 
 
 def test_a_frozen_process_is_frozen_with_its_keeper_and_goes_on(tmp_path):
