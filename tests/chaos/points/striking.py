@@ -115,7 +115,7 @@ class Strike:
     def __init__(self, world: World, aim: Aim, server: S3Server, bucket: str) -> None:
         self._world = world
         self._aim = aim
-        self._folder = Path(tempfile.mkdtemp(prefix="kp-", dir="/tmp"))
+        self._folder = Path(tempfile.mkdtemp(prefix="kp-"))
         self._struck = self._folder / "struck"
         self._struck.mkdir()
         self._destination = place(aim.store, server, bucket, self._folder, "destination")

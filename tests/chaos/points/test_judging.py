@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,11 @@ from .journeys import journeys
 from .striking import INSIDE, Strike
 
 AIM = Aim(("manifest_named", "said"), "blocking", "disk")
+
+
+@pytest.fixture(autouse=True)
+def flawed_runs_keep_their_folders_here(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("runs")))
 
 
 class FakeRun:
