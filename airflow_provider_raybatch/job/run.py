@@ -30,6 +30,7 @@ from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remembe
 from airflow_provider_raybatch.job.savings.savings import find_savings, parts_of_task
 from airflow_provider_raybatch.job.spreading import keys_over_the_cluster, publish_over_the_cluster
 from airflow_provider_raybatch.job.watch.board import ReplicaReport
+from airflow_provider_raybatch.job.watch.claim import ClaimWatch
 from airflow_provider_raybatch.job.watch.limits import Budget, spent
 from airflow_provider_raybatch.job.watch.progress import Tracker
 
@@ -118,13 +119,15 @@ def _finish(
         paid = spent(spec.limits, job.folder, parts.task_folder(submission))
         unseen = chosen.replicas if spec.engine.kind == ray_data_llm.NAME else 0
         budget = Budget(spec.limits, paid, chosen.gpus, time.time(), unseen)
+        claim = ClaimWatch(journal.check)
 
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
             tolerance.during(reports)
             budget.check(reports, progress, time.time())
             control.check(progress)
+            claim.check()
 
-        with control.draining():
+        with control.draining(), claim.looking():
             ran = pipeline.run(job, chosen, items, tracker, say, check)
         # The last rows may have failed after the last look; it matters then, too, whether they kill engines.
         tolerance.during(ran.reports)

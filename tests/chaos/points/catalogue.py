@@ -32,7 +32,6 @@ class Point:
     :param needs: a point at which a driver is killed before.
     :param reuses: whether the run has a response store; `merges` one that has to be merged.
     :param asked_again: rows that may be generated once more when the process is killed.
-    :param zombie_asks: rows that a frozen process may still generate when it goes on.
     :param freezes: whether somebody takes over from a process that is frozen there.
     """
 
@@ -49,7 +48,6 @@ class Point:
     reuses: bool = False
     merges: bool = False
     asked_again: int = 0
-    zombie_asks: int = 0
     freezes: bool = True
 
     @property
@@ -94,7 +92,7 @@ POINTS = {
         ),
         Point(
             "claimed", "driver", "the claim is entered | the first row is asked",
-            call="put", at="after", path=_JOURNAL, zombie_asks=ROWS,
+            call="put", at="after", path=_JOURNAL,
         ),
         Point(
             "part_rename", "replica", "the third part is written | it gets its name",

@@ -309,12 +309,7 @@ class Strike:
                 if told.get("event", "start") == "start":
                     asked[told["prompt"]] += 1
         self._generated = sum(asked.values())
-        frozen = self._aim.signal == "STOP"
-        most = ROWS + sum(
-            point.zombie_asks if frozen and point.name == self._aim.points[-1] else point.asked_again
-            for point in self._aim.found
-            if point.name in struck
-        )
+        most = ROWS + sum(point.asked_again for point in self._aim.found if point.name in struck)
         if not ROWS <= self._generated <= most:
             self._flaws.append(f"generated={self._generated} of {ROWS} to {most}")
 
