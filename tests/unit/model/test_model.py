@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real commit protocol, killed, frozen and without power at every one of its steps.
 
-By default one second crash in seven is tried, others for each first crash; all with ``RAYBATCH_MODEL=all``.
+By default one second crash in 23 is tried, others for each first crash; all with ``RAYBATCH_MODEL=all``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 FIRST, SECOND, THIRD = (new_run_token(number) for number in (1, 2, 3))
 SAME_OR_NEWER = [pytest.param(FIRST, id="same run"), pytest.param(SECOND, id="newer run")]
 POWER = [pytest.param(False, id="killed"), pytest.param(True, id="power lost")]
-STRIDE = 1 if os.environ.get("RAYBATCH_MODEL") == "all" else 7
+STRIDE = 1 if os.environ.get("RAYBATCH_MODEL") == "all" else 23
 
 
 def at(number: int, what: Callable[[], None]) -> Callable[[str], None]:

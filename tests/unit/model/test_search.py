@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search of rows that kill: every order of events in small worlds, and kills from outside at any of them.
 
-By default kills are tried in the first 300 states of a world, and in one of 21 after them; in all of them,
+By default kills are tried in the first 300 states of a world, and in one of 69 after them; in all of them,
 and in larger worlds, with ``RAYBATCH_MODEL=all``.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The response store, killed, frozen and without power at every step of an add, a compaction and a look-up.
 
-By default one second crash in seven is tried, others for each first, and one preemption in four; all with
+By default one second crash in 23 is tried, others for each first, and one preemption in twelve; all with
 ``RAYBATCH_MODEL=all``.
 """
 
