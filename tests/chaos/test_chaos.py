@@ -24,10 +24,16 @@ LIVES: Lives = {(kind, mode): 20.0 for kind in KINDS for mode in MODES} | {
 @pytest.fixture(scope="module")
 def by_kind(world, results_file):
     kills = [plan(seed) for seed in SEEDS]
-    found = together(Setting(world, PACE, version()), kills, PARALLEL, LIVES, print)
-    for result in found:
-        results.append_run(results_file, result)
-    return {result.kind: result for result in found}
+
+    def noted(kills):
+        found = together(Setting(world, PACE, version()), kills, PARALLEL, LIVES, print)
+        for result in found:
+            results.append_run(results_file, result)
+        return {result.kind: result for result in found}
+
+    found = noted(kills)
+    # A busy machine may miss an instant, which tells nothing of the product; missed twice is a defect here.
+    return found | noted([kill for kill in kills if found[kill.kind].missed])
 
 
 @pytest.mark.parametrize("kind", KINDS)
