@@ -45,10 +45,12 @@ class ClaimWatch:
             raise self._lost
 
     def _run(self) -> None:
-        while self._lost is None and not self._ended.is_set():
+        while True:
             try:
                 self._look()
             except RaybatchError as error:
                 if error.failure_class is FailureClass.SUPERSEDED:
                     self._lost = error
-            self._ended.wait(self._interval)
+                    return
+            if self._ended.wait(self._interval):
+                return

@@ -81,14 +81,19 @@ def test_a_write_that_does_not_fit_keeps_the_old_content(disk: LocalFolder, smal
 
 
 _JOB = """
-import contextlib, resource, shutil, signal, sys
+import contextlib, json, resource, shutil, signal, sys
 from pathlib import Path
+import pytest
+from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.storage.folder import LocalFolder
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from tests.unit.job.test_faulty_cycles import attempt, published
+from tests.unit.job.test_faulty_cycles import ROWS, published
+from tests.unit.job.whole_job import attempt, without_cluster
 
 root, kind = sys.argv[1:]
 disk, failures = LocalFolder(root + "/out"), 0
+source = Path(root, "in.jsonl")
+source.write_text("".join(json.dumps({"id": number}) + "\\n" for number in range(ROWS)))
+without_cluster(pytest.MonkeyPatch())
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 LIMIT = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -108,9 +113,9 @@ def small_disk(room):
 for room in range(0, 20_000, 512):
     with (small_disk if kind == "disk" else small_files)(room):
         try:
-            manifest = attempt(disk, failures)
+            summary = attempt(disk, failures, str(source))
             break
-        except StorageError as error:
+        except RaybatchError as error:
             failure = error
     failures += 1
     assert failure.failure_class.value == "storage", failure
@@ -120,8 +125,8 @@ for room in range(0, 20_000, 512):
     assert not list(Path(root).rglob(".raybatch-*")), "a scratch file is left"
     for entry in disk.list("_raybatch/parts"):
         assert disk.read(entry.path)[-4:] == b"PAR1"
-assert published(disk) == manifest
-assert disk.read("manifest.json") == disk.read("manifests/" + manifest.manifest_uri.rpartition("/")[2])
+assert published(disk).summary() == summary
+assert disk.read("manifest.json") == disk.read("manifests/" + summary.manifest_uri.rpartition("/")[2])
 print("failures", failures)
 """
 

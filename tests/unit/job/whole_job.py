@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.planning.plan import Cluster
 from airflow_provider_raybatch.job.replica import replica as replica_module
 from airflow_provider_raybatch.job.replica.replica import Replica
 from airflow_provider_raybatch.job.savings import keying
-from airflow_provider_raybatch.job.storage.folder import S3Folder
+from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder
 from airflow_provider_raybatch.job.watch.board import Board, ReplicaReport, Reporter
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
@@ -55,7 +55,7 @@ def _one_replica(job: Job, plan: Any, items: Sequence[WorkItem], *_: Any) -> pip
     return ran
 
 
-def attempt(place: S3Folder, number: int, source: str, **fields: Any) -> Summary:
+def attempt(place: Folder, number: int, source: str, **fields: Any) -> Summary:
     """A submission's job, from preflight to commit.
 
     :param source: a file.
@@ -71,6 +71,7 @@ def attempt(place: S3Folder, number: int, source: str, **fields: Any) -> Summary
         },
     )
     said: list[events.Event] = []
-    summary = run_module.run(spec, spec.submission, said.append, Secrets(aws=place.credentials))
+    secrets = Secrets(aws=place.credentials) if isinstance(place, S3Folder) else None
+    summary = run_module.run(spec, spec.submission, said.append, secrets)
     assert [event.summary for event in said if isinstance(event, events.Committed)] == [summary]
     return summary
