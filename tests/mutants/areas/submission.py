@@ -140,10 +140,7 @@ MUTANTS = (
         "        await asyncio.shield(task)\n",
         "        await task\n",
         "A task that is killed during its POST leaves a job that no task follows.",
-        (
-            "face/test_kill.py::test_an_execution_timeout_during_the_submission_leaves_no_job",
-            "face/test_kill.py",
-        ),
+        ("cluster/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",),
     ),
     Mutant(
         "kill-does-not-await-the-post",
