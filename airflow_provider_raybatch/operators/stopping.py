@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that earlier runs and attempts of the task left, and that nobody takes over."""
+"""Stop jobs that earlier runs and attempts of the task left, and that no attempt will adopt."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def stop_earlier_runs(address: ClusterAddress, run: TaskRun, keep: str, log: Log) -> bool:
-    """Stop what earlier runs of the task left: those that are on record, or any where there is no record.
+    """Stop the jobs of earlier runs: those on record, or all jobs of the task if the record is lost.
 
     :param keep: submission id of this run's job.
-    :return: whether nothing can be left; if not, it is in the log.
+    :return: whether all of them have ended; otherwise a warning is logged.
     """
     from airflow_provider_raybatch.cluster.blocking import run_blocking
 
