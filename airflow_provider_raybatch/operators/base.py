@@ -277,7 +277,7 @@ class RayOperator(LiteralTextOperator):
                 outcome = self._follow(address, run, plan, submitted)
                 return self._end(context, outcome, self._handle(run, plan, submitted))
         finally:
-            # The private Ray has ended, so a later kill (Airflow's own timeout makes one) has nothing to stop.
+            # The private Ray has ended: a later kill (Airflow's own timeout makes one) has nothing to stop.
             self._killing.concerns_nothing()
 
     def _task_run(self, context: Context) -> TaskRun:
