@@ -18,7 +18,7 @@ import psutil
 
 from ..integration.end_to_end.ray_jobs import RayJobs
 from ..integration.end_to_end.rest import Task
-from ..integration.end_to_end.stack import INTERVALS, AirflowStack
+from ..integration.end_to_end.stack import API_SERVERS, INTERVALS, AirflowStack
 from .cluster import ChaosCluster, kill
 from .counting import generated_by_now, living
 from .frozen import FreezingProxy
@@ -288,14 +288,16 @@ class World:
         return hit
 
     def _without_api(self, dead: bool) -> None:
-        """Airflow's API server is away for a while: dead, or frozen."""
+        """Airflow's API servers are away for a while: dead, or frozen."""
         if dead:
-            self.airflow.kill("api-server", with_family=True)
+            for name in API_SERVERS:
+                self.airflow.kill(name, with_family=True)
             time.sleep(_AWAY)
-            self.airflow.start("api-server")
+            for name in API_SERVERS:
+                self.airflow.start(name)
             return
-        server = psutil.Process(self.airflow.pid("api-server"))
-        family = [server, *server.children(recursive=True)]
+        servers = [psutil.Process(self.airflow.pid(name)) for name in API_SERVERS]
+        family = [*servers, *(child for server in servers for child in server.children(recursive=True))]
         for process in family:
             process.suspend()
         time.sleep(_AWAY)

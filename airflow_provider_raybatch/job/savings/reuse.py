@@ -141,6 +141,5 @@ def _generated(place: Folder, found: Sequence[Part]) -> Iterator[pa.Table]:
 
 def _paid_rows(place: Folder, part: Part) -> pa.Table:
     with place.open(part.path, part.bytes) as stream:
-        table = pq.read_table(stream, columns=["key", "ok", "origin", "output"])
-    own = pc.and_(pc.and_(table["ok"], pc.is_valid(table["key"])), pc.equal(table["origin"], "generated"))
-    return table.filter(own)
+        table = pq.read_table(stream, columns=["key", "ok", "output"])
+    return table.filter(pc.and_(table["ok"], pc.is_valid(table["key"])))

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,9 @@ class AirflowApi:
         answer.raise_for_status()
         self._http.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
         self.evidence = evidence
+        # Airflow's event loop logs each change (`action_logging`). On SQLite it waits for the change before,
+        # whose transaction in turn waits for the loop: for 30 s the server answers no request at all.
+        self._one_change = threading.Lock()
 
     def close(self) -> None:
         self._http.close()
@@ -40,7 +45,8 @@ class AirflowApi:
         """
 
         def look() -> httpx.Response | None:
-            answer = self._http.request(method, f"/api/v2/{path}", **options)
+            with nullcontext() if method == "GET" else self._one_change:
+                answer = self._http.request(method, f"/api/v2/{path}", **options)
             return None if answer.status_code == 500 and "Database error" in answer.text else answer
 
         answer = wait_for(f"an answer to {method} {path}", look, 60, self.evidence)

@@ -42,8 +42,13 @@ INTERVALS = {
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
 }
 
+_SERVER = ["api-server", "--host", "127.0.0.1", "--workers", "1", "--apps"]
+# Two servers, since one alone may wait for itself: its event loop logs what users do (`action_logging`), and
+# waits for SQLite's lock, while a task's request in the same process has that lock and waits for the loop.
+API_SERVERS = ("api-server", "execution-api")
 _COMPONENTS = {
-    "api-server": ["api-server", "--host", "127.0.0.1", "--workers", "1"],
+    "api-server": [*_SERVER, "core"],
+    "execution-api": [*_SERVER, "execution"],
     "dag-processor": ["dag-processor"],
     "scheduler": ["scheduler"],
     "triggerer": ["triggerer"],
@@ -104,6 +109,8 @@ class AirflowStack:
         """
         command = [sys.executable, "-m", "airflow", *_COMPONENTS[name]]
         environment = {**self.environment, **self._shown}
+        if name == "execution-api":
+            command += ["--port", str(self._execution_port)]
         if beside is not None:
             ports = {"WORKER_LOG_SERVER_PORT", "TRIGGER_LOG_SERVER_PORT"}
             for port, free in zip(ports, free_ports(len(ports)), strict=True):
@@ -169,8 +176,9 @@ class AirflowStack:
         self._exit.callback(shutil.rmtree, self.home, ignore_errors=True)
         self.temp = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))
         self._exit.callback(shutil.rmtree, self.temp, ignore_errors=True)
-        self.port, *log_ports = free_ports(3)
+        self.port, self._execution_port, *log_ports = free_ports(4)
         self.url = f"http://127.0.0.1:{self.port}"
+        self._execution_url = f"http://127.0.0.1:{self._execution_port}/execution"
         password = secrets.token_urlsafe(16)
         passwords = self.home / "passwords.json"
         passwords.write_text(json.dumps({"admin": password}))
@@ -195,7 +203,7 @@ class AirflowStack:
             "CORE__FERNET_KEY": Fernet.generate_key().decode(),
             "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "CORE__EXECUTION_API_SERVER_URL": f"{self._execution_url}/",
             "API__BASE_URL": self.url,
             "API__PORT": str(self.port),
             "API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
@@ -240,9 +248,10 @@ class AirflowStack:
             )
         try:
             answer = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5)
+            of_tasks = httpx.get(f"{self._execution_url}/health", timeout=5)
         except httpx.TransportError:
             return False
-        return answer.status_code == 200 and all(
+        return answer.status_code == of_tasks.status_code == 200 and all(
             part["status"] == "healthy" for part in answer.json().values() if part is not None
         )
 

@@ -121,8 +121,8 @@ MUTANTS = (
     Mutant(
         "stored-answers-stored-as-new",
         _REUSE,
-        'pc.equal(table["origin"], "generated"))',
-        'pc.is_valid(table["origin"]))',
+        "if part.may_be_generated)",
+        "if part.rows)",
         "An answer that expired comes back as a young one, for ever.",
         _TESTS,
     ),

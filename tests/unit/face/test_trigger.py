@@ -337,3 +337,14 @@ class TestOnKill:
             await runner.cancel_triggers()
             await asyncio.sleep(0.05)
         assert not ray.active
+
+    async def test_ends_after_the_job_however_often_it_is_cancelled(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A triggerer that ends waits for its triggers, but not for tasks that they leave behind."""
+        self.answering(monkeypatch, {"r": {"t": "failed"}})
+        killing = asyncio.create_task(self.killed(ray).on_kill())
+        while not killing.done():
+            await asyncio.sleep(0.01)
+            killing.cancel()
+        assert not ray.active

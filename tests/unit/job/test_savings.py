@@ -285,6 +285,11 @@ class TestFromNightToNight:
         assert Attempt(tmp_path / "two", ["a"], store).asked == []
 
 
+def test_equal_rows_are_each_asked_where_the_user_wants_that(tmp_path: Path, store: ResponseStore) -> None:
+    fields: dict[str, Any] = {"sampling": GREEDY, "deduplicate": False}
+    assert Attempt(tmp_path, ["a", "a"], store, **fields).asked == [0, 1]
+
+
 @pytest.mark.parametrize("deduplicate", [True, False])
 def test_equal_sampled_rows_are_paid_once_each_whatever_becomes_of_the_file(
     tmp_path: Path, deduplicate: bool

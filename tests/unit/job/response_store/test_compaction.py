@@ -192,6 +192,15 @@ class TestDropping:
         local.store().compact()
         assert sum(rows.num_rows for rows in local.store().read(hits)) == 1
 
+    def test_hits_that_are_surpassed_between_look_up_and_reading_are_still_read(self, local: Shop) -> None:
+        local.store().add("s1", [table(["a"])])
+        local.now += 2 * GRACE
+        reader = local.store()
+        hits = reader.lookup(sorted_keys(["a"]))
+        local.store().add("s2", [table(["a"])])
+        local.store().compact()
+        assert [row["paid_by"] for rows in reader.read(hits) for row in rows.to_pylist()] == ["s1"]
+
     def test_nothing_is_deleted_while_a_segment_is_unreadable(self, local: Shop) -> None:
         local.store(max_age=DAY).add("s", [table([1])])
         local.folder.write("v1/index/x.parquet", b"from the future")
