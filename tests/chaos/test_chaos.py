@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seven kills, one of each kind, over runs that share one Airflow and one Ray cluster."""
+"""Seven kills, one of each kind and others with each commit; the runs share Airflow and a Ray cluster."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from .conftest import PACE, PARALLEL
 from .lives import Lives
 from .plan import KINDS, MODES, plan
 from .runs import Setting, together
+from .turn import TURN, turn
 from .version import version
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-# The first seeds cover each kind once, both modes, and instants early, in the middle and late.
-SEEDS = range(len(KINDS))
 # Seconds; less than these ever take, so that there is somebody left to kill.
 LIVES: Lives = {(kind, mode): 20.0 for kind in KINDS for mode in MODES} | {
     ("engine", mode): 6.0 for mode in MODES
@@ -23,7 +22,9 @@ LIVES: Lives = {(kind, mode): 20.0 for kind in KINDS for mode in MODES} | {
 
 @pytest.fixture(scope="module")
 def by_kind(world, results_file):
-    kills = [plan(seed) for seed in SEEDS]
+    first = len(KINDS) * turn()
+    kills = [plan(seed) for seed in range(first, first + len(KINDS))]
+    print(f"{TURN}={turn()} repeats this.")
 
     def noted(kills):
         found = together(Setting(world, PACE, version()), kills, PARALLEL, LIVES, print)

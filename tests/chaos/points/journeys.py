@@ -7,16 +7,9 @@ in which mode and on which store each run is, and where two processes are frozen
 
 from __future__ import annotations
 
-import os
-import subprocess
-import time
-from pathlib import Path
-
 from ..plan import MODES
 from .catalogue import POINTS, STORES, Aim
 
-SEED = "KILL_POINTS_SEED"
-"""Environment variable that repeats what another commit's checks did."""
 _PATHS = (
     # A driver comes by a point of the response store once: with its dataset, the run has succeeded.
     ("token_stored", "not_posted", "before_claim", "claimed", "part_rename", "said", "handed_over"),
@@ -31,21 +24,10 @@ _PATHS = (
 )
 
 
-def seed() -> int:
-    """From the environment, else the number of the commit, else the day: so each commit's checks differ."""
-    if SEED in os.environ:
-        return int(os.environ[SEED])
-    command = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]
-    try:
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    except (OSError, subprocess.CalledProcessError):
-        return int(time.time() // 86400)
-
-
 def journeys(turn: int) -> list[Aim]:
     """Every point once by SIGKILL, and two by SIGSTOP.
 
-    :param turn: the seed.
+    :param turn: see :mod:`..turn`.
     """
     frozen = []
     for where in ("task", "driver"):

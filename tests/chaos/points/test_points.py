@@ -8,8 +8,9 @@ import time
 import pytest
 
 from ...s3_server import serving
+from ..turn import TURN, turn
 from .catalogue import POINTS
-from .journeys import SEED, journeys, seed
+from .journeys import journeys
 from .striking import together
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -18,8 +19,8 @@ PARALLEL = 6
 
 @pytest.fixture(scope="module")
 def outcomes(world, tmp_path_factory):
-    aims, began = journeys(seed()), time.monotonic()
-    print(f"{SEED}={seed()} repeats this.")
+    aims, began = journeys(turn()), time.monotonic()
+    print(f"{TURN}={turn()} repeats this.")
     with serving() as server:
         found = together(world, aims, PARALLEL, print, tmp_path_factory.mktemp("flawed"), server)
     print(f"{len(aims)} runs in {time.monotonic() - began:.0f} s")

@@ -171,6 +171,22 @@ MUTANTS = (
         ("job/test_poison.py::test_processes_of_the_same_number_are_told_apart",),
     ),
     Mutant(
+        "finished-rows-not-told",
+        "job/replica/replica.py",
+        "            self._board.finished.remote(self._actor)\n",
+        "            pass\n",
+        "A long job fails after a few deaths over days.",
+        ("job/test_replica_and_board.py::test_a_finished_row_makes_up_for_the_deaths_before_it",),
+    ),
+    Mutant(
+        "killers-that-were-found-count-as-deaths",
+        _SUSPECTS,
+        "self._found[replica] = self._found.get(replica, 0) + 1",
+        "self._found[replica] = 0",
+        "A job with several rows that kill fails before the search has found them.",
+        ("job/test_poison.py",),
+    ),
+    Mutant(
         "no-single-rows",
         _SUSPECTS,
         "    if suspicion.deaths >= _DEATHS_BEFORE_SINGLE_ROWS:\n",

@@ -60,6 +60,20 @@ def test_rows_that_have_passed_are_not_suspected_of_what_comes_after(place: Plac
     assert told.asked == tuple(range(ROWS // 2, ROWS))
 
 
+def test_a_finished_row_makes_up_for_the_deaths_before_it(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}))
+    for number in range(3):
+        place.board.start("replica", f"dead {number}")
+    replica, (item,) = place.replica()
+
+    async def work() -> None:
+        async for _ in replica({"item": [item.as_json()]}):
+            pass
+
+    asyncio.run(work())
+    assert place.board.start("replica", "next") == 0
+
+
 class Mortal(EchoEngine):
     """Ends for all when each row but the last of each chunk is answered."""
 

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the many kills the checks of this commit try."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+TURN = "CHAOS_TURN"
+"""Environment variable that repeats what another commit's checks did."""
+
+
+def turn() -> int:
+    """From the environment, else the number of the commit, else the day: so each commit's checks differ."""
+    if TURN in os.environ:
+        return int(os.environ[TURN])
+    command = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]
+    try:
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError):
+        return int(time.time() // 86400)
