@@ -14,6 +14,9 @@ ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
 LANES := .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
+# Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test lanes chaos kill-points mutants lint lock clean
 .DEFAULT_GOAL := help
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class S3Server:
 def serving() -> Iterator[S3Server]:
     """Skips the test where moto is not installed."""
     server_module = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it writes a line for each request
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
