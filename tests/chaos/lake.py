@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import io
-import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -100,7 +99,6 @@ class Lake:
 @contextmanager
 def faulty_lake(seed: int = 0) -> Iterator[Lake]:
     """A server behind a proxy that makes `SHARE` of the calls go wrong."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it writes a line for each call
     with serving() as server, faulty(server, by_seed(seed, SHARE, FAULTS)) as proxy:
         yield Lake(proxy.api.url)
 
