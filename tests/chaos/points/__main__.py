@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from ...s3_server import serving
+from ..version import version
 from ..world import World
 from . import results
 from .catalogue import Aim, table
@@ -29,15 +30,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     aims = table() if given.journeys is None else journeys(given.journeys)
     aims = [aim for aim in aims if re.search(given.only, str(aim))]
-    of = results.commit()
+    code = version()
     done = {
         Aim(tuple(line["points"]), line["mode"], line["store"], line["signal"])
         for line in results.read(given.results)
-        if line["commit"] == of and not of.endswith("-dirty")
+        if line["package"] == code.package and not line["flaws"] and not code.package.endswith("-dirty")
     }
 
     def note(outcome: Outcome) -> None:
-        results.append(given.results, outcome, of)
+        results.append(given.results, outcome, code)
         print(outcome, flush=True)
 
     left = [aim for aim in aims if aim not in done]

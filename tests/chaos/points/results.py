@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..plan import MODES
+from ..version import Version
 from .catalogue import BATCH, POINTS, ROWS, SIGNALS, STORES
 from .striking import Outcome
 
@@ -35,20 +35,11 @@ hit is a flaw.
 """
 
 
-def commit() -> str:
-    """Of the checkout, with ``-dirty`` where something is not committed."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def append(file: Path, outcome: Outcome, of: str) -> None:
-    """:param of: the commit."""
+def append(file: Path, outcome: Outcome, code: Version) -> None:
+    """:param code: what ran."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lines:
-        lines.write(json.dumps({"commit": of, **asdict(outcome)}) + "\n")
+        lines.write(json.dumps({**asdict(code), **asdict(outcome)}) + "\n")
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -66,8 +57,9 @@ def page(lines: Sequence[dict[str, Any]], note: str = "") -> Iterator[str]:
         f"{platform.python_version()}, {packages}. {note}".rstrip()
     )
     bad = [line for line in lines if line["flaws"]]
+    versions = ", ".join(dict.fromkeys(line["package"] for line in lines))
     commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
-    yield f"\n{len(lines)} runs of commit {commits}, {len(bad)} of them with flaws.\n"
+    yield f"\n{len(lines)} runs of package {versions} in commit {commits}, {len(bad)} of them with flaws.\n"
     cells = [(mode, store) for mode in MODES for store in STORES]
     for signal in SIGNALS:
         yield f"## SIG{signal}\n"

@@ -28,6 +28,7 @@ from ...integration.end_to_end.waiting import wait_for
 from ...s3_server import S3Server
 from ...unit.job.publishing import part
 from ...unit.specs import submitted
+from ..version import Version
 from ..workload import output_of, prompt_of
 from . import results
 from .catalogue import POINTS, ROWS, Aim
@@ -221,8 +222,8 @@ def test_the_page_shows_cells_and_flaws(tmp_path):
         published(params)
 
     file = tmp_path / "results.jsonl"
-    results.append(file, outcome(do, tmp_path / "flawed"), "abc123")
+    results.append(file, outcome(do, tmp_path / "flawed"), Version("abc123", "def456"))
     page = "\n".join(results.page(results.read(file)))
-    assert "1 runs of commit abc123, 1 of them with flaws." in page
+    assert "1 runs of package def456 in commit abc123, 1 of them with flaws." in page
     assert "FLAWED (1 of 1)" in page
     assert "never struck at manifest_named" in page

@@ -43,8 +43,29 @@ def strike(aims: Mapping[str, Any], point: str, process: int | None = None) -> N
         return
     finally:
         scratch.unlink()
-    for pid in (*keepers, victim):
-        os.kill(pid, getattr(signal, f"SIG{name}"))
+    for pid in keepers:
+        freeze_without_locks(pid)
+    os.kill(victim, getattr(signal, f"SIG{name}"))
+
+
+def freeze_without_locks(pid: int) -> None:
+    """Freeze a process when it has no transaction in SQLite: there, one such stands in the way of all others.
+
+    A production database locks rows, so a frozen triggerer would be in nobody's way.
+    """
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        while _state(pid) not in "Tt":
+            time.sleep(0.001)
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        if not any(lock[3:5] == ["WRITE", str(pid)] for lock in locks):
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _keepers(process: int, known: Sequence[str]) -> list[int]:
