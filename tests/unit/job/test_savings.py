@@ -279,6 +279,18 @@ class TestFromNightToNight:
         Attempt(tmp_path / "one", ["a"], store, token="cleared").store_in(store)
         assert Attempt(tmp_path / "two", ["a"], store).asked == [0]
 
+    def test_an_answer_out_of_the_store_does_not_go_back_as_young(self, tmp_path: Path) -> None:
+        now, day = [1_750_000_000.0], 24 * 3600
+        place = LocalFolder(str(tmp_path / "store"))
+        store = ResponseStore(place, lambda notice: None, 7 * day, lambda: now[0])
+        Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
+        now[0] += 4 * day
+        night = Attempt(tmp_path / "two", ["a"], store)
+        assert night.adopt()
+        night.store_in(store)
+        now[0] += 4 * day
+        assert Attempt(tmp_path / "three", ["a"], store).asked == [0]
+
     def test_an_age_beyond_all_clocks_is_for_ever(self, tmp_path: Path) -> None:
         store = ResponseStore(LocalFolder(str(tmp_path / "store")), lambda notice: None, max_age=1e19)
         Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
