@@ -250,6 +250,15 @@ class TestOnKill:
 
         monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
 
+    def slow_down(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+        answer = ray.answer
+
+        def slowly(*asked: Any) -> Any:
+            time.sleep(0.2)
+            return answer(*asked)
+
+        monkeypatch.setattr(ray, "answer", slowly)
+
     @pytest.mark.parametrize(
         ("answer", "map_index", "stopped"),
         [
@@ -315,12 +324,6 @@ class TestOnKill:
     ) -> None:
         """A triggerer cancels a trigger anew at each of its looks, also while `on_kill` is at work."""
         self.answering(monkeypatch, {"r": {"t": "failed"}})
-        answer = ray.answer
-
-        def slowly(*asked: Any) -> Any:
-            time.sleep(0.2)
-            return answer(*asked)
-
         runner = TriggerRunner()
         killed = self.killed(ray)
         killed.task_instance = None
@@ -330,7 +333,7 @@ class TestOnKill:
             "events": 0,
         }
         await asyncio.sleep(0.3)
-        monkeypatch.setattr(ray, "answer", slowly)
+        self.slow_down(ray, monkeypatch)
         until = time.monotonic() + 20
         while ray.active and time.monotonic() < until:
             runner.to_cancel.append(1)
@@ -343,6 +346,7 @@ class TestOnKill:
     ) -> None:
         """A triggerer that ends waits for its triggers, but not for tasks that they leave behind."""
         self.answering(monkeypatch, {"r": {"t": "failed"}})
+        self.slow_down(ray, monkeypatch)
         killing = asyncio.create_task(self.killed(ray).on_kill())
         while not killing.done():
             await asyncio.sleep(0.01)
