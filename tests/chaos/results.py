@@ -81,8 +81,6 @@ def summary(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> str:
     names = ("lost", "duplicated", "wrong", "unexplained", "late")
     counts = " ".join(f"{name}={total(name)}" for name in names)
     flawed = sum(bool(one.flaws) for one in runs)
-    stop = max((float(one["stop_s"]) for one in stops), default=0.0)
-    return (
-        f"chaos: runs={len(runs)} missed={sum(bool(one.missed) for one in runs)} flawed={flawed} {counts} "
-        f"stop_max_s={stop:.1f}"
-    )
+    stop = f" stop_max_s={max(float(one['stop_s']) for one in stops):.1f}" if stops else ""
+    missed = sum(bool(one.missed) for one in runs)
+    return f"chaos: runs={len(runs)} missed={missed} flawed={flawed} {counts}{stop}"

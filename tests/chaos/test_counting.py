@@ -277,6 +277,7 @@ def test_every_run_counts(tmp_path):
     assert results.summary(runs, stops) == (
         "chaos: runs=5 missed=1 flawed=4 lost=3 duplicated=1 wrong=2 unexplained=0 late=0 stop_max_s=12.2"
     )
+    assert "stop_max_s" not in results.summary(runs, [])
     page = list(table.page(runs, stops))
     assert "0.1-3-gabc" in "\n".join(page)
     (all_,) = (line for line in page if line.startswith("| all |"))
