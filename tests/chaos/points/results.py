@@ -74,7 +74,7 @@ def page(lines: Sequence[dict[str, Any]], note: str = "") -> Iterator[str]:
         yield ""
     yield (
         "Figures are requests that the engines began, jobs, and tries of the task. A replica is not frozen: "
-        "nobody takes its rows over while it lives.\n"
+        "its rows go to no other replica while it lives.\n"
     )
     if bad:
         yield "## Flaws\n"

@@ -49,9 +49,9 @@ def strike(aims: Mapping[str, Any], point: str, process: int | None = None) -> N
 
 
 def freeze_without_locks(pid: int) -> None:
-    """Freeze a process when it has no transaction in SQLite: there, one such stands in the way of all others.
+    """Freeze a process at an instant when it holds no lock on SQLite's file, which would block all others.
 
-    A production database locks rows, so a frozen triggerer would be in nobody's way.
+    A production database locks rows, so there a frozen triggerer blocks no other process.
     """
     while True:
         os.kill(pid, signal.SIGSTOP)
