@@ -71,6 +71,10 @@ class AirflowApi:
     def unpause(self, dag_id: str) -> None:
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": False})
 
+    def pause(self, dag_id: str) -> None:
+        """Let the scheduler leave this DAG's runs alone."""
+        self.call("PATCH", f"dags/{dag_id}", json={"is_paused": True})
+
     def runs(self, dag_id: str) -> list[Run]:
         """All runs, the oldest first."""
         answer = self.call("GET", f"dags/{dag_id}/dagRuns", params={"order_by": "id"})
