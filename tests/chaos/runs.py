@@ -155,7 +155,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         hit, missed = _disturb(world, own, kill, lives, pace.rows) if kill.kind != "none" else (None, "")
         watch = FirstLives(world, own) if kill.kind == "none" else None
         state = _end(world, cases, dag_run, started, watch)
-        if state == "failed" and kill.kind in CLEARED:
+        while state == "failed" and kill.kind in CLEARED and own.may_be_cleared():
             # The job that the failed attempt left is stopped, and with it its engines.
             own.hit("clear", own.engines(), own=False)
             own.task.clear()

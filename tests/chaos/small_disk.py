@@ -54,7 +54,8 @@ def fill(folder: Path, choice: float) -> None:
     """
     filler = folder / ".filler"
     room = int(choice * _ROOM)
-    with filler.open("wb") as file:
+    # Unbuffered, so that what does not fit is left out: the job may have written since the disk was asked.
+    with filler.open("wb", buffering=0) as file:
         file.write(bytes(max(0, shutil.disk_usage(folder).free - room)))
     again = threading.Timer(_FULL, filler.unlink, kwargs={"missing_ok": True})
     again.daemon = True

@@ -24,6 +24,7 @@ from .frozen import FreezingProxy
 from .lake import faulty_lake
 from .places import Parts, phase
 from .plan import ON_DISK, WEATHER, plan
+from .world import Live
 
 
 class _Hello(BaseHTTPRequestHandler):
@@ -121,6 +122,10 @@ except OSError as error:
     print(error.errno == errno.ENOSPC)
 time.sleep(1)
 (disk / "b").write_bytes(bytes(2**20))
+free = small_disk.shutil.disk_usage
+small_disk.shutil.disk_usage = lambda folder: free(folder)._replace(free=free(folder).free + 2**20)
+small_disk.fill(disk, 0.5)  # beside a job that writes 1 MiB just then
+print(free(disk).free)
 small_disk.unmount(disk)
 print(list(disk.iterdir()))
 """
@@ -134,4 +139,14 @@ print(list(disk.iterdir()))
         check=False,
         env={**os.environ, small_disk._MARK: "1"},
     )
-    assert ran.stdout == "True\n[]\n", ran.stderr
+    assert ran.stdout == "True\n0\n[]\n", ran.stderr
+
+
+def test_task_without_retries_is_cleared_once_a_kill():
+    run = Live(task=None, replicas=1)
+    run.hit("cleared", [], own=True)
+    assert run.may_be_cleared()
+    run.hit("clear", [], own=False)
+    assert not run.may_be_cleared()
+    run.hit("api", [], own=False)
+    assert run.may_be_cleared()

@@ -116,6 +116,15 @@ class Live:
             self.lost.setdefault(pid, now)
         return one
 
+    def may_be_cleared(self) -> bool:
+        """Whether its kills explain one more failure than was cleared.
+
+        A task without retries fails by a kill that was meant for another run, too: while the API is away,
+        Airflow fails even one that is only queued.
+        """
+        cleared = sum(hit.kind == "clear" for hit in self.hits)
+        return cleared < len(self.hits) - cleared
+
 
 class World:
     """A context manager. Kills happen one at a time; the runs go on meanwhile.
