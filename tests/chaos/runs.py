@@ -161,6 +161,8 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
             own.task.clear()
             state = _end(world, cases, dag_run, time.monotonic(), watch)
         seconds = time.monotonic() - started
+        if hit is not None and kill.kind == "full":
+            own.lose_opened(hit.at, small_disk.FULL)
     finally:
         for case in cases:
             world.live.remove(case.live)

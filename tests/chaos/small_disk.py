@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SIZE = 64 * 2**20
-_FULL = 30.0
+FULL = 30.0
 """Seconds for which a disk stays full."""
 _ROOM = 48 * 1024
 _MARK = "CHAOS_OWN_NAMESPACE"
@@ -57,6 +57,6 @@ def fill(folder: Path, choice: float) -> None:
     # Unbuffered, so that what does not fit is left out: the job may have written since the disk was asked.
     with filler.open("wb", buffering=0) as file:
         file.write(bytes(max(0, shutil.disk_usage(folder).free - room)))
-    again = threading.Timer(_FULL, filler.unlink, kwargs={"missing_ok": True})
+    again = threading.Timer(FULL, filler.unlink, kwargs={"missing_ok": True})
     again.daemon = True
     again.start()

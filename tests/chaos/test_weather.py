@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -111,7 +112,7 @@ def test_full_disk_has_little_room_and_then_all_again(tmp_path):
 import errno, time
 from pathlib import Path
 from tests.chaos import small_disk
-small_disk._FULL = 0.5
+small_disk.FULL = 0.5
 disk = Path({str(tmp_path)!r}) / "destination"
 small_disk.mount(disk)
 small_disk.fill(disk, 0.5)
@@ -140,6 +141,16 @@ print(list(disk.iterdir()))
         env={**os.environ, small_disk._MARK: "1"},
     )
     assert ran.stdout == "True\n0\n[]\n", ran.stderr
+
+
+def test_engines_that_open_on_a_full_disk_are_lost(tmp_path):
+    (tmp_path / "requests").mkdir()
+    for pid, opened in ((1, 9.0), (2, 11.0), (3, 10.0 + small_disk.FULL)):
+        line = {"event": "open", "submission": "s", "at": opened}
+        (tmp_path / f"requests/s-{pid}.jsonl").write_text(json.dumps(line) + "\n")
+    run = Live(task=None, replicas=1, folder=tmp_path)
+    run.lose_opened(10.0, small_disk.FULL)
+    assert run.lost == {2: 10.0}
 
 
 def test_task_without_retries_is_cleared_once_a_kill():

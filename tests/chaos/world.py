@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
+from ..engine_log import engines
 from ..integration.end_to_end.ray_jobs import RayJobs
 from ..integration.end_to_end.rest import Task
 from ..integration.end_to_end.stack import API_SERVERS, INTERVALS, AirflowStack
@@ -115,6 +116,16 @@ class Live:
         for pid in lost:
             self.lost.setdefault(pid, now)
         return one
+
+    def lose_opened(self, since: float, seconds: float) -> None:
+        """Note that engines which opened in this time (epoch seconds) are lost, too.
+
+        A retry that comes while the disk is still full can keep no more than its predecessor.
+        """
+        assert self.folder is not None
+        for engine in engines(self.folder / "requests"):
+            if since <= engine.opened < since + seconds:
+                self.lost.setdefault(engine.pid, since)
 
     def may_be_cleared(self) -> bool:
         """Whether its kills explain one more failure than was cleared.
