@@ -56,8 +56,8 @@ def test_frozen_connections_neither_answer_nor_end(server):
         proxy.freeze()
         with pytest.raises(httpx.ReadTimeout):
             httpx.get(url, timeout=0.3)
-        threading.Timer(0.3, proxy.thaw).start()
         began = time.monotonic()
+        threading.Timer(0.3, proxy.thaw).start()
         assert httpx.get(url, timeout=10).text == "hello"
         assert time.monotonic() - began >= 0.3
 
