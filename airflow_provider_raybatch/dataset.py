@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pa_dataset
 
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
-    from airflow_provider_raybatch.job.storage.folder import Folder
+    from airflow_provider_raybatch.storage.folder import Folder
 
 
 class DatasetError(RaybatchError):
@@ -43,8 +43,8 @@ def open_dataset(
     :raises SpecError: what lies there is no manifest of this version.
     :raises RayConnectionError: the connection can't be used.
     """
-    from airflow_provider_raybatch.job.storage.errors import StorageError
-    from airflow_provider_raybatch.job.storage.folder import folder
+    from airflow_provider_raybatch.storage.errors import StorageError
+    from airflow_provider_raybatch.storage.folder import folder
 
     uri = _manifest_uri(result)
     credentials = _credentials(uri, aws_conn_id)
@@ -66,7 +66,7 @@ class Dataset:
     """
 
     def __init__(self, manifest: BatchManifest, credentials: AwsCredentials | None = None) -> None:
-        from airflow_provider_raybatch.job.storage.folder import folder
+        from airflow_provider_raybatch.storage.folder import folder
 
         self.manifest = manifest
         self._credentials = credentials

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.exceptions import (
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_CLUSTER_UNREACHABLE = "airflow_provider_raybatch.cluster.errors.ClusterUnreachableError"
+_CLUSTER_UNREACHABLE = "airflow_provider_raybatch.cluster.jobs_api.errors.ClusterUnreachableError"
 
 
 class GrowingRetryPolicy(ExceptionRetryPolicy):

@@ -63,14 +63,14 @@ class Growth:
 
 def measure(chunks: int, state: str) -> list[float]:
     """One line."""
-    from airflow_provider_raybatch.job.destination.columns import footers
-    from airflow_provider_raybatch.job.ledger.parts import Part, listed
-    from airflow_provider_raybatch.job.pipeline import Ran
-    from airflow_provider_raybatch.job.resume import work
-    from airflow_provider_raybatch.job.source.chunks import Chunk
-    from airflow_provider_raybatch.job.storage.folder import Entry
-    from airflow_provider_raybatch.job.watch.board import ReplicaReport
+    from airflow_provider_raybatch.job.execution.pool import Ran
+    from airflow_provider_raybatch.job.input.survey import Chunk
+    from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+    from airflow_provider_raybatch.job.output.schema import footers
+    from airflow_provider_raybatch.job.parts.part import Part, listed
+    from airflow_provider_raybatch.job.reuse.remaining import work
     from airflow_provider_raybatch.job.work import Done
+    from airflow_provider_raybatch.storage.folder import Entry
 
     cut = [
         Chunk(0, number * ROWS_PER_CHUNK, ROWS_PER_CHUNK, number // 64, number % 64 * ROWS_PER_CHUNK, 0)
@@ -123,8 +123,8 @@ def measure(chunks: int, state: str) -> list[float]:
 
 def _parts(place: str) -> tuple[Any, list[Any]]:
     from airflow_provider_raybatch.job.engine.base import Completion, Response
-    from airflow_provider_raybatch.job.ledger.parts import Outcome, Part, write
-    from airflow_provider_raybatch.job.storage.folder import LocalFolder
+    from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
+    from airflow_provider_raybatch.storage.folder import LocalFolder
 
     folder = LocalFolder(place)
     columns = pa.table({"id": [1], "text": ["a"], **{f"column{number}": [number] for number in range(10)}})

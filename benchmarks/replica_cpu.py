@@ -103,7 +103,7 @@ def by_replica(folder: Path, way: str) -> float:
     from airflow_provider_raybatch.contract.base import parse
     from airflow_provider_raybatch.contract.manifest import BatchManifest
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.run import run
+    from airflow_provider_raybatch.job.driver import run
 
     document: dict[str, Any] = {
         "source": {"paths": [str(folder / "rows.parquet")]},

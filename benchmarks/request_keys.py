@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.request import Request, render_all, renderer
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.render import Request, render_all, renderer
 
 ROWS = 200_000
 ROUNDS = 5

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.job.key_array import Keys, to_arrow
-from airflow_provider_raybatch.job.ledger.parts import COMPLETION, output_type
-from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.response_store.compaction import MANY
-from airflow_provider_raybatch.job.storage.folder import Entry, LocalFolder
+from airflow_provider_raybatch.job.parts.part import COMPLETION, output_type
+from airflow_provider_raybatch.job.request.key_array import Keys, to_arrow
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.store.compaction import MANY
+from airflow_provider_raybatch.storage.folder import Entry, LocalFolder
 
 NIGHT = 100_000
 NEW = NIGHT // 100

@@ -124,7 +124,7 @@ class Place:
 
     def folder(self, name: str) -> Any:
         """One of its folders."""
-        from airflow_provider_raybatch.job.storage.folder import folder
+        from airflow_provider_raybatch.storage.folder import folder
 
         return folder(f"{self.root}/{name}", self.credentials)
 
@@ -152,9 +152,9 @@ def prepare(place: Place, rows: int, state: str) -> None:
 
 def _write_search(attempt: Attempt, rows: int, state: str) -> None:
     """Which rows repeat others, as the first attempt writes it once it has keyed all rows."""
-    from airflow_provider_raybatch.job.keys import as_array
-    from airflow_provider_raybatch.job.request import Request
-    from airflow_provider_raybatch.job.savings.repeats import Repeats, Search
+    from airflow_provider_raybatch.job.request.keys import as_array
+    from airflow_provider_raybatch.job.request.render import Request
+    from airflow_provider_raybatch.job.reuse.duplicates import Repeats, Search
 
     found = np.arange(1, rows, 100) if state != "whole" else np.empty(0, np.int64)
     keys = as_array([attempt.job.keyer.key(Request(prompt=f"row {ordinal - 1}")) for ordinal in found])
@@ -164,8 +164,8 @@ def _write_search(attempt: Attempt, rows: int, state: str) -> None:
 
 
 def _write_parts(attempt: Attempt, rows: int, state: str) -> None:
-    from airflow_provider_raybatch.job.key_array import KEY
-    from airflow_provider_raybatch.job.ledger import parts
+    from airflow_provider_raybatch.job.parts import part as parts
+    from airflow_provider_raybatch.job.request.key_array import KEY
 
     kind = parts.output_type(False)
     stop = rows * 3 // 4 if state == "stopped" else rows - 1
@@ -204,9 +204,9 @@ def _write_parts(attempt: Attempt, rows: int, state: str) -> None:
 
 
 def _fill_store(place: Place) -> None:
-    from airflow_provider_raybatch.job.key_array import KEY
-    from airflow_provider_raybatch.job.ledger.parts import output_type
-    from airflow_provider_raybatch.job.response_store import ResponseStore
+    from airflow_provider_raybatch.job.parts.part import output_type
+    from airflow_provider_raybatch.job.request.key_array import KEY
+    from airflow_provider_raybatch.job.reuse.store import ResponseStore
 
     random = np.random.default_rng(0)
     keys = pa.array([random.bytes(16) for _ in range(STORED)], KEY)
@@ -229,10 +229,10 @@ class Attempt:
         from airflow_provider_raybatch.contract.base import parse
         from airflow_provider_raybatch.contract.manifest import Digests
         from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-        from airflow_provider_raybatch.job.keys import Keyer
-        from airflow_provider_raybatch.job.ledger import parts
+        from airflow_provider_raybatch.job.parts import part as parts
         from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-        from airflow_provider_raybatch.job.ready import question
+        from airflow_provider_raybatch.job.preflight.ready import question
+        from airflow_provider_raybatch.job.request.keys import Keyer
         from airflow_provider_raybatch.job.work import Job
 
         document = {
@@ -269,12 +269,12 @@ class Attempt:
 
         :param store: the folder of a response store.
         """
-        from airflow_provider_raybatch.job.ledger.ledger import look_back
-        from airflow_provider_raybatch.job.response_store import ResponseStore
-        from airflow_provider_raybatch.job.resume import work
-        from airflow_provider_raybatch.job.savings.keying import in_sequence
-        from airflow_provider_raybatch.job.savings.reuse import StoredResponses
-        from airflow_provider_raybatch.job.savings.savings import find_savings
+        from airflow_provider_raybatch.job.parts.ledger import look_back
+        from airflow_provider_raybatch.job.reuse.remaining import work
+        from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
+        from airflow_provider_raybatch.job.reuse.reuse import find_savings
+        from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
+        from airflow_provider_raybatch.job.reuse.store import ResponseStore
 
         ledger = look_back(self.job.folder, self.run_folder, self.source.rows)
         stored = None if store is None else StoredResponses(ResponseStore(store, print))
@@ -289,12 +289,12 @@ class Attempt:
 
 
 def _import() -> None:
-    import airflow_provider_raybatch.job.run  # noqa: F401
+    import airflow_provider_raybatch.job.driver  # noqa: F401
 
 
 def ours(place: Place, reuse: bool) -> dict[str, float]:
     """Resume in this process."""
-    from airflow_provider_raybatch.job.storage.folder import LocalFolder, S3Folder
+    from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
 
     opened: set[str] = set()
 

@@ -256,10 +256,10 @@ async def by_trigger(url: str, name: str) -> None:
 
 async def plainly(url: str, name: str) -> None:
     """With a client and a TLS context a job, and 1,000 lines a poll."""
-    from airflow_provider_raybatch.cluster.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.following import FollowState, look
-    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-    from airflow_provider_raybatch.cluster.models import TAIL_LINES
+    from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES
 
     ssl.create_default_context()
     state = FollowState(session_name="stand-in")

@@ -21,7 +21,7 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from airflow_provider_raybatch.job.storage.patience import Patience
+from airflow_provider_raybatch.storage.patience import Patience
 
 from .s3_server import S3Server
 

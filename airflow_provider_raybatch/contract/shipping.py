@@ -8,4 +8,13 @@ one level deeper, and the job puts this folder last on its path.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 WHEELS_FOLDER = "raybatch_wheels"
+
+
+def use_shipped_wheels() -> None:
+    """Put the shipped distributions last on Python's path, once; nothing happens where none is shipped."""
+    folders = [Path(entry) / WHEELS_FOLDER for entry in sys.path]
+    sys.path.extend(str(folder) for folder in folders if folder.is_dir() and str(folder) not in sys.path)

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.exceptions import RayConnectionError
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class RayConnection:
 
         :raises RayConnectionError: there is no cluster to address.
         """
-        from airflow_provider_raybatch.cluster.address import ClusterAddress
+        from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
         if self.url is None:
             raise RayConnectionError(

@@ -27,9 +27,9 @@ from airflow_provider_raybatch.hooks.connection import (
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_provider_raybatch.cluster.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-    from airflow_provider_raybatch.cluster.models import ClusterVersion
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.models import ClusterVersion
 
 
 class RayHook(BaseHook):
@@ -100,7 +100,7 @@ class RayHook(BaseHook):
 
         :raises RayConnectionError: the connection can't be used, or names no cluster.
         """
-        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+        from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 
         return RayJobsClient(self.get_address())
 
@@ -113,8 +113,8 @@ class RayHook(BaseHook):
 
         :raises RayBatchException: the cluster can't be reached, or doesn't accept the credentials.
         """
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
-        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+        from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 
         address = self.get_address()
 

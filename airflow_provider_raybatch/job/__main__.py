@@ -3,10 +3,10 @@
 
 import sys
 
-from airflow_provider_raybatch.job.interpreter import run_where_ray_is
+from airflow_provider_raybatch.job.entry.interpreter import run_where_ray_is
 
 run_where_ray_is("airflow_provider_raybatch.job")
 
-from airflow_provider_raybatch.job.main import main  # noqa: E402  # this one needs Ray
+from airflow_provider_raybatch.job.entry.main import main  # noqa: E402  # this one needs Ray
 
 sys.exit(main(sys.argv[1:]))

@@ -12,12 +12,12 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.ledger.parts import Part
-from airflow_provider_raybatch.job.source.chunks import Chunk
-from airflow_provider_raybatch.job.source.listing import Listing
-from airflow_provider_raybatch.job.storage.folder import Folder
-from airflow_provider_raybatch.job.watch.board import ReplicaReport
+from airflow_provider_raybatch.job.input.listing import Listing
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.storage.folder import Folder
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,11 @@ from airflow_provider_raybatch.operators.stopping import stop_earlier_runs, stop
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raybatch.cluster.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.control import Control
-    from airflow_provider_raybatch.cluster.following import Outcome
-    from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
-    from airflow_provider_raybatch.cluster.submission import Submitted
+    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.follow.poll import Outcome
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.cluster.submit.resolve import Submitted
 
 OnStaleState = Literal["replace", "adopt", "fail"]
 
@@ -197,7 +197,7 @@ class RayOperator(LiteralTextOperator):
         :param event: what the trigger fired.
         :raises RayBatchException: see :meth:`execute`.
         """
-        from airflow_provider_raybatch.cluster.following import Outcome
+        from airflow_provider_raybatch.cluster.follow.poll import Outcome
 
         outcome, handle = Outcome.from_json(dict(event["outcome"])), event["handle"]
         record = recorded_run(context["task_state_store"])
@@ -211,7 +211,7 @@ class RayOperator(LiteralTextOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As Airflow's; where the trigger is gone, the job itself is asked what became of it."""
-        from airflow_provider_raybatch.cluster.following import Outcome
+        from airflow_provider_raybatch.cluster.follow.poll import Outcome
 
         self._settle()
         try:
@@ -261,7 +261,7 @@ class RayOperator(LiteralTextOperator):
             raise
 
     def _execute_embedded(self, context: Context, run: TaskRun, plan: JobPlan) -> Any:
-        from airflow_provider_raybatch.cluster.embedded import EmbeddedCluster
+        from airflow_provider_raybatch.cluster.local.cluster import EmbeddedCluster
 
         if not self.wait_for_completion:
             raise SpecError(
@@ -320,7 +320,7 @@ class RayOperator(LiteralTextOperator):
         )
 
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
+        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
         self._killing.concerns(address, run.key)
         submitted = run_blocking(self._submit_or_adopt(context, address, run, plan))
@@ -341,8 +341,8 @@ class RayOperator(LiteralTextOperator):
     async def _submit_or_adopt(
         self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan
     ) -> Submitted:
-        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-        from airflow_provider_raybatch.cluster.submission import submit_or_adopt
+        from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+        from airflow_provider_raybatch.cluster.submit.resolve import submit_or_adopt
 
         async with RayJobsClient(address) as client:
             finished = plan.finished
@@ -367,8 +367,8 @@ class RayOperator(LiteralTextOperator):
             return submitted
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
-        from airflow_provider_raybatch.triggers.following import Followed, follow_to_the_end
+        from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end
+        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
         job = Followed(
             submission_id=submitted.submission_id,
@@ -450,7 +450,7 @@ class RayOperator(LiteralTextOperator):
 
     def _resumption(self, context: Context) -> Resumption | None:
         """``None`` where no job of this run is on record."""
-        from airflow_provider_raybatch.cluster.submission import SubmissionKey
+        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
         record = recorded_run(context["task_state_store"])
         if record is None:
@@ -501,7 +501,7 @@ class RayOperator(LiteralTextOperator):
             self.log.warning("There will be no link to the Ray dashboard: %s", error)
 
     def _stop_left_behind(self, context: Context) -> None:
-        from airflow_provider_raybatch.cluster.submission import SubmissionKey
+        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
         try:
             record = recorded_run(context["task_state_store"])

@@ -10,9 +10,9 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.exceptions import RayBatchException
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.submission import SubmissionKey
-    from airflow_provider_raybatch.triggers.following import Log
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
 _TIMEOUT = 60.0
 
@@ -31,7 +31,7 @@ class _Target:
     posts: bool = False
 
     async def stop(self) -> list[str]:
-        from airflow_provider_raybatch.triggers.following import stop_at_once, stop_jobs_of
+        from airflow_provider_raybatch.cluster.follow.loop import stop_at_once, stop_jobs_of
 
         if self.submission_id is None:
             return await stop_jobs_of(self.address, self.key, timeout=_TIMEOUT)
@@ -93,7 +93,7 @@ class Killing:
         self._killed = True
         if self._target is None:
             return
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
+        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
         log.info("The task is being killed; stopping its job.")
         try:

@@ -16,10 +16,10 @@ from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.run_record import RunRecord
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.control import Control
-    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-    from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
-    from airflow_provider_raybatch.cluster.submission import SubmissionKey
+    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
 _DRIVER_GRACE = 30.0
 
@@ -53,7 +53,7 @@ class TaskRun:
 
     def key_of(self, run_token: str) -> SubmissionKey:
         """Whose jobs those of another run of the task are."""
-        from airflow_provider_raybatch.cluster.submission import SubmissionKey
+        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
         return SubmissionKey(self.task, run_token)
 

@@ -27,10 +27,10 @@ from airflow_provider_raybatch.operators.run_record import RunRecord
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raybatch.cluster.control import Control
-    from airflow_provider_raybatch.cluster.following import Outcome
-    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-    from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.follow.poll import Outcome
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
     from airflow_provider_raybatch.contract.secrets import Secrets
 
 
@@ -254,7 +254,7 @@ class RayBatchInferenceOperator(RayOperator):
 
     def plan(self, run: TaskRun) -> JobPlan:
         """See :meth:`RayOperator.plan`."""
-        from airflow_provider_raybatch.cluster.batch_job import with_source_digest
+        from airflow_provider_raybatch.cluster.submit.request import with_source_digest
 
         spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
         limits = spec.limits.model_copy(update={"deadline": run.deadline.earlier})
@@ -268,7 +268,7 @@ class RayBatchInferenceOperator(RayOperator):
         embedded = run.connection.embedded
 
         async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
-            from airflow_provider_raybatch.cluster.batch_job import build_batch_request
+            from airflow_provider_raybatch.cluster.submit.request import build_batch_request
 
             submission = Submission(task=run.task, run_token=run.run_token, submission_id=submission_id)
             return await build_batch_request(
@@ -296,7 +296,7 @@ class RayBatchInferenceOperator(RayOperator):
 
     def control(self, record: RunRecord, attempt: int, deadline: float | None, submission_id: str) -> Control:
         """See :meth:`RayOperator.control`."""
-        from airflow_provider_raybatch.cluster.control import Control
+        from airflow_provider_raybatch.cluster.follow.control import Control
 
         given = seconds(self.orphan_timeout, "orphan_timeout")
         orphan_timeout = Limits().orphan_timeout if given is None else given
@@ -337,7 +337,7 @@ class RayBatchInferenceOperator(RayOperator):
 
 async def _has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool:
     """Whether a job that has ended tells its dataset; if not, the next job finds the dataset in seconds."""
-    from airflow_provider_raybatch.cluster.errors import ClusterError
+    from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
     from airflow_provider_raybatch.contract.events import Committed, read_line
 
     try:

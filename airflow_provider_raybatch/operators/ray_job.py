@@ -13,9 +13,9 @@ from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperat
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.following import Outcome
-    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-    from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.cluster.follow.poll import Outcome
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
 
 
 _RESERVED = {"entrypoint_num_cpus": float, "entrypoint_num_gpus": float, "entrypoint_memory": int}
@@ -98,8 +98,8 @@ class RayJobOperator(RayOperator):
         texts = {str(name): str(value) for name, value in metadata.items()}
 
         async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
-            from airflow_provider_raybatch.cluster.models import JobRequest
-            from airflow_provider_raybatch.cluster.runtime_env import upload_runtime_env
+            from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+            from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env
 
             runtime_env = await upload_runtime_env(client, self.runtime_env)
             return JobRequest(self.entrypoint, submission_id, runtime_env, texts, **driver)

@@ -12,10 +12,10 @@ from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.connection import RayConnection
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.control import Control
-    from airflow_provider_raybatch.cluster.following import Outcome
-    from airflow_provider_raybatch.cluster.submission import SubmissionKey
-    from airflow_provider_raybatch.triggers.following import Log
+    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.follow.poll import Outcome
+    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
 _DRIVER_GRACE = 30.0
 
@@ -41,9 +41,9 @@ class Resumption:
 
     def latest_handle(self, log: Log) -> dict[str, Any] | None:
         """The handle of the run's latest job; ``None`` where there is none, or the cluster doesn't say."""
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
-        from airflow_provider_raybatch.cluster.submission import FINGERPRINT
-        from airflow_provider_raybatch.triggers.following import latest_job
+        from airflow_provider_raybatch.cluster.follow.loop import latest_job
+        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+        from airflow_provider_raybatch.cluster.submit.resolve import FINGERPRINT
 
         if self.connection.embedded:
             return None  # what it ran ended with its attempt
@@ -63,8 +63,8 @@ class Resumption:
 
     def look_again(self, told: Outcome, submission_id: str, log: Log) -> Outcome:
         """What became of the job; `told`, the trigger's word, where the cluster doesn't say."""
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
-        from airflow_provider_raybatch.triggers.following import Followed, look_again
+        from airflow_provider_raybatch.cluster.follow.loop import Followed, look_again
+        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
         job = Followed(
             submission_id=submission_id,

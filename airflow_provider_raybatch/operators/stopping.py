@@ -9,11 +9,11 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.exceptions import RayBatchException
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.submission import SubmissionKey
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
     from airflow_provider_raybatch.hooks.connection import RayConnection
     from airflow_provider_raybatch.operators.plan import TaskRun
-    from airflow_provider_raybatch.triggers.following import Log
 
 
 def stop_earlier_runs(address: ClusterAddress, run: TaskRun, keep: str, log: Log) -> bool:
@@ -22,7 +22,7 @@ def stop_earlier_runs(address: ClusterAddress, run: TaskRun, keep: str, log: Log
     :param keep: submission id of this run's job.
     :return: whether all of them have ended; otherwise a warning is logged.
     """
-    from airflow_provider_raybatch.cluster.blocking import run_blocking
+    from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
     try:
         stopped = run_blocking(_stop_earlier(address, run, keep))
@@ -35,8 +35,8 @@ def stop_earlier_runs(address: ClusterAddress, run: TaskRun, keep: str, log: Log
 
 
 async def _stop_earlier(address: ClusterAddress, run: TaskRun, keep: str) -> list[str]:
-    from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-    from airflow_provider_raybatch.cluster.submission import stop_older, stop_run
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.submit.resolve import stop_older, stop_run
 
     async with RayJobsClient(address) as client:
         if run.record.earlier is None:
@@ -50,8 +50,8 @@ def stop_jobs_of_run(connection: RayConnection, key: SubmissionKey, log: Log) ->
 
     :raises RaybatchError: the cluster can't be asked.
     """
-    from airflow_provider_raybatch.cluster.blocking import run_blocking
-    from airflow_provider_raybatch.triggers.following import stop_jobs_of
+    from airflow_provider_raybatch.cluster.follow.loop import stop_jobs_of
+    from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
     if connection.embedded:
         return  # what it ran ended with its attempt

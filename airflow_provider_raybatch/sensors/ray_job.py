@@ -27,8 +27,8 @@ from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raybatch.cluster.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.following import Outcome, Verdict
+    from airflow_provider_raybatch.cluster.follow.poll import Outcome, Verdict
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
 _TRIGGER_IS_GONE = "__fail__"  # Airflow's next_method after a deferral's timeout and a trigger's failure
 
@@ -114,7 +114,7 @@ class RayJobSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Take over from the trigger."""
-        from airflow_provider_raybatch.cluster.following import Outcome
+        from airflow_provider_raybatch.cluster.follow.poll import Outcome
 
         outcome = Outcome.from_json(dict(event["outcome"]))
         return self._judge(outcome if outcome.saw_the_end else self._end_now(context) or outcome)
@@ -137,10 +137,13 @@ class RayJobSensor(BaseSensorOperator):
 
     def _look(self, context: Context) -> Verdict | None:
         """One look; ``None`` without an answer, which is borne until the sensor's own timeout."""
-        from airflow_provider_raybatch.cluster.blocking import run_blocking
-        from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
-        from airflow_provider_raybatch.cluster.following import FollowState, look
-        from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+        from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
+        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+        from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+        from airflow_provider_raybatch.cluster.jobs_api.errors import (
+            ClusterUnreachableError,
+            NotARayDashboardError,
+        )
 
         job = self._job()
         first = self._is_first_look(context)

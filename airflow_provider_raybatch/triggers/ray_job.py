@@ -13,16 +13,16 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy,
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_raybatch.cluster.control import Control
-from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError, NotARayDashboardError
-from airflow_provider_raybatch.cluster.following import Outcome
+from airflow_provider_raybatch.cluster.follow.control import Control
+from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end, stop_job
+from airflow_provider_raybatch.cluster.follow.poll import Outcome
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError, NotARayDashboardError
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.ray import RayHook
-from airflow_provider_raybatch.triggers.following import Followed, follow_to_the_end, stop_job
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
 _RESTARTED_AFTER = 300.0
 _CONNECTION_WAITS = (1.0, 5.0, 30.0, 60.0)

@@ -14,8 +14,8 @@ from types import TracebackType
 import httpx
 import psutil
 
-from airflow_provider_raybatch.cluster import guardian
-from airflow_provider_raybatch.cluster.ray_head import RayHead
+from airflow_provider_raybatch.cluster.local import reaper
+from airflow_provider_raybatch.cluster.local.head import RayHead
 
 from ..integration.end_to_end.stack import free_ports
 from ..integration.end_to_end.waiting import tail, wait_for
@@ -118,7 +118,7 @@ class ChaosCluster:
         (self._guard,) = (
             child
             for child in psutil.Process().children()
-            if child.pid not in before and guardian.__file__ in child.cmdline()
+            if child.pid not in before and reaper.__file__ in child.cmdline()
         )
         home = Path(self._guard.cmdline()[self._guard.cmdline().index("--home") + 1])
         self._gcs_address = (home / "ray_current_cluster").read_text().strip()
@@ -183,7 +183,7 @@ class WorkerNode:
         try:
             self._guard = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", guardian.__file__),
+                    *(sys.executable, "-P", reaper.__file__),
                     *("--pipe", str(read_end), "--home", str(self.home), "--", *command),
                 ],
                 env=environment,
@@ -198,14 +198,14 @@ class WorkerNode:
     def failed(self) -> bool:
         """Whether it could not be started."""
         with suppress(OSError, ValueError):
-            return int((self.home / guardian.EXIT_CODE_FILE).read_text()) != 0
+            return int((self.home / reaper.EXIT_CODE_FILE).read_text()) != 0
         return False
 
     def processes(self) -> list[psutil.Process]:
         return psutil.Process(self._guard.pid).children(recursive=True)
 
     def log(self) -> str:
-        return tail(self.home / guardian.LOG_FILE)
+        return tail(self.home / reaper.LOG_FILE)
 
     def end(self) -> None:
         """Whatever is left of it."""

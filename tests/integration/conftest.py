@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.cluster.address import ClusterAddress
-from airflow_provider_raybatch.cluster.ray_head import RayHead
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.local.head import RayHead
 
 from ..s3_server import S3Server, serving
 

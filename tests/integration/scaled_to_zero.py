@@ -19,9 +19,9 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job import ready
+from airflow_provider_raybatch.job.driver import run
 from airflow_provider_raybatch.job.planning import cluster_view, plan
-from airflow_provider_raybatch.job.run import run
+from airflow_provider_raybatch.job.preflight import ready
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
 

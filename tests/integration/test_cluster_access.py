@@ -19,12 +19,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from airflow_provider_raybatch.cluster.address import ClusterAddress
-from airflow_provider_raybatch.cluster.errors import AuthenticationError, NotARayDashboardError, TlsError
-from airflow_provider_raybatch.cluster.following import follow
-from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-from airflow_provider_raybatch.cluster.models import JobRequest
-from airflow_provider_raybatch.cluster.package import package_of_files
+from airflow_provider_raybatch.cluster.follow.poll import follow
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import (
+    AuthenticationError,
+    NotARayDashboardError,
+    TlsError,
+)
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from airflow_provider_raybatch.cluster.submit.package import package_of_files
 
 
 @contextmanager

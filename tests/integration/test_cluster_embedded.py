@@ -15,9 +15,9 @@ import pytest
 
 OWNER = """
 import asyncio, sys
-from airflow_provider_raybatch.cluster.embedded import EmbeddedCluster
-from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-from airflow_provider_raybatch.cluster.models import JobRequest, JobStatus
+from airflow_provider_raybatch.cluster.local.cluster import EmbeddedCluster
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
 
 async def start_job(address):
     async with RayJobsClient(address) as client:

@@ -11,14 +11,14 @@ import uuid
 
 import pytest
 
-from airflow_provider_raybatch.cluster.control import Control, Lease
-from airflow_provider_raybatch.cluster.errors import JobExistsError, RequestRejectedError
-from airflow_provider_raybatch.cluster.following import FollowState, follow, look
-from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-from airflow_provider_raybatch.cluster.models import JobRequest, JobStatus
-from airflow_provider_raybatch.cluster.package import package_of_files
-from airflow_provider_raybatch.cluster.runtime_env import upload_runtime_env
-from airflow_provider_raybatch.cluster.submission import SubmissionKey, stop_older, submit_or_adopt
+from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.poll import FollowState, follow, look
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import JobExistsError, RequestRejectedError
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
+from airflow_provider_raybatch.cluster.submit.package import package_of_files
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, stop_older, submit_or_adopt
+from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens

@@ -7,11 +7,11 @@ import asyncio
 
 import pytest
 
-from airflow_provider_raybatch.cluster.errors import StopTimeoutError
-from airflow_provider_raybatch.cluster.following import follow
-from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-from airflow_provider_raybatch.cluster.models import JobRequest, JobStatus
-from airflow_provider_raybatch.cluster.transport import RetryPolicy
+from airflow_provider_raybatch.cluster.follow.poll import follow
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import StopTimeoutError
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.contract.failures import FailureClass
 
 

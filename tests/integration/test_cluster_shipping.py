@@ -10,10 +10,10 @@ import uuid
 
 from cryptography.fernet import Fernet
 
-from airflow_provider_raybatch.cluster.batch_job import build_batch_request, with_source_digest
-from airflow_provider_raybatch.cluster.control import Control, Lease
-from airflow_provider_raybatch.cluster.following import follow
-from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.poll import follow
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.submit.request import build_batch_request, with_source_digest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission, TaskKey
 
@@ -35,7 +35,7 @@ ray.init()
 print("driver", json.dumps(where(modules)))
 print("task", json.dumps(ray.get(ray.remote(num_cpus=0.5)(where).remote(modules))))
 
-from airflow_provider_raybatch.job.credentials import fetch
+from airflow_provider_raybatch.job.control.private_package import fetch
 name = spec.submission.secrets_package
 package = fetch(name)
 print("secrets", json.dumps(package.secrets().revealed()))
@@ -46,7 +46,7 @@ except Exception as error:
 
 # Each look of the follower replaces its order before.
 import time
-from airflow_provider_raybatch.job.control import orders_for
+from airflow_provider_raybatch.job.control.control import orders_for
 read, orders, until = orders_for(package.key), [], time.monotonic() + 60
 while len(orders) < 3 and time.monotonic() < until:
     order = read()

@@ -17,8 +17,8 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.ledger.parts import listed
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.parts.part import listed
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from .end_to_end.waiting import wait_for
 
@@ -49,7 +49,7 @@ def asked(ray: Any) -> int:
 
 
 def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: Any) -> None:
-    from airflow_provider_raybatch.job.run import run
+    from airflow_provider_raybatch.job.driver import run
 
     sums = [f"What is {number % 10} plus {number // 10 % 10}?" for number in range(ROWS)]
     rows = [{"id": number, "text": text} for number, text in enumerate(sums)]

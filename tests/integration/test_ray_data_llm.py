@@ -29,7 +29,7 @@ Run = Callable[..., Summary]
 @pytest.fixture
 def run(ray_here: Any, tmp_path: Path) -> Run:
     def run(rows: list[dict[str, Any]], **fields: Any) -> Summary:
-        from airflow_provider_raybatch.job.run import run as run_job
+        from airflow_provider_raybatch.job.driver import run as run_job
 
         (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         document = {
@@ -196,7 +196,7 @@ def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
 
 def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
     """As structs, the branches of an anyOf would get each other's keywords, as nulls."""
-    from airflow_provider_raybatch.job.ray_data_llm.variants import variant
+    from airflow_provider_raybatch.job.execution.ray_data_llm.variants import variant
 
     any_of = {"anyOf": [{"type": "string", "enum": CHOICES}, {"type": "integer", "minimum": 3}]}
     document = {

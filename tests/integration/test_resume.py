@@ -22,10 +22,10 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job import pipeline
-from airflow_provider_raybatch.job.control import Control
-from airflow_provider_raybatch.job.storage.folder import Folder
-from airflow_provider_raybatch.job.storage.folder import folder as folder_at
+from airflow_provider_raybatch.job.control.control import Control
+from airflow_provider_raybatch.job.execution import pool
+from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.folder import folder as folder_at
 
 from ..engine_log import engines
 from ..s3_server import S3Server
@@ -65,7 +65,7 @@ class Night:
         :param on_commit: called when the job says that it has committed.
         :param stops: whether the job is stopped when it says that rows are done.
         """
-        from airflow_provider_raybatch.job.run import run
+        from airflow_provider_raybatch.job.driver import run
 
         document: dict[str, Any] = {
             "source": {"paths": [str(self.folder / "in.jsonl")]},
@@ -240,15 +240,15 @@ def test_a_row_that_kills_the_engine_fails_a_job_that_allows_no_failure(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
-    consume = pipeline._consume
+    consume = pool._consume
 
     def consume_and_tell(*args: Any) -> None:
         consume(*args)
         ended.set()
 
-    monkeypatch.setattr(pipeline, "_consume", consume_and_tell)
+    monkeypatch.setattr(pool, "_consume", consume_and_tell)
     # The driver looks a first time, and not again before all is over.
-    monkeypatch.setattr(pipeline, "_check_moving", lambda *_: ended.wait(200))
+    monkeypatch.setattr(pool, "_check_moving", lambda *_: ended.wait(200))
     night.input(["a", "kill", "b"])
     engine = {"kind": "echo", "args": {"kill_pattern": "kill"}, "replicas": 1}
     sentence = night.refused(FailureClass.POISON_ROW, engine=engine)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
-from airflow_provider_raybatch.cluster import guardian
+from airflow_provider_raybatch.cluster.local import reaper
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -66,7 +66,7 @@ def autoscaling_head(folder: Path, most: int) -> Iterator[str]:
     read_end, write_end = os.pipe()
     guard = subprocess.Popen(
         [
-            *(sys.executable, "-P", guardian.__file__, "--pipe", str(read_end), "--home", home, "--"),
+            *(sys.executable, "-P", reaper.__file__, "--pipe", str(read_end), "--home", home, "--"),
             *(*start, "--disable-usage-stats", *(f"--{name}={value}" for name, value in options.items())),
         ],
         env=ENVIRONMENT,
@@ -75,11 +75,11 @@ def autoscaling_head(folder: Path, most: int) -> Iterator[str]:
     )
     os.close(read_end)
     try:
-        exit_code = home / guardian.EXIT_CODE_FILE
+        exit_code = home / reaper.EXIT_CODE_FILE
         while not (exit_code.exists() and exit_code.read_text()):
             assert guard.poll() is None
             time.sleep(0.1)
-        assert exit_code.read_text() == "0", (home / guardian.LOG_FILE).read_text()
+        assert exit_code.read_text() == "0", (home / reaper.LOG_FILE).read_text()
         yield address
     finally:
         os.close(write_end)

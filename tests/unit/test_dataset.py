@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import TaskKey
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset
 from airflow_provider_raybatch.exceptions import RayConnectionError
-from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.storage.folder import folder
 
 PARTS, ROWS_PER_PART = 12, 100
 ROWS = PARTS * ROWS_PER_PART

@@ -156,5 +156,5 @@ def test_modules_that_the_docs_name_exist() -> None:
         name for page in PAGES for name in re.findall(r"`(\w+/[\w/]+\.py)", page.read_text(encoding="utf-8"))
     }
     missing = [name for name in named if not (ROOT / "airflow_provider_raybatch" / name).is_file()]
-    assert "job/destination/commit.py" in named
+    assert "job/output/commit.py" in named
     assert missing == []

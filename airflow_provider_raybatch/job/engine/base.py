@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.request import Request, RowFailure
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.engine.base import (
     overlong,
 )
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
-from airflow_provider_raybatch.job.request import Request, RowFailure, text_of
+from airflow_provider_raybatch.job.request.render import Request, RowFailure, text_of
 
 
 class EchoOptions(ContractModel):

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.source.listing import SourceFile
+from airflow_provider_raybatch.job.input.listing import SourceFile
 
 
 def check_types(files: Sequence[SourceFile], schemas: Sequence[pa.Schema | None]) -> None:

@@ -20,16 +20,22 @@ from airflow_provider_raybatch.contract.prompt import (
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.failed_rows import counted
+from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
+from airflow_provider_raybatch.job.input.listing import Listing, resolve
+from airflow_provider_raybatch.job.input.partitions import Partition, partitions
+from airflow_provider_raybatch.job.input.reader import BadRow, Reader
+from airflow_provider_raybatch.job.input.survey import Chunk, Surveyed, cut, survey
+from airflow_provider_raybatch.job.input.table import kinds_of
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.output.dead_letters import counted
 from airflow_provider_raybatch.job.preflight.column_types import check_types
-from airflow_provider_raybatch.job.request import Request, RowFailure, needed_columns, render_all, renderer
-from airflow_provider_raybatch.job.source.chunks import Chunk, Surveyed, cut, survey
-from airflow_provider_raybatch.job.source.json_types import NULL, Kind, arrow_type, join
-from airflow_provider_raybatch.job.source.listing import Listing, resolve
-from airflow_provider_raybatch.job.source.partitions import Partition, partitions
-from airflow_provider_raybatch.job.source.reading import BadRow, Reader
-from airflow_provider_raybatch.job.source.table import kinds_of
-from airflow_provider_raybatch.job.watch.tolerance import Tolerance
+from airflow_provider_raybatch.job.request.render import (
+    Request,
+    RowFailure,
+    needed_columns,
+    render_all,
+    renderer,
+)
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128

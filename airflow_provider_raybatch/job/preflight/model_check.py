@@ -19,10 +19,10 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.credentials import set_environment
+from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
-from airflow_provider_raybatch.job.request import Request, RowFailure
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
 
 _OLDEST_VLLM = (0, 26)
 _HASHED_WHOLE = 64 * 1024 * 1024

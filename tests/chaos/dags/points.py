@@ -92,7 +92,7 @@ class Aimed(RayBatchInferenceOperator):
         strike(self._aims, point)
 
     def _aim(self, context: Any) -> None:
-        from airflow_provider_raybatch.cluster import submission
+        from airflow_provider_raybatch.cluster.submit import resolve as submission
 
         self._aims = dict(context["params"]["aims"])
         submission.stop_run.__defaults__ = (_STOP_TIMEOUT,)

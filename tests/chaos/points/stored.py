@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.job.key_array import from_arrow
-from airflow_provider_raybatch.job.ledger.parts import output_type
-from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.response_store.compaction import MANY
-from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.job.parts.part import output_type
+from airflow_provider_raybatch.job.request.key_array import from_arrow
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.store.compaction import MANY
+from airflow_provider_raybatch.storage.folder import folder
 
 from .places import Place
 

@@ -21,7 +21,7 @@ from .striking import INSIDE
 
 _JOB = """
 import sys
-from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.storage.folder import folder
 place = folder(sys.argv[1])
 for number in range(3):
     place.write(f"data/{number}", b"content")
@@ -33,16 +33,16 @@ place.delete([f"data/{number}" for number in range(3)])
 # A job without Ray: what replicas and driver store, in one process, in a folder with a left-over.
 _WHOLE_JOB = """
 import os, pathlib, sys
-from airflow_provider_raybatch.job.destination import leftovers
-from airflow_provider_raybatch.job.destination.commit import commit, prepare
-from airflow_provider_raybatch.job.destination.journal import Journal
-from airflow_provider_raybatch.job.report import Report
-from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.savings.reuse import remember
-from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.job.output.commit import commit, prepare
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.response_store import remember
+from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.job.engine.base import Completion, Response
-from airflow_provider_raybatch.job.ledger.parts import Outcome, write
-from airflow_provider_raybatch.job.source.table import table_of
+from airflow_provider_raybatch.job.parts.part import Outcome, write
+from airflow_provider_raybatch.job.input.table import table_of
 from tests.unit.specs import submitted
 import pyarrow as pa
 root, struck, rows, batch, per_part = *map(pathlib.Path, sys.argv[1:3]), *map(int, sys.argv[3:])
@@ -66,7 +66,7 @@ written = [part(range(first, first + batch)) for first in range(0, rows, batch)]
 manifest = prepare(spec, place, journal, written, rows, Report(), pa.schema([]))
 commit(place, journal, manifest)
 remember(store, place, written, print)
-leftovers.collect(place, journal)
+cleanup.collect(place, journal)
 """
 _DATA = ("data/0", "data/1", "data/2")
 

@@ -18,11 +18,11 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.job.destination.commit import commit, prepare
-from airflow_provider_raybatch.job.destination.journal import Journal
 from airflow_provider_raybatch.job.engine.base import Completion, Response
-from airflow_provider_raybatch.job.report import Report
-from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.job.output.commit import commit, prepare
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.storage.folder import folder
 
 from ...integration.end_to_end.waiting import wait_for
 from ...s3_server import S3Server

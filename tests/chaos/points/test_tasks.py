@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.cluster import submission
+from airflow_provider_raybatch.cluster.submit import resolve as submission
 
 from ...unit.face.conftest import airflow_db, ray, test_dag  # noqa: F401 - fixtures
 from ...unit.face.fake_ray import FakeRay, lasting

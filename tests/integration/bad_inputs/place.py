@@ -75,8 +75,8 @@ class Place:
 
     def run(self, **fields: Any) -> BatchManifest:
         """The job, from spec to manifest."""
-        from airflow_provider_raybatch.job import credentials
-        from airflow_provider_raybatch.job.run import run
+        from airflow_provider_raybatch.job.control import private_package as credentials
+        from airflow_provider_raybatch.job.driver import run
 
         spec = parse(BatchInferenceSpec, json.dumps(self.document(**fields)))
         assert spec.submission is not None
@@ -89,7 +89,7 @@ class Place:
         """The job as its driver does it, from the spec file to the event with which it ends badly."""
         import ray
 
-        from airflow_provider_raybatch.job import main as driver
+        from airflow_provider_raybatch.job.entry import main as driver
 
         path = self.folder.with_suffix(".spec")  # beside what a case makes a source of
         path.write_text(json.dumps(self.document(**fields)))
@@ -124,7 +124,7 @@ class Place:
 
 def _signing_speaker() -> Any:
     """As of a driver that has found its key already, so that also what ends it before that is an event."""
-    from airflow_provider_raybatch.job.control import Speaker
+    from airflow_provider_raybatch.job.control.control import Speaker
 
     speaker = Speaker()
     speaker.key = KEY

@@ -68,8 +68,8 @@ def with_package(name: str) -> dict[str, Any]:
 
 def owned_by_another(place: Place) -> dict[str, Any]:
     from airflow_provider_raybatch.contract.spec import Submission
-    from airflow_provider_raybatch.job.destination.journal import Journal
-    from airflow_provider_raybatch.job.storage.folder import folder as open_folder
+    from airflow_provider_raybatch.job.output.journal import Journal
+    from airflow_provider_raybatch.storage.folder import folder as open_folder
 
     other = Submission.model_validate({
         "task": {**TASK, "task_id": "sibling"},
@@ -344,7 +344,9 @@ def test_wrong_keys_of_s3_are_refused(
             endpoint_url=place.s3.url,
         )
     )
-    monkeypatch.setattr("airflow_provider_raybatch.job.credentials.Package.secrets", lambda package: secrets)
+    monkeypatch.setattr(
+        "airflow_provider_raybatch.job.control.private_package.Package.secrets", lambda package: secrets
+    )
     fields = {"source": {"source": {"paths": [uri]}}, "destination": {"destination": {"uri": uri}}}[side]
     failed = place.refused(**fields)
     expected = Case("", lambda p: {}, (side, "the credentials are refused", "check aws_conn_id"))

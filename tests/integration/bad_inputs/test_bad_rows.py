@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.job.storage.folder import folder as open_folder
+from airflow_provider_raybatch.storage.folder import folder as open_folder
 
 from ...s3_server import S3Server
 from .place import Place, function
@@ -192,7 +192,8 @@ def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(
     aws = place.s3.credentials if in_s3 else None
     uri = f"s3://{place.s3.new_bucket()}/out" if in_s3 else str(place.out)
     monkeypatch.setattr(
-        "airflow_provider_raybatch.job.credentials.Package.secrets", lambda package: Secrets(aws=aws)
+        "airflow_provider_raybatch.job.control.private_package.Package.secrets",
+        lambda package: Secrets(aws=aws),
     )
     rows = [{"text": f"fine {number}"} for number in range(1000)] + [{"text": "poison"}] * 50
     failed = place.refused(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from .place import Place
 

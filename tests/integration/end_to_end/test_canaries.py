@@ -20,9 +20,9 @@ import pytest
 from cryptography.fernet import Fernet
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.cluster.batch_job import build_batch_request
-from airflow_provider_raybatch.cluster.blocking import run_blocking
-from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.submit.request import build_batch_request
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.secrets import SEAL_KEY_VARIABLE
 from airflow_provider_raybatch.contract.secrets import Secrets as JobSecrets

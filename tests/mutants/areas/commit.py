@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_COMMIT = "job/destination/commit.py"
-_JOURNAL = "job/destination/journal.py"
-_FENCE = "job/destination/fence.py"
-_NEWEST = "job/destination/newest.py"
-_LEFTOVERS = "job/destination/leftovers.py"
-_PUBLISH = "job/destination/publish.py"
+_COMMIT = "job/output/commit.py"
+_JOURNAL = "job/output/journal.py"
+_FENCE = "job/output/fence.py"
+_NEWEST = "job/output/manifest_copy.py"
+_LEFTOVERS = "job/output/cleanup.py"
+_PUBLISH = "job/output/publish.py"
 
 MUTANTS = (
     Mutant(

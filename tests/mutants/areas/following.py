@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_JUDGING = "cluster/judging.py"
-_FOLLOWING = "cluster/following.py"
-_CONTROL = "cluster/control.py"
-_SHARED = "triggers/following.py"
+_JUDGING = "cluster/follow/outcome.py"
+_FOLLOWING = "cluster/follow/poll.py"
+_CONTROL = "cluster/follow/control.py"
+_SHARED = "cluster/follow/loop.py"
 _TRIGGER = "triggers/ray_job.py"
 _JUDGED = ("cluster/test_judging.py",)
 _FOLLOWED = ("cluster/test_following.py", "cluster/test_last_words.py")

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_LEDGER = "job/ledger/ledger.py"
-_PARTS = "job/ledger/parts.py"
-_RESPONSES = "job/ledger/responses.py"
-_RESUME = "job/resume.py"
+_LEDGER = "job/parts/ledger.py"
+_PARTS = "job/parts/part.py"
+_RESPONSES = "job/reuse/earlier_parts.py"
+_RESUME = "job/reuse/remaining.py"
 _WORK = "job/work.py"
 
 MUTANTS = (

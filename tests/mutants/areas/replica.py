@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_REPLICA = "job/replica/replica.py"
-_ANSWERS = "job/replica/answers.py"
-_CONTROL = "job/control.py"
+_REPLICA = "job/execution/replica/replica.py"
+_ANSWERS = "job/execution/replica/answers.py"
+_CONTROL = "job/control/control.py"
 _POISON = ("job/test_poison.py",)
 
 MUTANTS = (

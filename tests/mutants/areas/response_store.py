@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_STORE = "job/response_store/store.py"
-_COMPACTION = "job/response_store/compaction.py"
-_DATA = "job/response_store/data.py"
-_INDEX = "job/response_store/index.py"
+_STORE = "job/reuse/store/store.py"
+_COMPACTION = "job/reuse/store/compaction.py"
+_DATA = "job/reuse/store/data.py"
+_INDEX = "job/reuse/store/index.py"
 _ADDING = "job/response_store/test_adding.py"
 _COMPACTING = "job/response_store/test_compaction.py"
 _SWEEPING = "job/response_store/test_sweeping.py"

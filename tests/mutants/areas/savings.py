@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_SAVINGS = "job/savings/savings.py"
-_REPEATS = "job/savings/repeats.py"
-_REUSE = "job/savings/reuse.py"
-_ADOPTING = "job/savings/adopting.py"
+_SAVINGS = "job/reuse/reuse.py"
+_REPEATS = "job/reuse/duplicates.py"
+_REUSE = "job/reuse/response_store.py"
+_ADOPTING = "job/reuse/cached_parts.py"
 _TESTS = ("job/test_savings.py", "job/test_reuse.py")
 
 MUTANTS = (

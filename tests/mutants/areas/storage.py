@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_DURABLE = "job/storage/durable.py"
-_FOLDER = "job/storage/folder.py"
-_S3 = "job/storage/s3_folder.py"
-_PATIENCE = "job/storage/patience.py"
-_ERRORS = "job/storage/errors.py"
+_DURABLE = "storage/durable.py"
+_FOLDER = "storage/folder.py"
+_S3 = "storage/s3_folder.py"
+_PATIENCE = "storage/patience.py"
+_ERRORS = "storage/errors.py"
 
 MUTANTS = (
     Mutant(

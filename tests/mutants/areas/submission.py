@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_SUBMISSION = "cluster/submission.py"
+_SUBMISSION = "cluster/submit/resolve.py"
 _TOKEN = "contract/run_token.py"
 _CONTROL = "contract/control.py"
 _TESTS = ("cluster/test_submission.py",)

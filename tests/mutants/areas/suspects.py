@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_SUSPECTS = "job/watch/suspects.py"
-_GATE = "job/replica/gate.py"
+_SUSPECTS = "job/monitor/poison_rows.py"
+_GATE = "job/execution/replica/gate.py"
 _TESTS = ("job/test_poison.py",)
 
 MUTANTS = (

@@ -13,10 +13,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from airflow_provider_raybatch.cluster import jobs, submission
-from airflow_provider_raybatch.cluster.address import ClusterAddress
-from airflow_provider_raybatch.cluster.jobs import RayJobsClient
-from airflow_provider_raybatch.cluster.transport import RetryPolicy
+from airflow_provider_raybatch.cluster.jobs_api import client as jobs
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
+from airflow_provider_raybatch.cluster.submit import resolve as submission
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from airflow_provider_raybatch.cluster.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.contract.failures import SpecError
 
 

@@ -8,8 +8,12 @@ import zipfile
 import pytest
 from cryptography.fernet import Fernet
 
-from airflow_provider_raybatch.cluster.batch_job import ENTRYPOINT, build_batch_request, with_source_digest
-from airflow_provider_raybatch.cluster.errors import PackageError
+from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
+from airflow_provider_raybatch.cluster.submit.request import (
+    ENTRYPOINT,
+    build_batch_request,
+    with_source_digest,
+)
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets, unseal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission, TaskKey

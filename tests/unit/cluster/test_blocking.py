@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from airflow_provider_raybatch.cluster.blocking import run_blocking
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
 WHERE = contextvars.ContextVar("WHERE", default="nowhere")
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from airflow_provider_raybatch.cluster.models import JobRequest
-from airflow_provider_raybatch.cluster.submission import SubmissionKey, submit_or_adopt
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, submit_or_adopt
 from airflow_provider_raybatch.contract.spec import TaskKey
 
 KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.cluster.diagnosis import diagnose, shortened
-from airflow_provider_raybatch.cluster.models import JobInfo, JobStatus
+from airflow_provider_raybatch.cluster.follow.failure_reason import diagnose, shortened
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobStatus
 from airflow_provider_raybatch.contract.failures import FailureClass
 
 TRACEBACK = """Job entrypoint command failed with exit code 1, last available logs:

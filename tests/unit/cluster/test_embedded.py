@@ -7,8 +7,8 @@ import tempfile
 
 import pytest
 
-from airflow_provider_raybatch.cluster.embedded import EmbeddedCluster
-from airflow_provider_raybatch.cluster.errors import EmbeddedClusterError
+from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
+from airflow_provider_raybatch.cluster.local.cluster import EmbeddedCluster
 
 
 def test_a_lock_that_is_not_ours(tmp_path, monkeypatch):

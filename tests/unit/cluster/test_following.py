@@ -5,8 +5,8 @@ import asyncio
 import random
 import time
 
-from airflow_provider_raybatch.cluster.following import FollowState, follow, look
-from airflow_provider_raybatch.cluster.models import JobRequest
+from airflow_provider_raybatch.cluster.follow.poll import FollowState, follow, look
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 
 
 async def followed(client, dashboard, story, **options):

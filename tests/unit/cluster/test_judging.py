@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from airflow_provider_raybatch.cluster.judging import FollowState, Observation, Outcome, describe
-from airflow_provider_raybatch.cluster.judging import judge as judge_with
-from airflow_provider_raybatch.cluster.models import TAIL_LINES, JobInfo, JobStatus
+from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Observation, Outcome, describe
+from airflow_provider_raybatch.cluster.follow.outcome import judge as judge_with
+from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens

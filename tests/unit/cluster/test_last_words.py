@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from airflow_provider_raybatch.cluster.control import Control, Lease
-from airflow_provider_raybatch.cluster.following import FollowState, look
-from airflow_provider_raybatch.cluster.models import JobRequest
+from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 
 from .conftest import Answer
 from .test_judging import COMMITTED, KEY, SUMMARY

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.cluster import control as followers
-from airflow_provider_raybatch.cluster.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow import control as followers
+from airflow_provider_raybatch.cluster.follow.control import Control, Lease
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job import control as driver
+from airflow_provider_raybatch.job.control import control as driver
 
 KEY = "ab" * 32
 PROGRESS = driver.Progress(done=0, total=1)

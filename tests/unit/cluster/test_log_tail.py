@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from airflow_provider_raybatch.cluster.jobs import whole_lines
-from airflow_provider_raybatch.cluster.log_tail import digest, first_new
+from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new
+from airflow_provider_raybatch.cluster.jobs_api.client import whole_lines
 
 
 @pytest.mark.parametrize(

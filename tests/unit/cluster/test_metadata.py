@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.cluster.models import JobRequest
-from airflow_provider_raybatch.cluster.submission import (
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from airflow_provider_raybatch.cluster.submit.resolve import (
     FINGERPRINT,
     RUN_TOKEN,
     TASK_KEY,

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.cluster.errors import NotARayDashboardError
-from airflow_provider_raybatch.cluster.models import (
+from airflow_provider_raybatch.cluster.jobs_api.errors import NotARayDashboardError
+from airflow_provider_raybatch.cluster.jobs_api.models import (
     ClusterResources,
     JobInfo,
     JobRequest,

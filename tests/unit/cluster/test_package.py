@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.cluster import package as package_module
-from airflow_provider_raybatch.cluster.errors import PackageError
-from airflow_provider_raybatch.cluster.package import (
+from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
+from airflow_provider_raybatch.cluster.submit import package as package_module
+from airflow_provider_raybatch.cluster.submit.package import (
     Package,
     package_of_files,
     package_of_folder,
@@ -120,7 +120,7 @@ def test_a_wheel_of_another_platform_is_told_by_the_job(tmp_path):
             content = b"Wheel-Version: 1.0\nTag: cp311-abi3-macosx_11_0_arm64\n"
         file.write_bytes(b"\xcf\xfa\xed\xfe" if file.suffix == ".so" else content)
     code = (
-        "from airflow_provider_raybatch.job.storage.s3_store import s3_store\n"
+        "from airflow_provider_raybatch.storage.s3_store import s3_store\n"
         "try: s3_store('b', None)\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

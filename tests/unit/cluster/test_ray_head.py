@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.cluster import guardian, ray_head
-from airflow_provider_raybatch.cluster.errors import EmbeddedClusterError
-from airflow_provider_raybatch.cluster.ray_head import RayHead, _free_ports, _object_store_bytes
+from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
+from airflow_provider_raybatch.cluster.local import head as ray_head
+from airflow_provider_raybatch.cluster.local import reaper
+from airflow_provider_raybatch.cluster.local.head import RayHead, _free_ports, _object_store_bytes
 
 # A child that ignores SIGTERM, and an orphan in a session of its own, as daemons are.
 FAMILY = """
@@ -56,7 +57,7 @@ def guarded(tmp_path):
     home.mkdir()
     mark = f"GUARDIAN_TEST_{os.urandom(8).hex()}"
     read_end, write_end = os.pipe()
-    command = [sys.executable, "-P", guardian.__file__, "--pipe", str(read_end), "--home", str(home)]
+    command = [sys.executable, "-P", reaper.__file__, "--pipe", str(read_end), "--home", str(home)]
     process = subprocess.Popen(
         [*command, "--", sys.executable, "-c", FAMILY], pass_fds=[read_end], env={**os.environ, mark: "1"}
     )
@@ -97,7 +98,7 @@ def test_processes_that_are_hidden_from_this_user_are_passed_over(monkeypatch):
         return read_text(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "read_text", hidden)
-    pids = {pid for pid, _ in guardian._processes()}
+    pids = {pid for pid, _ in reaper._processes()}
     assert os.getpid() in pids
     assert 1 not in pids
 

@@ -8,7 +8,7 @@ from datetime import date
 
 import pytest
 
-from airflow_provider_raybatch.cluster.runtime_env import upload_runtime_env, with_packages
+from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env, with_packages
 from airflow_provider_raybatch.contract.failures import SpecError
 
 

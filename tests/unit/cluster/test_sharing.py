@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_raybatch.cluster.address import ClusterAddress
-from airflow_provider_raybatch.cluster.blocking import run_blocking
-from airflow_provider_raybatch.cluster.sharing import shared_client
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.cluster.jobs_api.shared_client import shared_client
 from airflow_provider_raybatch.contract.failures import SpecError
 
 ADDRESS = ClusterAddress("http://h", token="one", headers={"X-A": "1"}, cookies={"sid": "1"})

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from airflow_provider_raybatch.cluster import source as source_module
-from airflow_provider_raybatch.cluster.errors import PackageError
-from airflow_provider_raybatch.cluster.source import package_of_source
+from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
+from airflow_provider_raybatch.cluster.submit import function_source as source_module
+from airflow_provider_raybatch.cluster.submit.function_source import package_of_source
 
 
 @pytest.fixture

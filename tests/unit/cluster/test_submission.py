@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_raybatch.cluster.errors import (
+from airflow_provider_raybatch.cluster.jobs_api.errors import (
     ClusterError,
     ClusterUnreachableError,
     NotARayDashboardError,
     StaleStateError,
     StopTimeoutError,
 )
-from airflow_provider_raybatch.cluster.models import JobInfo, JobRequest, JobStatus, sanitised
-from airflow_provider_raybatch.cluster.submission import (
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus, sanitised
+from airflow_provider_raybatch.cluster.submit.resolve import (
     FINGERPRINT,
     RUN_TOKEN,
     Action,

@@ -9,8 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from airflow_provider_raybatch.cluster.address import ClusterAddress
-from airflow_provider_raybatch.cluster.errors import (
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.client import PACKAGE_LIMIT, RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import (
     AuthenticationError,
     ClusterUnreachableError,
     NotARayDashboardError,
@@ -18,9 +19,8 @@ from airflow_provider_raybatch.cluster.errors import (
     RequestRejectedError,
     TlsError,
 )
-from airflow_provider_raybatch.cluster.jobs import PACKAGE_LIMIT, RayJobsClient
-from airflow_provider_raybatch.cluster.models import JobRequest
-from airflow_provider_raybatch.cluster.transport import RetryPolicy, excerpt
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, excerpt
 from airflow_provider_raybatch.contract.failures import SpecError
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01)

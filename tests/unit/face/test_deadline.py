@@ -137,7 +137,7 @@ def test_is_also_airflows_own_bound_while_deferred(
 def test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    from airflow_provider_raybatch.cluster import transport
+    from airflow_provider_raybatch.cluster.jobs_api import transport
 
     monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
     ray.script = lasting(60)

@@ -9,8 +9,8 @@ import threading
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_provider_raybatch.cluster.address import ClusterAddress
-from airflow_provider_raybatch.cluster.submission import SubmissionKey
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.spec import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException

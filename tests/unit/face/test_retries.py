@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, RetryAction, RetryRule, task
 
-from airflow_provider_raybatch.cluster.errors import ClusterUnreachableError
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception, from_raybatch_error

@@ -19,8 +19,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from cryptography.fernet import Fernet
 
-from airflow_provider_raybatch.cluster import embedded
-from airflow_provider_raybatch.cluster.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.local import cluster as embedded
 from airflow_provider_raybatch.contract.secrets import unseal
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,

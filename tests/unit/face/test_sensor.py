@@ -55,7 +55,7 @@ def test_fails_for_good_when_the_job_did(ray: FakeRay, run: Run, deferrable: boo
 def test_a_finished_job_whose_log_is_out_of_reach(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
 ) -> None:
-    from airflow_provider_raybatch.cluster import transport
+    from airflow_provider_raybatch.cluster.jobs_api import transport
 
     monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
     submit(ray, Script())
@@ -102,7 +102,7 @@ def test_leaves_the_job_alone_when_it_gives_up(ray: FakeRay, run: Run) -> None:
 def test_bears_a_cluster_that_is_away(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_provider_raybatch.cluster import transport
+    from airflow_provider_raybatch.cluster.jobs_api import transport
 
     monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
     submit(ray, Script(seconds=60))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.cluster.address import ClusterAddress
-from airflow_provider_raybatch.triggers import following
-from airflow_provider_raybatch.triggers.following import stop_at_once
+from airflow_provider_raybatch.cluster.follow import loop
+from airflow_provider_raybatch.cluster.follow.loop import stop_at_once
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
 from .fake_ray import FakeRay, lasting
 
@@ -25,7 +25,7 @@ async def test_a_job_that_arrives_between_the_order_and_the_next_look(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its POST is answered right after the order to stop was: nothing is under way any more then."""
-    monkeypatch.setattr(following, "_POSTED_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_POSTED_SECONDS", 0.0)
     answer = ray.answer
 
     def arrives_after(method: str, path: str, *rest: Any) -> Any:

@@ -16,8 +16,8 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_raybatch.cluster.control import Control
-from airflow_provider_raybatch.cluster.following import Outcome
+from airflow_provider_raybatch.cluster.follow.control import Control
+from airflow_provider_raybatch.cluster.follow.poll import Outcome
 from airflow_provider_raybatch.contract.events import Committed, line
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
@@ -133,7 +133,7 @@ async def test_that_starts_past_its_deadline_looks_first(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
     """Also where the cluster has no answer at that very moment."""
-    from airflow_provider_raybatch.cluster import transport
+    from airflow_provider_raybatch.cluster.jobs_api import transport
 
     published = summary()
     submit(ray, Script([line(Committed(summary=published), CONTROL.key, 0)]))

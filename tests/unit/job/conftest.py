@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.storage import patience
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage import patience
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...faulty_s3 import BRIEF, ONCE, FaultyS3, faulty
 from ...s3_server import S3Server, serving

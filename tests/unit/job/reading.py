@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.spec import SourceSpec
-from airflow_provider_raybatch.job.source.chunks import Chunk, cut, survey
-from airflow_provider_raybatch.job.source.listing import Listing, resolve
-from airflow_provider_raybatch.job.source.reading import BadRow, Reader
+from airflow_provider_raybatch.job.input.listing import Listing, resolve
+from airflow_provider_raybatch.job.input.reader import BadRow, Reader
+from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
 
 ROWS = [
     {"id": number, "text": f'line one\nline, "two" ü {number}', "score": number / 7 if number % 3 else None}

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
-from airflow_provider_raybatch.job.replica.answers import Answers, Result
-from airflow_provider_raybatch.job.request import Request, RowFailure
-from airflow_provider_raybatch.job.watch.board import ReplicaReport
+from airflow_provider_raybatch.job.execution.replica.answers import Answers, Result
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
 from airflow_provider_raybatch.job.work import Stopwatch
 
 from ..specs import spec

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.destination.journal import Journal
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...faulty_s3 import FaultyS3, by_seed
 from ...s3_server import S3Server
@@ -29,9 +29,9 @@ import json, random, sys, time
 from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.storage import patience
-from airflow_provider_raybatch.job.destination.journal import Journal
-from airflow_provider_raybatch.job.storage.folder import folder
+from airflow_provider_raybatch.storage import patience
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.storage.folder import folder
 from tests.unit.job.publishing import commit_only, part
 from tests.unit.specs import submitted
 

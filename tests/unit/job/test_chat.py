@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_raybatch.contract.spec import ModelSpec
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
-from airflow_provider_raybatch.job.ray_data_llm import stages
-from airflow_provider_raybatch.job.request import Request, RowFailure
+from airflow_provider_raybatch.job.execution.ray_data_llm import stages
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
 
 from ..specs import spec
 

@@ -10,10 +10,10 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.run_token import new_run_token
-from airflow_provider_raybatch.job.destination.journal import Journal, SupersededError
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import folder
-from airflow_provider_raybatch.job.watch.claim import ClaimWatch
+from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
+from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import folder
 
 from ..specs import submitted
 

@@ -7,9 +7,9 @@ import itertools
 from pathlib import Path
 
 from airflow_provider_raybatch.contract.run_token import new_run_token
-from airflow_provider_raybatch.job.destination.journal import Journal
-from airflow_provider_raybatch.job.destination.leftovers import collect
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.job.output.cleanup import collect
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
 from ..specs import submitted
 from .publishing import commit_only, part, rows_of

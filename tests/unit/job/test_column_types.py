@@ -17,16 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.ledger.parts import Outcome, Part, write
+from airflow_provider_raybatch.job.input import reader as reading_module
+from airflow_provider_raybatch.job.input import survey as chunks_module
+from airflow_provider_raybatch.job.input.listing import SourceFile
+from airflow_provider_raybatch.job.input.plain_types import as_plain, plain_schema, plain_type
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.source import chunks as chunks_module
-from airflow_provider_raybatch.job.source import reading as reading_module
-from airflow_provider_raybatch.job.source.chunks import cut, survey
-from airflow_provider_raybatch.job.source.listing import SourceFile
-from airflow_provider_raybatch.job.source.plain_types import as_plain, plain_schema, plain_type
-from airflow_provider_raybatch.job.source.reading import Reader
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from ..specs import spec
 from .publishing import failure, publish, response, rows_of
@@ -220,8 +220,8 @@ class TestLargeValues:
 
     def test_chunks_of_long_rows_have_few_rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 100_000)
-        monkeypatch.setattr("airflow_provider_raybatch.job.source.text_index._CELL_BYTES", 50_000)
-        monkeypatch.setattr("airflow_provider_raybatch.job.source.text_index._BLOCK", 20_000)
+        monkeypatch.setattr("airflow_provider_raybatch.job.input.text_index._CELL_BYTES", 50_000)
+        monkeypatch.setattr("airflow_provider_raybatch.job.input.text_index._BLOCK", 20_000)
         lines = [f"{number}".ljust(20_000, "x") for number in range(30)]
         pq.write_table(
             pa.table({"x": lines}), tmp_path / "x.parquet", compression="none", use_dictionary=False

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.control import Order
 from airflow_provider_raybatch.contract.events import Event, Failed, Progress, read_line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job.control import Control, Speaker, seconds_to_drain
+from airflow_provider_raybatch.job.control.control import Control, Speaker, seconds_to_drain
 
 PROGRESS = Progress(done=1200, total=5000)
 KEY = "ab" * 32
@@ -128,7 +128,7 @@ def test_a_driver_that_is_late_ends_after_the_last_step_of_a_commit() -> None:
     code = """
 import time
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job import control
+from airflow_provider_raybatch.job.control import control
 control._LOOK = 0.05
 it = control.Control(Limits(deadline=time.time() - 1000), lambda event: print(event.text(), flush=True))
 with it.uninterrupted(), it.watching():

@@ -5,7 +5,7 @@ import pytest
 from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.job.diagnosis import diagnose, start_failure, without_queries
+from airflow_provider_raybatch.job.failures.diagnosis import diagnose, start_failure, without_queries
 
 
 class WrappedError(Exception):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.destination.journal import Journal
-from airflow_provider_raybatch.job.destination.newest import renew_copy
-from airflow_provider_raybatch.job.storage import durable
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
+from airflow_provider_raybatch.storage import durable
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from ..specs import submitted
 from .powerless import Unsynced, traced

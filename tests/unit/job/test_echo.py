@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, Response
 from airflow_provider_raybatch.job.engine.echo import check
 from airflow_provider_raybatch.job.engine.opening import open_engine
-from airflow_provider_raybatch.job.request import Request, RowFailure
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
 
 from ..specs import spec, submitted
 

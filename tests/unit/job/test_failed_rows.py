@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.destination.journal import SupersededError
-from airflow_provider_raybatch.job.failed_rows import counted, with_dead_letters
-from airflow_provider_raybatch.job.request import RowFailure
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.job.output.dead_letters import counted, with_dead_letters
+from airflow_provider_raybatch.job.output.journal import SupersededError
+from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
 from .publishing import failure, part, response
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.job.ledger import parts
+from airflow_provider_raybatch.job.parts import part as parts
 
 from . import test_savings
 from .publishing import failure

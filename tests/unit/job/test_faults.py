@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.storage import patience
-from airflow_provider_raybatch.job.storage.errors import StorageError, TakenError
-from airflow_provider_raybatch.job.storage.folder import S3Folder
+from airflow_provider_raybatch.storage import patience
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.storage.folder import S3Folder
 
 from ...faulty_s3 import OF_ANY_CALL, Fault, FaultyS3, after, by_seed, first
 from ...s3_server import S3Server

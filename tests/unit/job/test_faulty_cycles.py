@@ -14,11 +14,11 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.destination.journal import Journal
-from airflow_provider_raybatch.job.storage import patience
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder
-from airflow_provider_raybatch.job.storage.patience import Patience
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.storage import patience
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, S3Folder
+from airflow_provider_raybatch.storage.patience import Patience
 
 from ...faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
 from ...s3_server import S3Server

@@ -20,10 +20,10 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.spec import SourceSpec
-from airflow_provider_raybatch.job.source.chunks import survey
-from airflow_provider_raybatch.job.source.listing import resolve
-from airflow_provider_raybatch.job.storage.errors import StorageError, TakenError
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.input.survey import survey
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ import contextlib, json, resource, shutil, signal, sys
 from pathlib import Path
 import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.unit.job.test_faulty_cycles import ROWS, published
 from tests.unit.job.whole_job import attempt, without_cluster
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from airflow_provider_raybatch.job.replica.gate import Gate
+from airflow_provider_raybatch.job.execution.replica.gate import Gate
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.destination.journal import JOURNAL, Journal
+from airflow_provider_raybatch.job.output.journal import JOURNAL, Journal
 from airflow_provider_raybatch.job.preflight.model_check import Checked
-from airflow_provider_raybatch.job.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.folder import Folder, folder
 
 from ..specs import spec, submitted
 
@@ -19,7 +19,7 @@ COMMIT = "a" * 40
 
 
 def test_the_engine_loads_the_revision_that_was_checked() -> None:
-    ready = pytest.importorskip("airflow_provider_raybatch.job.ready")
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     asked = spec(engine={"kind": "vllm", "args": {"revision": "main", "max_num_seqs": 5}})
     checked = Checked(revisions={"revision": COMMIT, "tokenizer_revision": COMMIT})
     loaded = ready._as_checked(asked, checked)
@@ -41,7 +41,7 @@ def claimed_the_day_before(destination: Folder, at: float) -> None:
 
 def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     """A retry on the next day prints the first day's date, so that its keys and parts are the same."""
-    ready = pytest.importorskip("airflow_provider_raybatch.job.ready")
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
     before = datetime.datetime.now(datetime.timezone.utc).timestamp()
     first = submitted(0, "token")
     destination = folder(str(tmp_path), None)

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.source import json_types
-from airflow_provider_raybatch.job.source.json_types import MOST_FIELDS, TEXT, arrow_type, join, kind_of
-from airflow_provider_raybatch.job.source.table import as_text, kinds_of, restored, table_of
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.input import json_types
+from airflow_provider_raybatch.job.input.json_types import MOST_FIELDS, TEXT, arrow_type, join, kind_of
+from airflow_provider_raybatch.job.input.table import as_text, kinds_of, restored, table_of
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from .publishing import part, publish, rows_of
 

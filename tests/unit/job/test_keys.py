@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job import keys
-from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.request import Request
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.render import Request
 
 from ..specs import spec
 

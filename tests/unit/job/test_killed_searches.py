@@ -7,7 +7,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from .test_savings import Attempt
 

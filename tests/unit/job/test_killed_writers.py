@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.storage.folder import LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
 
 from ...faulty_s3 import Fault, FaultyS3
 from ...s3_server import S3Server
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 _DISK = """
 import json, os, signal, stat, sys
 from pathlib import Path
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 def traced(folder, fatal):
     # Tells each call of a write, and dies before one of them.
@@ -67,7 +67,7 @@ _S3 = """
 import sys
 from pydantic import SecretStr
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.storage.folder import S3Folder
+from airflow_provider_raybatch.storage.folder import S3Folder
 
 url, bucket = sys.argv[1:]
 key = AwsCredentials(

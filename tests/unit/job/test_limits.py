@@ -11,10 +11,10 @@ import pytest
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job.request import RowFailure
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
-from airflow_provider_raybatch.job.watch.board import ReplicaReport
-from airflow_provider_raybatch.job.watch.limits import Budget, spent
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.budget import Budget, spent
+from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from .publishing import failure, part, response
 

@@ -10,10 +10,10 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.contract.spec import SourceSpec
-from airflow_provider_raybatch.job.source.chunks import survey
-from airflow_provider_raybatch.job.source.listing import Listing, SourceFile, resolve
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
+from airflow_provider_raybatch.job.input.survey import survey
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...s3_server import S3Server
 from .publishing import publish_rows

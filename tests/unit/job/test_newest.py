@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.contract.run_token import new_run_token
-from airflow_provider_raybatch.job.destination.journal import Journal
-from airflow_provider_raybatch.job.destination.newest import COPY, renew_copy
-from airflow_provider_raybatch.job.storage.errors import StorageError, TakenError
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.manifest_copy import COPY, renew_copy
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...faulty_s3 import Call, Fault, FaultyS3, first
 from ...s3_server import S3Server

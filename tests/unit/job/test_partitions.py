@@ -13,12 +13,12 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
+from airflow_provider_raybatch.job.input.partitions import partitions
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.source.chunks import cut, survey
-from airflow_provider_raybatch.job.source.listing import Listing, SourceFile, resolve
-from airflow_provider_raybatch.job.source.partitions import partitions
-from airflow_provider_raybatch.job.source.reading import Reader
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...s3_server import S3Server
 from ..specs import spec

@@ -18,9 +18,15 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
-from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica.replica import Replica
-from airflow_provider_raybatch.job.watch.suspects import Suspects, Suspicion, narrowed, next_group, poison
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.monitor.poison_rows import (
+    Suspects,
+    Suspicion,
+    narrowed,
+    next_group,
+    poison,
+)
 from airflow_provider_raybatch.job.work import WorkItem
 
 from .test_replica import Place

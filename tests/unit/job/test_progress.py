@@ -4,8 +4,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.job.watch.board import Board, ReplicaReport
-from airflow_provider_raybatch.job.watch.progress import Tracker
+from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.monitor.progress import Tracker
 
 
 def report(rows: int, tokens: int = 0, name: str = "a", **fields: object) -> ReplicaReport:

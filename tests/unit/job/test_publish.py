@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.destination import publish as publish_module
-from airflow_provider_raybatch.job.destination.journal import Journal, SupersededError
-from airflow_provider_raybatch.job.destination.publish import ranges
-from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.ledger import parts
-from airflow_provider_raybatch.job.ledger.ledger import add_up, look_back
-from airflow_provider_raybatch.job.ledger.parts import output_type
-from airflow_provider_raybatch.job.ready import question
-from airflow_provider_raybatch.job.report import Report
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.job.output import publish as publish_module
+from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
+from airflow_provider_raybatch.job.output.publish import ranges
+from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
+from airflow_provider_raybatch.job.parts.part import output_type
+from airflow_provider_raybatch.job.preflight.ready import question
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
 from ..specs import submitted
 from .publishing import dead_letters, failure, part, publish, response, rows_of
@@ -162,7 +162,7 @@ class TestNothing:
             publish(disk, [], 1)
 
     def test_a_claim_in_between_publishes_nothing(self, disk: LocalFolder) -> None:
-        from airflow_provider_raybatch.job.destination.commit import prepare
+        from airflow_provider_raybatch.job.output.commit import prepare
 
         mine, newer = (Journal(disk, submitted(number).submission, False) for number in (0, 1))
         mine.claim()

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.job.ledger.parts import output_type
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.parts.part import output_type
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from ..specs import spec, submitted
 from .publishing import dead_letters, failure, part, publish, response, rows_of

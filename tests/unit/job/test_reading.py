@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import SourceSpec
-from airflow_provider_raybatch.job.source import chunks as chunks_module
-from airflow_provider_raybatch.job.source import csv_text
-from airflow_provider_raybatch.job.source.chunks import Chunk, cut, survey
-from airflow_provider_raybatch.job.source.listing import resolve
-from airflow_provider_raybatch.job.source.reading import BadRow, Reader
-from airflow_provider_raybatch.job.storage.folder import S3Folder
+from airflow_provider_raybatch.job.input import csv_records
+from airflow_provider_raybatch.job.input import survey as chunks_module
+from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.input.reader import BadRow, Reader
+from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
+from airflow_provider_raybatch.storage.folder import S3Folder
 
 from ...s3_server import S3Server
 from .reading import ROWS, WRITERS, as_jsonl, as_parquet, listing_of, packed, read_all, text_of
@@ -232,8 +232,8 @@ class TestText:
     def test_a_file_that_is_no_csv_is_refused(
         self, tmp_path: Path, content: bytes, sentence: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(csv_text, "LONGEST_ROW", 100)
-        monkeypatch.setattr("airflow_provider_raybatch.job.source.text_index._BLOCK", 16)
+        monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)
+        monkeypatch.setattr("airflow_provider_raybatch.job.input.text_index._BLOCK", 16)
         path = tmp_path / "x.csv"
         path.write_bytes(content)
         with pytest.raises(PreflightError) as caught:

@@ -20,12 +20,12 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.spec import SourceSpec
-from airflow_provider_raybatch.job.source import opening
-from airflow_provider_raybatch.job.source.chunks import cut, survey
-from airflow_provider_raybatch.job.source.listing import resolve
-from airflow_provider_raybatch.job.source.reading import BadRow, Reader
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import S3Folder
+from airflow_provider_raybatch.job.input import opening
+from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.input.reader import BadRow, Reader
+from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import S3Folder
 
 from ...s3_server import S3Server
 from .reading import ROWS, WRITERS, as_jsonl, listing_of, packed, read_all, text_of

@@ -19,15 +19,15 @@ import ray
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
-from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.ledger.parts import paid_tokens
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.monitor.board import Board, Reporter
+from airflow_provider_raybatch.job.parts.part import paid_tokens
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica.replica import Replica
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
-from airflow_provider_raybatch.job.watch.board import Board, Reporter
+from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from ..specs import submitted
 

@@ -14,8 +14,8 @@ import pytest
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
-from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica.replica import Replica
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
 
 from .test_replica import Place, lines
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.request import (
+from airflow_provider_raybatch.job.input.reader import BadRow
+from airflow_provider_raybatch.job.request.render import (
     Request,
     RowFailure,
     load_function,
@@ -17,7 +18,6 @@ from airflow_provider_raybatch.job.request import (
     render_all,
     renderer,
 )
-from airflow_provider_raybatch.job.source.reading import BadRow
 
 from ..specs import spec
 

@@ -10,8 +10,8 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Completion, Response
-from airflow_provider_raybatch.job.request import RowFailure
-from airflow_provider_raybatch.job.response_check import checked
+from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.tasks.response_check import checked
 
 SCHEMA = {"structured_outputs": {"json": {"type": "object"}}}
 CHOICE = {"structured_outputs": {"choice": ["a", "b"]}}

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from airflow_provider_raybatch.contract.events import Notice
-from airflow_provider_raybatch.job import keys
-from airflow_provider_raybatch.job.ledger.found import Responses
-from airflow_provider_raybatch.job.ledger.parts import Outcome, Part, write
-from airflow_provider_raybatch.job.ledger.responses import LedgerResponses
-from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.savings.adopting import as_output, matched
-from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
-from airflow_provider_raybatch.job.source.table import table_of
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.job.input.table import table_of
+from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.reuse.cached_parts import as_output, matched
+from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
+from airflow_provider_raybatch.job.reuse.hits import Responses
+from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
 from .publishing import failure, response
 

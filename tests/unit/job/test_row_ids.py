@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input import reader as reading
 from airflow_provider_raybatch.job.preflight.input_check import Source, look_at_source
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
-from airflow_provider_raybatch.job.source import reading
 
 from ..specs import spec
 

@@ -15,21 +15,21 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.ledger import parts
-from airflow_provider_raybatch.job.ledger.ledger import look_back
-from airflow_provider_raybatch.job.ledger.parts import Part
+from airflow_provider_raybatch.job.execution.replica.asking import Asker
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.ledger import look_back
+from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.ready import question
-from airflow_provider_raybatch.job.replica.asking import Asker
-from airflow_provider_raybatch.job.request import renderer
-from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.savings.keying import in_sequence
-from airflow_provider_raybatch.job.savings.reuse import StoredResponses, remember
-from airflow_provider_raybatch.job.savings.savings import find_savings, parts_of_task
-from airflow_provider_raybatch.job.source.reading import Reader
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.job.preflight.ready import question
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.render import renderer
+from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
+from airflow_provider_raybatch.job.reuse.reuse import find_savings, parts_of_task
+from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 
 from ...faulty_s3 import FaultyS3
 from ..specs import submitted

@@ -14,8 +14,8 @@ import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.job.credentials import environment, fetch
-from airflow_provider_raybatch.job.replica.gpu import GpuMeter
+from airflow_provider_raybatch.job.control.private_package import environment, fetch
+from airflow_provider_raybatch.job.execution.replica.gpu import GpuMeter
 
 
 def test_a_job_without_a_package_has_no_secrets() -> None:
@@ -124,16 +124,20 @@ def test_why_an_engines_process_died_is_found_in_the_log(
 
 
 def test_the_job_travels_without_what_its_users_side_needs(tmp_path: Path) -> None:
-    # contract/ and job/ alone, as they are shipped.
+    # As they are shipped: contract/, storage/ and job/ alone.
     package = Path(__file__).parents[3] / "airflow_provider_raybatch"
     with zipfile.ZipFile(tmp_path / "job.zip", "w") as archive:
-        for path in [package / "__init__.py", *package.glob("contract/*.py"), *package.rglob("job/**/*.py")]:
+        shipped_folders = [
+            path for name in ("contract", "storage", "job") for path in package.glob(f"{name}/**/*.py")
+        ]
+        for path in [package / "__init__.py", *shipped_folders]:
             archive.write(path, path.relative_to(package.parent))
     shipped = tmp_path / "shipped"
     zipfile.ZipFile(tmp_path / "job.zip").extractall(shipped)
     code = (
         "import sys; sys.modules['airflow'] = None\n"
-        "import airflow_provider_raybatch.job.run, airflow_provider_raybatch.job.main as m; print(m.__file__)"
+        "import airflow_provider_raybatch.job.driver\n"
+        "import airflow_provider_raybatch.job.entry.main as m; print(m.__file__)"
     )
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -143,4 +147,4 @@ def test_the_job_travels_without_what_its_users_side_needs(tmp_path: Path) -> No
         text=True,
         check=False,
     )
-    assert found.stdout.strip() == str(shipped / "airflow_provider_raybatch/job/main.py"), found.stderr
+    assert found.stdout.strip() == str(shipped / "airflow_provider_raybatch/job/entry/main.py"), found.stderr

@@ -17,16 +17,10 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.job.storage.errors import StorageError, TakenError, s3_error
-from airflow_provider_raybatch.job.storage.folder import (
-    Folder,
-    LocalFolder,
-    S3Folder,
-)
-from airflow_provider_raybatch.job.storage.folder import (
-    folder as open_folder,
-)
-from airflow_provider_raybatch.job.storage.patience import Patience
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError, s3_error
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import folder as open_folder
+from airflow_provider_raybatch.storage.patience import Patience
 
 from ...s3_server import S3Server
 

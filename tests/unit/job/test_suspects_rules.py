@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_raybatch.job.watch.suspects import Suspects, poison
+from airflow_provider_raybatch.job.monitor.poison_rows import Suspects, poison
 
 
 def test_a_chunk_that_waits_for_its_turn_may_have_rows_that_are_written() -> None:

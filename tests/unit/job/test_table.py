@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.source.table import as_text, table_of
+from airflow_provider_raybatch.job.input.table import as_text, table_of
 
 
 def test_a_table_has_every_column_of_any_row() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.source import csv_text
-from airflow_provider_raybatch.job.source.reading import _csv_rows, _json_rows
-from airflow_provider_raybatch.job.source.text_index import Cell, LongRowError, index
+from airflow_provider_raybatch.job.input import csv_records
+from airflow_provider_raybatch.job.input.reader import _csv_rows, _json_rows
+from airflow_provider_raybatch.job.input.text_index import Cell, LongRowError, index
 
 from_csv_alphabet = st.text(st.sampled_from('a,"\n\r ;é'), max_size=60)
 field = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -46,8 +46,8 @@ def ends_in_a_quote(text: str) -> bool:
             return True
         # One error hides those of later lines.
         return any(
-            isinstance(record, csv_text.BadRecord) and "unexpected end of data" in record.reason
-            for record in csv_text.records(text)
+            isinstance(record, csv_records.BadRecord) and "unexpected end of data" in record.reason
+            for record in csv_records.records(text)
         )
     return False
 
@@ -73,15 +73,15 @@ def assert_cells_are_whole(cells: list[Cell], data: bytes, start: int, cell_rows
 def test_csv_rows_are_where_the_csv_module_finds_them(text: str, cell_rows: int, block: int) -> None:
     data = text.encode()
     if ends_in_a_quote(text):
-        with pytest.raises(csv_text.OpenQuoteError):
+        with pytest.raises(csv_records.OpenQuoteError):
             cells_of(data, quoted=True, cell_rows=cell_rows, block=block)
         return
     cells = cells_of(data, quoted=True, cell_rows=cell_rows, block=block)
     assert_cells_are_whole(cells, data, 0, cell_rows)
     read = [
-        "error" if isinstance(record, csv_text.BadRecord) else record
+        "error" if isinstance(record, csv_records.BadRecord) else record
         for cell in cells
-        for record in csv_text.records(data[cell.start : cell.stop].decode())
+        for record in csv_records.records(data[cell.start : cell.stop].decode())
     ]
     assert read == whole_csv(text)
     assert sum(cell.rows for cell in cells) == len(read)
@@ -142,7 +142,7 @@ def test_whatever_is_in_a_jsonl_file_is_counted_as_it_is_read(data: bytes, block
 )
 def test_damaged_csv_is_counted_as_it_is_read(data: bytes, block: int) -> None:
     if ends_in_a_quote(data.decode("latin-1")):
-        with pytest.raises(csv_text.OpenQuoteError):
+        with pytest.raises(csv_records.OpenQuoteError):
             cells_of(data, quoted=True, block=block)
         return
     cells = cells_of(data, quoted=True, block=block)
@@ -170,7 +170,7 @@ def test_rows_begin_past_the_header() -> None:
 def test_a_row_without_an_end_is_refused_before_it_fills_the_memory(
     data: bytes, quoted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_text, "LONGEST_ROW", 100)
+    monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)
     with pytest.raises(LongRowError) as caught:
         cells_of(data, quoted=quoted, block=16)
     assert caught.value.offset == (4 if quoted else 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.request import Request, RowFailure
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
 
 from ..specs import spec
 

@@ -8,11 +8,11 @@ from ray.data._internal.metadata_exporter import sanitize_for_struct
 
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
-from airflow_provider_raybatch.job import credentials
-from airflow_provider_raybatch.job.keys import Keyer
-from airflow_provider_raybatch.job.source.listing import resolve
-from airflow_provider_raybatch.job.storage.folder import S3Folder
+from airflow_provider_raybatch.job.control import private_package as credentials
+from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import S3Folder
 
 from ..specs import submitted
 

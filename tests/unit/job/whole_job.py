@@ -13,17 +13,17 @@ import ray
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.job import pipeline
-from airflow_provider_raybatch.job import run as run_module
-from airflow_provider_raybatch.job.destination.commit import in_sequence
+from airflow_provider_raybatch.job import driver as run_module
+from airflow_provider_raybatch.job.execution import pool
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport, Reporter
+from airflow_provider_raybatch.job.output.commit import in_sequence
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster
-from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica.replica import Replica
-from airflow_provider_raybatch.job.savings import keying
-from airflow_provider_raybatch.job.storage.folder import Folder, S3Folder
-from airflow_provider_raybatch.job.watch.board import Board, ReplicaReport, Reporter
+from airflow_provider_raybatch.job.reuse import row_keys
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+from airflow_provider_raybatch.storage.folder import Folder, S3Folder
 
 from ..specs import submitted
 from .test_replica import Handle
@@ -36,13 +36,13 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda reporter: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
-    patch.setattr(run_module, "keys_over_the_cluster", keying.in_sequence)
+    patch.setattr(run_module, "keys_over_the_cluster", row_keys.in_sequence)
     patch.setattr(run_module, "publish_over_the_cluster", in_sequence)
-    patch.setattr(pipeline, "run", _one_replica)
+    patch.setattr(pool, "run", _one_replica)
 
 
-def _one_replica(job: Job, plan: Any, items: Sequence[WorkItem], *_: Any) -> pipeline.Ran:
-    board, ran = Board(), pipeline.Ran()
+def _one_replica(job: Job, plan: Any, items: Sequence[WorkItem], *_: Any) -> pool.Ran:
+    board, ran = Board(), pool.Ran()
     replica = Replica(job, Handle(board))
 
     async def work() -> None:

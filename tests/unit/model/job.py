@@ -14,12 +14,12 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.run_token import run_number
-from airflow_provider_raybatch.job.destination import leftovers
-from airflow_provider_raybatch.job.destination.commit import commit, prepare
-from airflow_provider_raybatch.job.destination.journal import Entry, Journal
-from airflow_provider_raybatch.job.destination.newest import COPY, renew_copy
-from airflow_provider_raybatch.job.ledger.ledger import look_back
-from airflow_provider_raybatch.job.report import Report
+from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.job.output.commit import commit, prepare
+from airflow_provider_raybatch.job.output.journal import Entry, Journal
+from airflow_provider_raybatch.job.output.manifest_copy import COPY, renew_copy
+from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.parts.ledger import look_back
 
 from ..job.publishing import part, rows_of
 from ..specs import submitted
@@ -75,7 +75,7 @@ class World:
         manifest = prepare(spec, folder, journal, parts, ROWS, Report(), pa.schema([]))
         commit(folder, journal, manifest)
         self.reported.append(token)
-        leftovers.collect(folder, journal)
+        cleanup.collect(folder, journal)
         return manifest.uri
 
     def _report(self, token: str, known: BatchManifest, journal: Journal) -> str:

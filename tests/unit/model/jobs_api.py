@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_raybatch.cluster.submission import RUN_TOKEN
+from airflow_provider_raybatch.cluster.submit.resolve import RUN_TOKEN
 from airflow_provider_raybatch.contract.events import Committed, Event, Failed, Phase, line
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from airflow_provider_raybatch.job.storage.entry import Entry
-from airflow_provider_raybatch.job.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 
 
 def nothing(call: str) -> None:
@@ -19,7 +19,7 @@ def nothing(call: str) -> None:
 
 @dataclass
 class Memory:
-    """See :class:`~airflow_provider_raybatch.job.storage.folder.Folder`.
+    """See :class:`~airflow_provider_raybatch.storage.folder.Folder`.
 
     A file is there for all at once, and survives a power loss only after the next step, the sync of its
     folder. Folders themselves always survive.

@@ -13,10 +13,10 @@ from typing import Any
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.replica import replica as replica_module
-from airflow_provider_raybatch.job.replica.gate import Gate
-from airflow_provider_raybatch.job.replica.replica import Replica
-from airflow_provider_raybatch.job.watch.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.gate import Gate
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport
 
 from .stepped_loop import SteppedLoop
 

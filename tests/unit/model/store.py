@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.job.response_store import compaction, data, index, segment, store
-from airflow_provider_raybatch.job.response_store.compaction import GRACE
-from airflow_provider_raybatch.job.response_store.segment import Segment
+from airflow_provider_raybatch.job.reuse.store import compaction, data, index, segment, store
+from airflow_provider_raybatch.job.reuse.store.compaction import GRACE
+from airflow_provider_raybatch.job.reuse.store.segment import Segment
 
 from ..job.response_store.responses import START, Shop, table
 from .memory import Memory, nothing

@@ -22,9 +22,10 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_raybatch.cluster import blocking, jobs
-from airflow_provider_raybatch.cluster.models import JobRequest
-from airflow_provider_raybatch.cluster.transport import Transport
+from airflow_provider_raybatch.cluster.jobs_api import blocking
+from airflow_provider_raybatch.cluster.jobs_api import client as jobs
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from airflow_provider_raybatch.cluster.jobs_api.transport import Transport
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.hooks.ray import RayHook

@@ -23,7 +23,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-_STORAGE = "airflow_provider_raybatch.job.storage"
+_STORAGE = "airflow_provider_raybatch.storage"
 
 
 class _Faults:

@@ -35,7 +35,7 @@ class DiesAfterPost(RayBatchInferenceOperator):
 
     def execute(self, context: Any) -> Any:
         if context["ti"].try_number == 1:
-            from airflow_provider_raybatch.cluster.jobs import RayJobsClient
+            from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 
             submit = RayJobsClient.submit
 

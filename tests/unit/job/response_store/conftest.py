@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
 from .responses import Shop
 

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
-from airflow_provider_raybatch.job.key_array import Keys, from_arrow
-from airflow_provider_raybatch.job.ledger.parts import output_type
-from airflow_provider_raybatch.job.response_store import ResponseStore
-from airflow_provider_raybatch.job.response_store.files import data_file, segment_file
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.job.parts.part import output_type
+from airflow_provider_raybatch.job.request.key_array import Keys, from_arrow
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.store.files import data_file, segment_file
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
 DAY = 24 * 3600
 START = 1_750_000_000

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.response_store import data
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.job.reuse.store import data
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
 from .responses import DAY, START, Faulty, Shop, raising, table, write_much
 

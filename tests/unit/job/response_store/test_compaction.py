@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.response_store import compaction, segment
-from airflow_provider_raybatch.job.response_store.compaction import GRACE, MANY, surviving
-from airflow_provider_raybatch.job.response_store.segment import FOREVER, Entries
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.job.reuse.store import compaction, segment
+from airflow_provider_raybatch.job.reuse.store.compaction import GRACE, MANY, surviving
+from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, Entries
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 
 from .responses import DAY, START, Faulty, Shop, indexed, raising, sorted_keys, stored, table
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job import key_array
-from airflow_provider_raybatch.job.response_store.index import matches
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.reuse.store.index import matches
 
 
 @given(

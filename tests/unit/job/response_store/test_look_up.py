@@ -6,7 +6,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.job.response_store import data, segment
+from airflow_provider_raybatch.job.reuse.store import data, segment
 
 from .responses import DAY, Shop, sorted_keys, table
 
@@ -62,7 +62,7 @@ def test_rows_cross_files_row_groups_and_segments(local: Shop, monkeypatch: pyte
     monkeypatch.setattr(data, "ROWS_PER_FILE", 70)
     monkeypatch.setattr(data, "ROWS_PER_GROUP", 20)
     monkeypatch.setattr(segment, "ROWS_PER_GROUP", 30)
-    monkeypatch.setattr("airflow_provider_raybatch.job.response_store.store.ROWS_PER_SEGMENT", 100)
+    monkeypatch.setattr("airflow_provider_raybatch.job.reuse.store.store.ROWS_PER_SEGMENT", 100)
     local.store().add("s", [table(range(333)), table(range(333, 340)), table(range(340, 500))])
     assert len(local.folder.list("v1/data/s")) == 500 // 70 + 1 + 1
     assert len(local.folder.list("v1/index")) == 5

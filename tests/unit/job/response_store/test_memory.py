@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.response_store import data, segment
-from airflow_provider_raybatch.job.response_store.files import in_order
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.job.reuse.store import data, segment
+from airflow_provider_raybatch.job.reuse.store.files import in_order
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from .responses import Faulty, Shop, sorted_keys, stored, table
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from airflow_provider_raybatch.job.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from .responses import DAY, START, Shop, table
 
@@ -25,7 +25,7 @@ def test_the_size_of_a_store_is_told_without_ray(tmp_path: Path) -> None:
     assert report.index_bytes == sum(entry.size for entry in shop.folder.list("v1/index"))
     code = (
         "import runpy, sys; sys.modules['ray'] = None\n"
-        "runpy.run_module('airflow_provider_raybatch.job.response_store', run_name='__main__')"
+        "runpy.run_module('airflow_provider_raybatch.job.reuse.store', run_name='__main__')"
     )
     told = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.storage.errors import StorageError
-from airflow_provider_raybatch.job.storage.folder import LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
 
 from ....s3_server import S3Server
 from .responses import Faulty, Shop, raising, table

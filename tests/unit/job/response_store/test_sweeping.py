@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 
-from airflow_provider_raybatch.job.storage.folder import Folder
+from airflow_provider_raybatch.storage.folder import Folder
 
 from .responses import DAY, START, Faulty, Shop, table
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A follower's side of a job's control channel: it knows the job's events, and tells the job what it wants.
+
+An order is a package of the cluster's store under a name that only holders of the job's key know. Ray's Jobs
+API overwrites it, and the driver reads it there.
+"""
+
+from __future__ import annotations
+
+import secrets as random_tokens
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
+from airflow_provider_raybatch.contract.control import Order, order_package, write_order
+
+_LONGEST_INTERVAL = 300.0
+_ORDERS_A_LEASE = 10
+
+
+@dataclass(frozen=True)
+class Control:
+    """What one attempt of a task wants of its job.
+
+    :param key: of the job.
+    :param attempt: number of the task's attempt; a later one is obeyed.
+    :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
+    :param orphan_timeout: seconds without a follower after which it ends itself; 0 for never.
+    """
+
+    key: str = field(repr=False)
+    attempt: int
+    deadline: float | None = None
+    orphan_timeout: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; the key in it is secret."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Control:
+        """The reverse of :meth:`to_json`."""
+        return cls(**data)
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two orders. Several may be lost before the job takes itself for an orphan."""
+        if not self.orphan_timeout:
+            return _LONGEST_INTERVAL
+        return min(_LONGEST_INTERVAL, self.orphan_timeout / _ORDERS_A_LEASE)
+
+
+class Lease:
+    """Renews a job's lease while it is followed: an order at the first look, and then one in a while.
+
+    :param control: what to tell the job.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self._next = 0.0
+        self._warned = False
+
+    async def renew(self, client: RayJobsClient) -> str | None:
+        """Send an order if it is time; following goes on if that fails.
+
+        :return: a warning, once.
+        """
+        now = time.monotonic()
+        if now < self._next:
+            return None
+        self._next = now + self.control.interval
+        control = self.control
+        order = Order(
+            attempt=control.attempt,
+            nonce=random_tokens.token_hex(8),
+            deadline=control.deadline,
+            orphan_timeout=control.orphan_timeout,
+        )
+        uri = f"gcs://{order_package(control.key)}"
+        try:
+            await client.has_package(uri)  # this makes Ray forget the order ten minutes after the last one
+            await client.upload_package(uri, write_order(order, control.key))
+        except ClusterError as error:
+            if self._warned:
+                return None
+            self._warned = True
+            return f"The job could not be told that it is followed: {error} This is tried again."
+        return None

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job failed, where it doesn't say so itself: Ray's words as a failure class and a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
+from airflow_provider_raybatch.contract.failures import FailureClass
+
+_LONGEST = 600
+_TELLING = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure|Timeout|Died))\b.*")
+_KILLED_EXIT_CODES = frozenset({-9, 137})
+_TRANSIENT_SETUP = re.compile(
+    r"Failed to download runtime_env file package|prematurely been deleted|[Tt]imed? ?out|[Cc]onnection|"
+    r"[Tt]emporary failure|[Uu]navailable|No space left",
+)
+_NO_RAY = re.compile(r"No module named 'ray'|\bpython[\d.]*: (?:command )?not found")
+_NO_SCRIPT = re.compile(r"can't open file '([^']+)': \[Errno 2\]")
+
+# Ray's JobErrorType (ray.dashboard.modules.job.common).
+_CLASSES = {
+    "RUNTIME_ENV_SETUP_FAILURE": FailureClass.USER_ERROR,
+    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": FailureClass.STALLED,
+    "JOB_SUPERVISOR_ACTOR_START_FAILURE": FailureClass.INTERNAL,
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": FailureClass.NODE_LOST,
+    "JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE": FailureClass.INTERNAL,
+    "JOB_SUPERVISOR_ACTOR_DIED": FailureClass.NODE_LOST,
+    "JOB_ENTRYPOINT_COMMAND_START_ERROR": FailureClass.USER_ERROR,
+    "JOB_ENTRYPOINT_COMMAND_ERROR": FailureClass.INTERNAL,
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A failure in the contract's words."""
+
+    failure_class: FailureClass
+    message: str
+
+
+def diagnose(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
+    """Judge a FAILED job that left no event behind.
+
+    :param tail: the end of the driver's log.
+    """
+    failure_class = _CLASSES.get(info.error_type or "", FailureClass.INTERNAL)
+    message = shortened(info.message, tail)
+    if info.error_type == "RUNTIME_ENV_SETUP_FAILURE" and _TRANSIENT_SETUP.search(info.message):
+        failure_class = FailureClass.INTERNAL
+    if info.error_type == "JOB_SUPERVISOR_ACTOR_START_FAILURE" and message.startswith((
+        "TypeError",
+        "ValueError",
+    )):
+        # So Ray takes a runtime env that it can't read: accepted first, refused when its actor is made.
+        failure_class = FailureClass.USER_ERROR
+    if info.error_type == "JOB_ENTRYPOINT_COMMAND_ERROR" and info.driver_exit_code in _KILLED_EXIT_CODES:
+        return Diagnosis(
+            FailureClass.OUT_OF_MEMORY,
+            f"The driver was killed (exit code {info.driver_exit_code}), most often because its node ran out "
+            f"of memory; last it said: {message}",
+        )
+    if _NO_RAY.search(message) or _NO_RAY.search(info.message):
+        return Diagnosis(
+            FailureClass.USER_ERROR,
+            "The job's command found no Python that has Ray; on the cluster's head, put the folder of the "
+            "Python that runs Ray first into PATH before `ray start`, or use an image that does.",
+        )
+    if no_script := _NO_SCRIPT.search(message):
+        return Diagnosis(
+            FailureClass.USER_ERROR,
+            f"The cluster has no file {no_script[1]!r}, which the job's command runs; send the folder that "
+            "has it with runtime_env={'working_dir': ...}, or name a path that the cluster's head can read.",
+        )
+    code = f" (exit code {info.driver_exit_code})" if info.driver_exit_code is not None else ""
+    return Diagnosis(failure_class, f"The job failed{code}: {message}")
+
+
+def shortened(message: str, tail: Sequence[str] = ()) -> str:
+    """The telling line: the last exception in Ray's message or in the log, else the message's last line."""
+    for lines in (message.splitlines(), tail):
+        found = [line.strip() for line in lines if _TELLING.match(line.strip())]
+        if found:
+            return _cut(found[-1])
+    lines_left = [line.strip() for line in message.splitlines() if line.strip()]
+    return _cut(lines_left[-1]) if lines_left else "no message"
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."

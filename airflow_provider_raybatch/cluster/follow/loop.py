@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What trigger, blocking operator and sensor do alike: follow a job, and stop it when it is time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.follow.control import Control
+    from airflow_provider_raybatch.cluster.follow.poll import FollowedLine, Outcome
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
+    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+
+Answer = TypeVar("Answer")
+
+_ASK_AGAIN_SECONDS = 1.0
+_POSTED_SECONDS = 0.3
+STOP_TIMEOUT = 120.0
+"""Seconds that a job has to end after it was asked to."""
+
+
+class Log(Protocol):
+    """The part of Airflow's task logger that is used here."""
+
+    def info(self, event: str, *args: object) -> object:
+        """Log a line."""
+
+    def warning(self, event: str, *args: object) -> object:
+        """Log a line."""
+
+    def error(self, event: str, *args: object) -> object:
+        """Log a line."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A job and how it is to be followed.
+
+    :param session_name: the Ray session that took the job; ``None`` stands for the present one.
+    :param poll_interval: seconds between two looks.
+    :param deadline: epoch seconds at which an unfinished job is given up.
+    :param stop_at_deadline: whether it is stopped then.
+    :param from_start: ``False`` for a follower that was restarted.
+    :param control: of a batch inference: how to know its events and to keep its lease.
+    """
+
+    submission_id: str
+    session_name: str | None
+    poll_interval: float
+    deadline: float | None = None
+    stop_at_deadline: bool = True
+    from_start: bool = True
+    control: Control | None = None
+
+
+def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
+    """A receiver of the driver's lines that writes them into the task's log."""
+
+    def write(lines: list[FollowedLine]) -> None:
+        for line in lines:
+            getattr(log, line.level)("%s", line.text)
+
+    return write
+
+
+async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
+    """Follow a job until it ended, its deadline passed, or its cluster was silent for too long."""
+    from airflow_provider_raybatch.cluster.follow.control import Lease
+    from airflow_provider_raybatch.cluster.follow.poll import follow
+    from airflow_provider_raybatch.cluster.jobs_api.shared_client import shared_client
+
+    async with shared_client(address) as client:
+        session_name = job.session_name
+        if session_name is None:
+            session_name = (await client.version()).session_name
+        outcome = await follow(
+            client,
+            job.submission_id,
+            session_name,
+            poll_interval=job.poll_interval,
+            lease=None if job.control is None else Lease(job.control),
+            deadline=job.deadline,
+            on_lines=lines_into(log),
+            from_start=job.from_start,
+        )
+        if outcome.state == "timeout" and job.stop_at_deadline:
+            return await _stopped_at_deadline(client, job, outcome, log)
+        return outcome
+
+
+async def look_again(
+    address: ClusterAddress, job: Followed, told: Outcome, log: Log, *, leave_to_a_retry: bool
+) -> Outcome:
+    """What became of a job whose follower ended without having seen the job's end.
+
+    The job itself is asked first: a finished one counts, whatever its follower said.
+
+    :param told: what the follower said; kept where the cluster doesn't answer or doesn't know the job.
+    :param leave_to_a_retry: whether another attempt takes over a job that still runs. If not, and the
+        deadline has not passed, the job is followed from here.
+    """
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+
+    if told.saw_the_end:
+        return told
+    async with RayJobsClient(address) as client:
+        found = await _ended(client, job, STOP_TIMEOUT)
+        if found is None and told.state == "timeout":
+            return await _stopped_at_deadline(client, job, told, log) if job.stop_at_deadline else told
+    if found is None:
+        if not leave_to_a_retry:
+            log.warning("%s Job %s still runs, so it is followed here.", told.message, job.submission_id)
+            return await follow_to_the_end(address, job, log)
+        failure_class = told.failure_class or FailureClass.INTERNAL
+        if not failure_class.retryable:
+            failure_class = FailureClass.INTERNAL  # the job is healthy and can be reached from here
+        message = f"{told.message} The job still runs; a retry follows it."
+        return replace(told, failure_class=failure_class, message=message)
+    if found.state in {"unreachable", "lost"} or (told.state == "timeout" and found.state == "stopped"):
+        return told
+    log.info("Job %s has ended: %s", job.submission_id, found.message)
+    return found
+
+
+async def stop_jobs_of(
+    address: ClusterAddress,
+    key: SubmissionKey,
+    timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
+) -> list[str]:
+    """Stop the job of one run of a task, whichever of its submissions that is.
+
+    The cluster is asked again until `timeout` while it, or a proxy before it, has no answer.
+
+    :return: submission ids of the jobs that were stopped.
+    """
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.submit.resolve import stop_run
+
+    deadline = time.monotonic() + timeout
+    async with RayJobsClient(address) as client:
+        stopped = await _answered(lambda: stop_run(client, key, timeout), deadline)
+        return [] if stopped is None else [stopped]
+
+
+async def latest_job(address: ClusterAddress, key: SubmissionKey) -> JobInfo | None:
+    """The latest job of a run, ``None`` where it has none."""
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.submit.resolve import latest_submission
+
+    async with RayJobsClient(address) as client:
+        deadline = time.monotonic() + STOP_TIMEOUT
+        _, latest = await _answered(lambda: latest_submission(client, key), deadline)
+        return latest
+
+
+async def _answered(ask: Callable[[], Awaitable[Answer]], deadline: float) -> Answer:
+    """An answer, asked for until `deadline` while the cluster, or a proxy before it, has none."""
+    from airflow_provider_raybatch.cluster.jobs_api.errors import (
+        ClusterUnreachableError,
+        NotARayDashboardError,
+    )
+
+    while True:
+        try:
+            return await ask()
+        except (ClusterUnreachableError, NotARayDashboardError):
+            if time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)
+
+
+async def stop_job(
+    address: ClusterAddress,
+    submission_id: str,
+    timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
+) -> None:
+    """Stop one job, and wait until it has ended."""
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+
+    async with RayJobsClient(address) as client:
+        await client.stop_until_terminal(submission_id, timeout)
+
+
+async def stop_at_once(
+    address: ClusterAddress,
+    submission_id: str,
+    may_come: Callable[[], bool],
+    timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
+) -> bool:
+    """Ask a job to stop before anything else is asked, and then wait until it has ended.
+
+    :param may_come: whether the job is being submitted: then a cluster that doesn't know it is asked again.
+    :return: whether there was something to stop.
+    """
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.jobs_api.errors import (
+        ClusterUnreachableError,
+        NotARayDashboardError,
+    )
+
+    deadline = time.monotonic() + timeout
+    async with RayJobsClient(address) as client:
+        while True:
+            in_flight = may_come()  # before the order: the job may be there right after it
+            try:
+                if await client.stop(submission_id):
+                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())
+                    return True
+                if not in_flight:
+                    return False
+            except (ClusterUnreachableError, NotARayDashboardError):
+                if time.monotonic() >= deadline:
+                    raise
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(_POSTED_SECONDS)
+
+
+async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Outcome, log: Log) -> Outcome:
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobStatus
+
+    try:
+        ended = await client.stop_until_terminal(job.submission_id, STOP_TIMEOUT)
+    except RaybatchError as error:
+        log.error("%s", error)
+        return replace(outcome, message=f"{outcome.message} It could not be stopped: {error}")
+    # It may have ended by itself between the last look and the order to stop, even by publishing.
+    finished = await _ended(client, job, STOP_TIMEOUT)
+    if finished is not None and finished.state in {"succeeded", "failed"}:
+        return finished
+    if ended is not None and ended.status is JobStatus.SUCCEEDED:
+        return outcome
+    return replace(outcome, message=f"{outcome.message} It was stopped.")
+
+
+async def _ended(client: RayJobsClient, job: Followed, patience: float) -> Outcome | None:
+    """How the job ended, ``None`` while it goes on.
+
+    :param patience: seconds without an answer that are borne; after them, the outcome is ``unreachable``.
+    """
+    from airflow_provider_raybatch.cluster.follow.control import Lease
+    from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
+
+    state = FollowState(session_name=job.session_name, from_start=False)
+    lease = None if job.control is None else Lease(job.control)
+    while True:
+        verdict = await look(client, job.submission_id, state, lease=lease, unreachable_timeout=patience)
+        state = verdict.state
+        undecided = state.unreachable_since is not None or state.blind_looks
+        if verdict.outcome is not None or not undecided:
+            return verdict.outcome
+        await asyncio.sleep(_ASK_AGAIN_SECONDS)

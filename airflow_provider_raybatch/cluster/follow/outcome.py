@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a look at a job means: pure decisions, without a client.
+
+Lost, failed, unreachable and stopped are different things with different consequences.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis, diagnose
+from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new
+from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
+from airflow_provider_raybatch.contract.events import (
+    MARKER,
+    Committed,
+    Failed,
+    JobEvent,
+    Notice,
+    Progress,
+    read_line,
+)
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import Summary
+
+State = Literal["succeeded", "failed", "stopped", "lost", "deleted", "unreachable", "timeout"]
+Level = Literal["info", "warning", "error"]
+
+# What Ray itself writes into a driver's log: its core's lines, its Python loggers' and the autoscaler's.
+_RAYS_OWN = re.compile(
+    r"(\(\w+,? [^)]*\) )?\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] (\(\w+\) )?\w+\.(cc|h):\d+:"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t[A-Z]+ \w+\.py:\d+ -- "
+    r"|\(autoscaler \+"
+)
+_LOOKS_FOR_THE_END = 3
+_LEAST_LINES = 8
+
+
+@dataclass(frozen=True)
+class FollowedLine:
+    """One new line for the task's log; `text` is an event's own text where the line was one."""
+
+    text: str
+    level: Level = "info"
+    event: JobEvent | None = None
+
+
+@dataclass(frozen=True)
+class FollowState:
+    """What a follower remembers between two looks; JSON by :meth:`to_json`.
+
+    :param session_name: of the Ray session that took the job; ``None`` if unknown.
+    :param from_start: whether the first look shows all lines, or (after a restart of the follower) only the
+        last progress.
+    :param seen: stand-ins of the last lines so far.
+    :param expected_lines: how many lines the next look asks for first.
+    :param looked: whether the log was read at least once.
+    :param unreachable_since: epoch seconds, ``None`` while the cluster answers.
+    :param blind_looks: looks at a finished job whose log could not be read.
+    :param events: how many of the job's events were seen; a line with a lower number is a copy.
+    """
+
+    session_name: str | None = None
+    from_start: bool = True
+    seen: tuple[str, ...] = ()
+    expected_lines: int = TAIL_LINES
+    looked: bool = False
+    unreachable_since: float | None = None
+    blind_looks: int = 0
+    events: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return _plain(_STATE, self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> FollowState:
+        """The reverse of :meth:`to_json`."""
+        return _STATE.validate_python(data)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at a job.
+
+    :param at: epoch seconds.
+    :param info: ``None`` when the cluster doesn't know the job, or gave no answer (then `error` says why).
+    :param session_name: asked only when the job is unknown.
+    :param tail: the end of the log, ``None`` when it could not be read.
+    :param tail_limit: how many lines were asked for.
+    """
+
+    at: float
+    info: JobInfo | None = None
+    session_name: str | None = None
+    tail: tuple[str, ...] | None = None
+    tail_limit: int = TAIL_LINES
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended.
+
+    :param failure_class: ``None`` only for ``succeeded``.
+    :param message: one sentence or a few lines for people.
+    :param summary: of the dataset, where the job committed one.
+    :param info: the job as last seen.
+    """
+
+    state: State
+    failure_class: FailureClass | None
+    message: str
+    summary: Summary | None = None
+    info: JobInfo | None = None
+
+    @property
+    def saw_the_end(self) -> bool:
+        """Whether nothing can come after it: the job has ended, or the cluster knows it no more."""
+        ended = self.info is not None and self.info.status.is_terminal
+        return ended or self.state in {"succeeded", "lost", "deleted"}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for a trigger's event."""
+        return _plain(_OUTCOME, self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Outcome:
+        """The reverse of :meth:`to_json`."""
+        return _OUTCOME.validate_python(data)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What follows from a look: `outcome` is ``None`` while the job goes on."""
+
+    state: FollowState
+    lines: tuple[FollowedLine, ...] = ()
+    outcome: Outcome | None = None
+
+
+_STATE = TypeAdapter(FollowState)
+_OUTCOME = TypeAdapter(Outcome)
+
+
+def _plain(adapter: TypeAdapter[Any], value: object) -> dict[str, Any]:
+    plain = adapter.dump_python(value, mode="json")
+    assert isinstance(plain, dict)
+    return plain
+
+
+def judge(
+    observation: Observation,
+    state: FollowState,
+    *,
+    key: str | None = None,
+    deadline: float | None = None,
+    unreachable_timeout: float = 600.0,
+) -> Verdict:
+    """What a look means; pure.
+
+    :param key: of the job, by which its events are told from text; without it, only Ray's status counts.
+    :param deadline: epoch seconds after which an unfinished job has the outcome ``timeout``; the caller stops
+        it.
+    :param unreachable_timeout: seconds without an answer that are borne.
+    """
+    if observation.error is not None:
+        return _no_answer(observation, state, observation.error, deadline, unreachable_timeout)
+    back: tuple[FollowedLine, ...] = ()
+    if state.unreachable_since is not None:
+        silent = observation.at - state.unreachable_since
+        back = (FollowedLine(f"The Ray cluster answers again after {silent:.0f} s."),)
+        state = replace(state, unreachable_since=None)
+    info = observation.info
+    if info is None:
+        return Verdict(state, back, _gone(observation, state))
+    lines, state = _new_lines(observation, state, key)
+    lines = back + lines
+    if not info.status.is_terminal:
+        if deadline is not None and observation.at >= deadline:
+            return Verdict(state, lines, _too_late(info))
+        return Verdict(state, lines)
+    if observation.tail is None and state.blind_looks + 1 < _LOOKS_FOR_THE_END:
+        return Verdict(replace(state, blind_looks=state.blind_looks + 1), lines)
+    return Verdict(state, lines, _ended(info, observation.tail, key))
+
+
+def describe(outcome: Outcome) -> str:
+    """One line for people."""
+    if outcome.failure_class is None:
+        return outcome.message
+    return f"{outcome.failure_class.value}: {outcome.message}"
+
+
+def _no_answer(
+    observation: Observation,
+    state: FollowState,
+    error: str,
+    deadline: float | None,
+    unreachable_timeout: float,
+) -> Verdict:
+    since = state.unreachable_since
+    if since is None:
+        since = observation.at
+        lines: tuple[FollowedLine, ...] = (
+            FollowedLine(
+                f"{error} Waiting up to {unreachable_timeout:.0f} s for it; the job goes on.", "warning"
+            ),
+        )
+    else:
+        lines = ()
+    state = replace(state, unreachable_since=since)
+    silent = observation.at - since
+    if silent >= unreachable_timeout:
+        message = f"The Ray cluster gave no answer for {silent:.0f} s, and the job was left alone. {error}"
+        return Verdict(state, lines, Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, message))
+    if deadline is not None and observation.at >= deadline:
+        message = f"The deadline passed while the Ray cluster gave no answer. {error}"
+        return Verdict(state, lines, Outcome("timeout", FailureClass.TIMEOUT, message))
+    return Verdict(state, lines)
+
+
+def _gone(observation: Observation, state: FollowState) -> Outcome:
+    if observation.session_name is not None and observation.session_name == state.session_name:
+        return Outcome(
+            "deleted",
+            FailureClass.CANCELLED,
+            "Somebody deleted the job from the Ray cluster; how it ended is unknown.",
+        )
+    return Outcome(
+        "lost",
+        FailureClass.CLUSTER_LOST,
+        f"The Ray cluster lost the job: its head restarted (session {state.session_name or 'unknown'} is now "
+        f"{observation.session_name or 'unknown'}).",
+    )
+
+
+def _too_late(info: JobInfo) -> Outcome:
+    return Outcome(
+        "timeout", FailureClass.TIMEOUT, f"The job was still {info.status.value} at its deadline.", info=info
+    )
+
+
+def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None) -> Outcome:
+    # Where the log is out of reach, Ray's message still holds its last ten lines.
+    lines = tail if tail is not None else tuple(info.message.splitlines())
+    signed = (read_line(line, key) for line in reversed(lines))
+    told = [found.event for found in signed if found and isinstance(found.event, (Failed, Committed))]
+    committed = next((event for event in told if isinstance(event, Committed)), None)
+    if committed is not None:
+        # Whatever befell the driver after that, and whatever it said of it: the dataset stands.
+        return Outcome("succeeded", None, committed.text(), committed.summary, info)
+    if info.status is JobStatus.SUCCEEDED:
+        return Outcome("succeeded", None, "The job finished successfully.", None, info)
+    last = next((event for event in told if isinstance(event, Failed)), None)
+    # A stop may overtake a driver that ends itself at its deadline; why it ended is the driver's word.
+    if info.status is JobStatus.STOPPED and (last is None or last.failure_class is not FailureClass.TIMEOUT):
+        stopped = last is not None and last.failure_class is FailureClass.CANCELLED
+        message = last.message if last and stopped else "Somebody stopped the job."
+        return Outcome("stopped", FailureClass.CANCELLED, message, None, info)
+    why = diagnose(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
+    return Outcome("failed", why.failure_class, why.message, None, info)
+
+
+def _new_lines(
+    observation: Observation, state: FollowState, key: str | None
+) -> tuple[tuple[FollowedLine, ...], FollowState]:
+    if observation.tail is None:
+        return (), state
+    tail = observation.tail
+    digests = tuple(digest(line) for line in tail)
+    start = first_new(state.seen, digests, TAIL_LINES)
+    skipped: str | None = None
+    if not state.looked and not state.from_start:
+        new = _last_progress(tail, key)
+    elif start is None:
+        skipped, new = f"More than {len(tail):,} lines", tail
+    else:
+        new = tail[start:]
+        if not state.seen and len(tail) >= observation.tail_limit:
+            skipped = "Earlier lines"
+    if len(new) > TAIL_LINES:
+        early, new = new[:-TAIL_LINES], new[-TAIL_LINES:]
+        kept = tuple(line for line in early if MARKER in line)
+        skipped = skipped or f"{len(early) - len(kept):,} lines"
+        new = kept + new
+    added = digests if start is None or not state.looked else digests[start:]
+    known = () if start is None else state.seen
+    # How long a log was at the first look says nothing about how fast it grows.
+    expected = min(TAIL_LINES, _LEAST_LINES + 2 * len(added)) if state.looked else 8 * _LEAST_LINES
+    followed, told = _followed(new, key, state.events)
+    state = replace(
+        state,
+        seen=(known + added)[-TAIL_LINES:] if added else state.seen,
+        expected_lines=expected,
+        looked=True,
+        events=told,
+    )
+    if skipped:
+        note = FollowedLine(f"[{skipped} of the driver's log left out here; the Ray dashboard has them.]")
+        followed = (note, *followed)
+    return followed, state
+
+
+def _last_progress(tail: tuple[str, ...], key: str | None) -> tuple[str, ...]:
+    for line in reversed(tail):
+        found = read_line(line, key)
+        if found is not None and isinstance(found.event, Progress):
+            return (line,)
+    return ()
+
+
+def _followed(lines: tuple[str, ...], key: str | None, seen: int) -> tuple[tuple[FollowedLine, ...], int]:
+    """The lines as they are shown, and how many events of the job have been seen."""
+    followed = []
+    for line in lines:
+        found = read_line(line, key)
+        if found is None:
+            followed.append(FollowedLine(f"Ray: {line}" if _RAYS_OWN.match(line) else line))
+        elif found.number >= seen:  # else it was shown before, and this is a copy
+            seen = found.number + 1
+            followed.append(FollowedLine(found.event.text(), _level(found.event), found.event))
+    return tuple(followed), seen
+
+
+def _level(event: JobEvent) -> Level:
+    if isinstance(event, Failed):
+        return "error"
+    return event.level if isinstance(event, Notice) else "info"

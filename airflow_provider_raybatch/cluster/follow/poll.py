@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Following a job to its end, one look at a time; what a look means is decided in `judging`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_provider_raybatch.cluster.follow.control import Lease
+from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new, tells_growth
+from airflow_provider_raybatch.cluster.follow.outcome import (
+    FollowedLine,
+    FollowState,
+    Observation,
+    Outcome,
+    Verdict,
+    describe,
+    judge,
+)
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
+from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo
+
+__all__ = [
+    "FollowState",
+    "FollowedLine",
+    "Observation",
+    "Outcome",
+    "Verdict",
+    "describe",
+    "follow",
+    "judge",
+    "look",
+    "observe",
+]
+
+_CATCH_UP_LINES = 20 * TAIL_LINES
+
+
+async def observe(client: RayJobsClient, submission_id: str, state: FollowState) -> Observation:
+    """Look once. Raises nothing that the client raises: an unreachable cluster is an observation too."""
+    try:
+        info = await client.info(submission_id)
+        if info is None:
+            session_name = (await client.version()).session_name
+            return Observation(at=time.time(), session_name=session_name)
+    except ClusterError as error:
+        return Observation(at=time.time(), error=str(error))
+    try:
+        # After the state, so that the log of a finished job is read when nothing is added to it any more.
+        tail, limit = await _end_of_log(client, info, state)
+    except ClusterError:
+        return Observation(at=time.time(), info=info)
+    return Observation(at=time.time(), info=info, tail=tuple(tail), tail_limit=limit)
+
+
+async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) -> tuple[list[str], int]:
+    """The end of the log from where the last look ended, and how many lines were asked for.
+
+    Ray gives the last lines of a file, and no offsets. So few are asked for, and more where these don't meet
+    what was seen before. Of an ended job the last word is wanted, which noise may follow.
+    """
+    steps = [_CATCH_UP_LINES, TAIL_LINES]
+    if state.looked and not info.status.is_terminal and state.expected_lines < TAIL_LINES:
+        steps += [min(TAIL_LINES, 8 * state.expected_lines), state.expected_lines]
+    while True:
+        asked = steps.pop()
+        tail = await client.log_tail(info, asked)
+        if len(tail) < asked or not steps:  # the whole log, or all that can be had
+            return tail, asked
+        digests = [digest(line) for line in tail]
+        if asked < TAIL_LINES:
+            enough = tells_growth(state.seen, digests, TAIL_LINES)
+        else:
+            enough = first_new(state.seen, digests, TAIL_LINES) is not None
+        if enough:
+            return tail, asked
+
+
+async def look(
+    client: RayJobsClient,
+    submission_id: str,
+    state: FollowState,
+    *,
+    lease: Lease | None = None,
+    deadline: float | None = None,
+    unreachable_timeout: float = 600.0,
+) -> Verdict:
+    """One step of following, shared by trigger, operator and sensor: :func:`observe`, then :func:`judge`.
+
+    :param lease: of a batch inference, renewed while the job runs; other jobs have none, and no events
+        either.
+    """
+    observation = await observe(client, submission_id, state)
+    verdict = judge(
+        observation,
+        state,
+        key=None if lease is None else lease.control.key,
+        deadline=deadline,
+        unreachable_timeout=unreachable_timeout,
+    )
+    if lease is None or observation.info is None or observation.info.status.is_terminal:
+        return verdict
+    warning = await lease.renew(client)
+    return (
+        verdict
+        if warning is None
+        else replace(verdict, lines=(*verdict.lines, FollowedLine(warning, "warning")))
+    )
+
+
+async def follow(
+    client: RayJobsClient,
+    submission_id: str,
+    session_name: str | None,
+    *,
+    poll_interval: float,
+    lease: Lease | None = None,
+    deadline: float | None = None,
+    on_lines: Callable[[list[FollowedLine]], None],
+    unreachable_timeout: float = 600.0,
+    from_start: bool = True,
+) -> Outcome:
+    """Follow a job to its end, and keep its lease; it is never stopped here.
+
+    :param session_name: of the Ray session that took the job.
+    :param poll_interval: seconds between two looks.
+    :param lease: see :func:`look`.
+    :param deadline: epoch seconds; see :func:`judge`.
+    :param on_lines: gets new lines of the driver's log, each once, in order; never an empty list.
+    :param from_start: ``False`` for a follower that was restarted: all but the last progress is taken as told
+        already.
+    """
+    state = FollowState(session_name=session_name, from_start=from_start)
+    # Followers that start together, as after a restart of the triggerer, spread over the interval.
+    pause = poll_interval * random.random()
+    while True:
+        verdict = await look(
+            client,
+            submission_id,
+            state,
+            lease=lease,
+            deadline=deadline,
+            unreachable_timeout=unreachable_timeout,
+        )
+        if verdict.lines:
+            on_lines(list(verdict.lines))
+        if verdict.outcome is not None:
+            return verdict.outcome
+        state = verdict.state
+        await asyncio.sleep(pause if deadline is None else min(pause, max(0.1, deadline - time.time())))
+        pause = poll_interval

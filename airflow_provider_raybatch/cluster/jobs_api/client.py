@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client of Ray's Jobs REST API and of the few dashboard endpoints around it.
+
+Made against Ray 2.56 to 2.60 (``ray.dashboard.modules.job.job_head``, ``...state.state_head``). Needs no Ray
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.errors import (
+    AuthenticationError,
+    ClusterError,
+    ClusterUnreachableError,
+    JobExistsError,
+    NotARayDashboardError,
+    PackageTooLargeError,
+    RequestRejectedError,
+    StopTimeoutError,
+    TlsError,
+)
+from airflow_provider_raybatch.cluster.jobs_api.models import (
+    TAIL_LINES,
+    ClusterResources,
+    ClusterVersion,
+    JobInfo,
+    JobRequest,
+    NodeResources,
+    sanitised,
+)
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport
+from airflow_provider_raybatch.cluster.submit.package import Package
+
+PACKAGE_LIMIT = 100 * 1024 * 1024
+"""Bytes of an HTTP body that the dashboard accepts (``ray_constants.DASHBOARD_CLIENT_MAX_SIZE``)."""
+
+_STOP_AGAIN_SECONDS = 1.0
+
+
+class RayJobsClient:
+    """An async context manager; of use in one event loop, and only when entered.
+
+    :raises SpecError: when entered: the CA bundle or the environment's proxy can't be used.
+
+    Each method may raise, besides what it names itself:
+
+    - :class:`~.errors.ClusterUnreachableError`: no answer, or 5xx, after the retries that the method allows;
+    - :class:`~.errors.AuthenticationError`, :class:`~.errors.TlsError`,
+    :class:`~.errors.NotARayDashboardError`;
+    - :class:`~.errors.RequestRejectedError`: any other 4xx.
+
+    Requests that read, stop, or put a content-hashed package are repeated a few times; a submission never is.
+    """
+
+    def __init__(self, address: ClusterAddress, *, retries: RetryPolicy | None = None) -> None:
+        self.address = address
+        self._http = Transport(address, retries or RetryPolicy())
+
+    async def __aenter__(self) -> Self:
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.__aexit__(kind, error, trace)
+
+    async def version(self) -> ClusterVersion:
+        """Version and session of the cluster; the cheapest way to find out whether the address is right."""
+        path = "api/version"
+        answer = self._document(path, await self._http.request("GET", path, repeat=True))
+        if not isinstance(answer, dict) or not isinstance(answer.get("ray_version"), str):
+            raise self._no_dashboard(path)
+        return ClusterVersion(ray_version=answer["ray_version"], session_name=answer.get("session_name"))
+
+    async def submit(self, request: JobRequest) -> None:
+        """Submit a job, once. Without an answer the job may or may not exist: ask :meth:`info`.
+
+        :raises JobExistsError: the cluster knows the submission id already, whatever became of that job.
+        """
+        if request.submission_id != sanitised(request.submission_id):
+            raise RequestRejectedError(
+                f"submission_id: {request.submission_id!r} has characters other than letters, digits and "
+                "._-; Ray would keep it as a job that nobody can reach."
+            )
+        path = "api/jobs/"
+        response = await self._http.request("POST", path, json=request.body(), repeat=False, tolerated={500})
+        if response.status_code != 500:
+            return
+        if "already exists" in response.text:
+            raise JobExistsError(
+                f"The Ray cluster at {self.address.shown} holds a job {request.submission_id!r} already; ids "
+                "are used once."
+            )
+        raise self._http.status_error("POST", path, response)
+
+    async def info(self, submission_id: str) -> JobInfo | None:
+        """One job, ``None`` when the cluster doesn't know it."""
+        path = _job_path(submission_id)
+        response = await self._http.request("GET", path, repeat=True, tolerated={404})
+        if self._is_unknown_job("GET", path, response):
+            return None
+        return self._job(path, self._document(path, response))
+
+    async def jobs(self) -> list[JobInfo]:
+        """All jobs that the cluster remembers, submitted ones and other drivers."""
+        path = "api/jobs/"
+        answer = self._document(path, await self._http.request("GET", path, repeat=True))
+        if not isinstance(answer, list):
+            raise self._no_dashboard(path)
+        return [self._job(path, job) for job in answer]
+
+    async def stop(self, submission_id: str) -> bool:
+        """Ask a job to stop: SIGTERM to its processes, SIGKILL after ``RAY_JOB_STOP_WAIT_TIME_S`` (3 s).
+
+        :return: Ray's word for it; ``False`` when there was nothing to stop. On a PENDING job Ray says
+            ``True`` and does nothing: see :meth:`stop_until_terminal`.
+        """
+        path = _job_path(submission_id) + "/stop"
+        response = await self._http.request("POST", path, repeat=True, tolerated={404})
+        if self._is_unknown_job("POST", path, response):
+            return False
+        answer = self._document(path, response)
+        return isinstance(answer, dict) and bool(answer.get("stopped"))
+
+    async def stop_until_terminal(self, submission_id: str, timeout: float = 120.0) -> JobInfo | None:  # noqa: ASYNC109
+        """Ask a job to stop, again and again, until it has.
+
+        :param timeout: seconds.
+        :return: the job in its terminal state, ``None`` when the cluster doesn't know it (any more).
+        :raises StopTimeoutError: it is still active after `timeout`.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                info = await self.info(submission_id)
+                if info is None or info.status.is_terminal:
+                    return info
+                if time.monotonic() >= deadline:
+                    raise StopTimeoutError(
+                        f"Job {submission_id} is still {info.status.value} {timeout:.0f} s after it was "
+                        f"asked to stop; look at it on {self.address.shown}."
+                    )
+                await self.stop(submission_id)
+            except (ClusterUnreachableError, NotARayDashboardError):
+                # The latter is also what a proxy says whose backend is away.
+                if time.monotonic() >= deadline:
+                    raise
+            await asyncio.sleep(_STOP_AGAIN_SECONDS)
+
+    async def log_tail(self, info: JobInfo, lines: int = TAIL_LINES) -> list[str]:
+        """The last whole lines of the driver's log, read by an endpoint that reads no more than these.
+
+        :param info: as :meth:`info` gave it: the node of the driver is needed. While that is unknown the
+            whole log is read, which then is short.
+        """
+        if info.driver_node_id is None:
+            text = await self.logs(info.submission_id)
+        else:
+            params = {
+                "node_id": info.driver_node_id,
+                "filename": f"job-driver-{info.submission_id}.log",
+                "lines": str(lines + 1),  # the last one may not be whole yet
+            }
+            response = await self._http.request("GET", "api/v0/logs/file", params=params, repeat=True)
+            text = response.text
+        return whole_lines(text, last_is_whole=info.status.is_terminal)[-lines:]
+
+    async def logs(self, submission_id: str) -> str:
+        """The whole log of the driver, empty when the cluster doesn't know the job or has no log."""
+        path = _job_path(submission_id) + "/logs"
+        response = await self._http.request("GET", path, repeat=True, tolerated={404})
+        if self._is_unknown_job("GET", path, response):
+            return ""
+        answer = self._document(path, response)
+        if not isinstance(answer, dict):
+            raise self._no_dashboard(path)
+        return str(answer.get("logs") or "")
+
+    async def has_package(self, uri: str) -> bool:
+        """Whether the cluster holds a package; Ray keeps it for ten more minutes from here on."""
+        response = await self._http.request("GET", _package_path(uri), repeat=True, tolerated={404})
+        if response.status_code == 404 and "does not exist" not in response.text:
+            raise self._http.status_error("GET", _package_path(uri), response)
+        return response.status_code != 404
+
+    async def upload_package(self, uri: str, content: bytes) -> None:
+        """Put a package into the cluster's store, under a name that must say its content.
+
+        Ask :meth:`has_package` first, also for new ones: without it Ray never forgets what nobody refers to.
+
+        :raises PackageTooLargeError: it exceeds 100 MiB, or what a proxy allows.
+        """
+        if len(content) > PACKAGE_LIMIT:
+            raise PackageTooLargeError(
+                f"Package {uri} has {len(content) / 2**20:.1f} MiB, more than the {PACKAGE_LIMIT // 2**20} "
+                "MiB that Ray's dashboard accepts; leave large files out of it."
+            )
+        await self._http.request("PUT", _package_path(uri), content=content, repeat=True)
+
+    async def ensure_package(self, package: Package) -> str:
+        """Upload `package` unless the cluster has it, and hand back its URI.
+
+        :raises PackageTooLargeError: see :meth:`upload_package`.
+        """
+        if not await self.has_package(package.uri):
+            content = await asyncio.to_thread(lambda: package.content)
+            await self.upload_package(package.uri, content)
+        return package.uri
+
+    async def resources(self) -> ClusterResources | None:
+        """What the living nodes have in total, ``None`` where the state API is off or too busy.
+
+        :raises AuthenticationError: and :class:`~.errors.TlsError`; nothing else.
+        """
+        path = "api/v0/nodes"
+        try:
+            response = await self._http.request(
+                "GET", path, params={"detail": "1", "limit": "10000"}, repeat=True
+            )
+            return _resources(self._document(path, response))
+        except (AuthenticationError, TlsError):
+            raise
+        except (ClusterError, KeyError, TypeError, ValueError):
+            return None
+
+    async def takes_jobs(self) -> bool:
+        """Whether the head's agent is up, without which a submission is refused after ten seconds."""
+        resources = await self.resources()
+        head = next((node for node in resources.nodes if node.is_head), None) if resources else None
+        if head is None:
+            return False
+        params = {"node_id": head.node_id, "glob": "raylet*"}
+        response = await self._http.request(
+            "GET", "api/v0/logs", params=params, repeat=False, tolerated={500}
+        )
+        return response.status_code == 200
+
+    def _document(self, path: str, response: httpx.Response) -> Any:
+        try:
+            return response.json()
+        except ValueError:
+            raise self._no_dashboard(path) from None
+
+    def _job(self, path: str, answer: Any) -> JobInfo:
+        try:
+            return JobInfo.from_answer(answer)
+        except (AttributeError, ValueError):
+            raise self._no_dashboard(path) from None
+
+    def _is_unknown_job(self, method: str, path: str, response: httpx.Response) -> bool:
+        if response.status_code != 404:
+            return False
+        # A proxy without its backend says 404 too; taking that for Ray's word would write off a living job.
+        if "does not exist" in response.text:
+            return True
+        raise self._http.status_error(method, path, response)
+
+    def _no_dashboard(self, path: str) -> NotARayDashboardError:
+        return NotARayDashboardError(
+            f"{self.address.shown} answers, but /{path} is not what a Ray dashboard serves there; correct "
+            "the url or its path prefix."
+        )
+
+
+def whole_lines(text: str, *, last_is_whole: bool) -> list[str]:
+    """`text` as lines. A last line without a line feed is still being written, unless `last_is_whole`.
+
+    Of a progress bar, which overwrites itself by carriage returns, the last state is kept.
+    """
+    *lines, last = text.split("\n")
+    if last and last_is_whole:
+        lines.append(last)
+    return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+
+
+def _job_path(submission_id: str) -> str:
+    return f"api/jobs/{quote(submission_id, safe='')}"
+
+
+def _package_path(uri: str) -> str:
+    protocol, _, name = uri.partition("://")
+    return f"api/packages/{quote(protocol, safe='')}/{quote(name, safe='')}"
+
+
+def _resources(answer: Mapping[str, Any]) -> ClusterResources:
+    nodes = answer["data"]["result"]["result"]
+    return ClusterResources(
+        nodes=tuple(
+            NodeResources(
+                node_id=node["node_id"],
+                node_ip=node.get("node_ip") or "",
+                is_head=bool(node.get("is_head_node")),
+                total={name: float(amount) for name, amount in (node.get("resources_total") or {}).items()},
+            )
+            for node in nodes
+            if node.get("state") == "ALIVE"
+        )
+    )

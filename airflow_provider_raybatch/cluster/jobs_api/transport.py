@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP to a dashboard: timeouts, bounded retries with jitter, every failure as one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.errors import (
+    AuthenticationError,
+    ClusterError,
+    ClusterUnreachableError,
+    NotARayDashboardError,
+    PackageTooLargeError,
+    RequestRejectedError,
+    TlsError,
+)
+from airflow_provider_raybatch.contract.failures import SpecError
+
+_LONGEST_EXCERPT = 300
+_WHOLE_ANSWER = 10
+"""How many request timeouts an answer may take from its first byte to its last."""
+
+_MOST_AT_ONCE = 32
+"""Requests in flight; the HTTP library's pool takes quadratic time where hundreds wait inside it."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a request that is safe to repeat is tried, and how long the waits between are at most.
+
+    :param attempts: tries in all.
+    :param first_wait: bound of the first wait, in seconds; doubled each time. The wait is uniform between 0
+        and it.
+    :param longest_wait: seconds.
+    """
+
+    attempts: int = 4
+    first_wait: float = 0.5
+    longest_wait: float = 8.0
+
+    def wait(self, attempt: int) -> float:
+        """Seconds to wait after the failed try number `attempt`, counted from 0."""
+        return random.uniform(0, min(self.longest_wait, self.first_wait * 2**attempt))
+
+
+class Transport:
+    """One HTTP client bound to one dashboard and to the event loop it was made in."""
+
+    def __init__(self, address: ClusterAddress, retries: RetryPolicy) -> None:
+        self._address = address
+        self._retries = retries
+
+    async def __aenter__(self) -> Self:
+        address = self._address
+        self._turns = asyncio.Semaphore(_MOST_AT_ONCE)
+        verify = await address.tls()
+        try:
+            self._client = httpx.AsyncClient(
+                headers=address.request_headers(),
+                cookies=dict(address.cookies),
+                verify=verify,
+                # As many are kept as are used: by default the library closes all but 20 after each burst.
+                limits=httpx.Limits(
+                    max_connections=_MOST_AT_ONCE,
+                    max_keepalive_connections=_MOST_AT_ONCE,
+                    keepalive_expiry=5.0,
+                ),
+                timeout=httpx.Timeout(address.request_timeout, connect=address.connect_timeout),
+                # A proxy from the environment can't reach this machine's loopback interface.
+                trust_env=not address.is_loopback,
+            )
+        except (ImportError, ValueError) as error:
+            raise SpecError(
+                f"url: the proxy that this machine's environment names can't be used ({error}); correct "
+                "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, or name the cluster in NO_PROXY."
+            ) from None
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeat: bool,
+        params: Mapping[str, str] | None = None,
+        json: object = None,
+        content: bytes | None = None,
+        tolerated: AbstractSet[int] = frozenset(),
+    ) -> httpx.Response:
+        """Send one request, and again while it fails for want of an answer and `repeat` allows.
+
+        :param path: relative to the address, such as ``api/jobs/``.
+        :param repeat: whether the request may be sent more than once.
+        :param tolerated: status codes that are handed back instead of raised.
+        :raises ClusterError: see :meth:`RayJobsClient
+            <airflow_provider_raybatch.cluster.jobs_api.client.RayJobsClient>`.
+        """
+        attempts = self._retries.attempts if repeat else 1
+        attempt = 0
+        while True:
+            try:
+                return await self._once(method, path, params, json, content, tolerated)
+            except ClusterUnreachableError:
+                attempt += 1
+                if attempt >= attempts:
+                    raise
+            await asyncio.sleep(self._retries.wait(attempt - 1))
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        json: object,
+        content: bytes | None,
+        tolerated: AbstractSet[int],
+    ) -> httpx.Response:
+        # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
+        bound = None if content is not None else _WHOLE_ANSWER * self._address.request_timeout
+        try:
+            async with self._turns, asyncio.timeout(bound):
+                response = await self._client.request(
+                    method, self._address.base + path, params=params, json=json, content=content
+                )
+        except httpx.HTTPError as error:
+            raise self._transport_error(error) from error
+        except httpx.InvalidURL as error:
+            raise NotARayDashboardError(
+                f"{self._address.shown!r} is no address that a request can be sent to ({error}); correct the "
+                "url."
+            ) from None
+        except TimeoutError:
+            raise ClusterUnreachableError(
+                f"The Ray cluster at {self._address.shown} gave no whole answer within {bound:.0f} s; check "
+                "what lies between here and its dashboard."
+            ) from None
+        if response.is_success or response.status_code in tolerated:
+            return response
+        raise self.status_error(method, path, response)
+
+    def _transport_error(self, error: httpx.HTTPError) -> ClusterError:
+        url = self._address.shown
+        cause = _cause(error, ssl.SSLError)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return TlsError(
+                f"The certificate of {url} is not trusted ({cause.verify_message}); set the connection's "
+                "`ca_bundle` to the path of the CA bundle that signed it."
+            )
+        if isinstance(cause, ssl.SSLError) and not isinstance(
+            cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+        ):
+            return TlsError(
+                f"TLS with {url} failed ({cause.reason or cause}); write http:// if it speaks plain HTTP, or "
+                "set the connection's `ca_bundle` to the path of the right CA bundle."
+            )
+        if isinstance(error, (httpx.UnsupportedProtocol, httpx.TooManyRedirects)):
+            return NotARayDashboardError(
+                f"{url} sends requests in circles or elsewhere ({error}); correct the url."
+            )
+        what = str(error) or type(error).__name__
+        return ClusterUnreachableError(
+            f"The Ray cluster at {url} gave no answer ({what}); check that its dashboard runs and can be "
+            "reached from here."
+        )
+
+    def status_error(self, method: str, path: str, response: httpx.Response) -> ClusterError:
+        """What an answer other than success means."""
+        url, code, told = self._address.shown, response.status_code, excerpt(response.text)
+        if code == 401:
+            return AuthenticationError(
+                f"The Ray cluster at {url} wants a token (401: {told}); make it the connection's password "
+                "(`ray get-auth-token` on the cluster prints it)."
+            )
+        if code == 403:
+            return AuthenticationError(
+                f"The Ray cluster at {url} refuses the token (403: {told}); make the cluster's own one the "
+                "connection's password."
+            )
+        if code == 413:
+            return PackageTooLargeError(
+                f"{url} takes no body of this size (413: {told}); make the package smaller, or raise the "
+                "limit of the proxy before the cluster."
+            )
+        if code in {408, 425, 429} or (code >= 500 and not refused_inside(response.text)):
+            return ClusterUnreachableError(
+                f"The Ray cluster at {url} could not answer {method} {path} ({code}: {told}); it may be "
+                "starting, draining or overloaded."
+            )
+        if code < 400 or code in {404, 405}:
+            return NotARayDashboardError(
+                f"{url} does not answer {method} {path} as a Ray dashboard does ({code}: {told}); correct "
+                "the url or its path prefix."
+            )
+        return RequestRejectedError(f"The Ray cluster at {url} refused {method} {path} ({code}: {told}).")
+
+
+def refused_inside(text: str) -> bool:
+    """Whether a 500 wraps a refusal: the head turns the 400 of its own agent into a 500 (``job_head.py``)."""
+    return "status code 400" in text
+
+
+def excerpt(text: str) -> str:
+    """The telling line of an error body: the last one of a traceback, else the first one; no HTML."""
+    if text.lstrip()[:1] == "<":
+        return "an HTML page"
+    lines = [line.strip() for line in text.splitlines() if any(map(str.isalnum, line))]
+    if not lines:
+        return "no text"
+    line = lines[-1] if "Traceback" in text else lines[0]
+    return line if len(line) <= _LONGEST_EXCERPT else line[: _LONGEST_EXCERPT - 3] + "..."
+
+
+def _cause(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, kind):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None

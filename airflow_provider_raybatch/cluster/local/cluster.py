@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the host ``local`` stands for: a private single-node Ray for the length of one task."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
+from airflow_provider_raybatch.cluster.local.head import RayHead
+from airflow_provider_raybatch.contract.failures import FailureClass
+
+_TURN_SECONDS = 1.0
+
+
+class EmbeddedCluster:
+    """A context manager: Ray runs inside it, with a token of its own, and is gone after it.
+
+    One per host and user at a time; others wait for their turn, as long as it takes. Ends with the process
+    that made it, also by SIGKILL.
+
+    :param log: gets lines for people.
+    :param env: added to the environment of Ray and of the job.
+    :param startup_timeout: seconds until the cluster must take jobs.
+    :param num_cpus: by default Ray counts them.
+    """
+
+    def __init__(
+        self,
+        log: Callable[[str], None],
+        env: Mapping[str, str] | None = None,
+        *,
+        startup_timeout: float = 120.0,
+        num_cpus: int | None = None,
+    ) -> None:
+        self._log = log
+        self._env = dict(env or {})
+        self._startup_timeout = startup_timeout
+        self._num_cpus = num_cpus
+        self._exit = ExitStack()
+
+    def __enter__(self) -> ClusterAddress:
+        """Wait for the turn, start, and hand back the address.
+
+        :raises EmbeddedClusterError: Ray is not installed, or didn't start in time; the message ends with its
+            log.
+        """
+        if sys.platform != "linux":
+            raise EmbeddedClusterError(
+                "The connection's host is 'local', and a private Ray needs Linux; "
+                "name the Ray dashboard's host.",
+                FailureClass.USER_ERROR,
+            )
+        if importlib.util.find_spec("ray") is None:
+            raise EmbeddedClusterError(
+                "The connection's host is 'local', and Ray for a private one is not installed: install "
+                "airflow-provider-raybatch[embedded-cpu] (or [embedded-gpu]), or name the dashboard's host.",
+                FailureClass.USER_ERROR,
+            )
+        try:
+            lock = self._take_turn()
+            head = RayHead(
+                self._env,
+                num_cpus=self._num_cpus,
+                startup_timeout=self._startup_timeout,
+                held_files=[lock],
+            )
+            self._log("Starting a private Ray for this task.")
+            started = time.monotonic()
+            address = self._exit.enter_context(head)
+        except BaseException:
+            self._exit.close()
+            raise
+        self._log(
+            f"The private Ray took {time.monotonic() - started:.1f} s to start; it ends with this task."
+        )
+        return address
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.close()
+
+    def _take_turn(self) -> int:
+        # The lock belongs to the open file and not to a process: the guardian holds it too, so that after a
+        # SIGKILL the next one waits until the memory of the dead one's Ray is free.
+        path = Path(tempfile.gettempdir()) / f"airflow-provider-raybatch-{os.getuid()}.lock"
+        try:
+            lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise EmbeddedClusterError(
+                f"The lock file {path} of the private Ray can't be opened ({error.strerror}); remove it."
+            ) from error
+        self._exit.callback(os.close, lock)
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    self._log("Another task of this host runs its private Ray; waiting for it to end.")
+                    told = True
+                time.sleep(_TURN_SECONDS)
+            else:
+                return lock

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is shipped to a cluster: zips named after their content, so that each is uploaded once.
+
+Ray unpacks a ``gcs://`` zip as it is, and puts the unpacked folder on ``PYTHONPATH`` (``py_modules``) or
+makes it the working directory (``ray._private.runtime_env.packaging``), so a package's folder lies at the
+zip's root.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path, PurePosixPath
+
+import airflow_provider_raybatch
+from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
+from airflow_provider_raybatch.contract.shipping import WHEELS_FOLDER
+
+FOLDER_LIMIT = 200 * 1024 * 1024
+"""Bytes that a folder may hold before compression; beyond it something travels that is no source."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
+_FILE_MODE = 0o100644
+_UNIX = 3
+_LEFT_OUT = frozenset({
+    "__pycache__",
+    ".git",
+    ".hg",
+    ".svn",
+    ".venv",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+})
+_KEPT_METADATA = frozenset({"METADATA", "WHEEL"})
+_LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo"})
+
+
+@dataclass(frozen=True)
+class Package:
+    """Files that travel together.
+
+    :param name: for people, such as ``obstore 0.12.1``.
+    :param files: content by path inside the zip.
+    """
+
+    name: str
+    files: Mapping[str, bytes] = field(repr=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits over paths and contents; the compression doesn't matter."""
+        total = hashlib.sha256()
+        for path in sorted(self.files):
+            for part in (path.encode(), self.files[path]):
+                total.update(len(part).to_bytes(8, "big"))
+                total.update(part)
+        return total.hexdigest()[:32]
+
+    @property
+    def uri(self) -> str:
+        """``gcs://_ray_pkg_<digest>.zip``."""
+        return f"gcs://_ray_pkg_{self.digest}.zip"
+
+    @cached_property
+    def content(self) -> bytes:
+        """The zip: same files, same bytes. Made only when asked for, since most clusters have it already."""
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(self.files):
+                entry = zipfile.ZipInfo(path, date_time=_EPOCH)
+                entry.create_system = _UNIX  # so that the upper half of external_attr is read as a file mode
+                entry.external_attr = _FILE_MODE << 16
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, self.files[path])
+        return stream.getvalue()
+
+
+def package_of_files(files: Mapping[str, bytes], name: str = "files") -> Package:
+    """A package of contents that are at hand, by path inside the zip."""
+    return Package(name, dict(files))
+
+
+@lru_cache(maxsize=1)
+def package_of_provider() -> Package:
+    """What the job needs of this package, which is nothing that needs Airflow or httpx."""
+    root = Path(airflow_provider_raybatch.__file__).parent
+    files = {"__init__.py": (root / "__init__.py").read_bytes(), "py.typed": b""}
+    for folder in ("contract", "storage", "job"):
+        files.update({f"{folder}/{path}": content for path, content in _read_folder(root / folder)})
+    return Package(
+        f"airflow-provider-raybatch {airflow_provider_raybatch.__version__}",
+        {f"{root.name}/{path}": content for path, content in files.items()},
+    )
+
+
+def package_of_wheel(distribution: str) -> Package:
+    """The importable files of a distribution that is installed here, with its metadata.
+
+    Its extension modules, if any, must fit more than this Python (``.abi3.so``), since the cluster's may be
+    another one: a newer one, or as old as the distribution allows (obstore 0.12: Python 3.11). The platform
+    must be the cluster's: what is on a Mac does not fit Linux nodes, which then need their own. The files lie
+    in a folder that the job puts last on its path, so that the cluster's own win; see
+    :mod:`airflow_provider_raybatch.contract.shipping`.
+
+    :raises PackageError: it is not installed, or its extension modules fit this Python only.
+    """
+    try:
+        found = importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise PackageError(
+            f"wheels: {distribution!r} is not installed here, so it can't be shipped to the cluster; install "
+            "it, or have it in the cluster's image and turn shipping off."
+        ) from None
+    return _package_of_distribution(found.name, found.version)
+
+
+@lru_cache(maxsize=8)
+def _package_of_distribution(distribution: str, version: str) -> Package:
+    found = importlib.metadata.distribution(distribution)
+    files: dict[str, bytes] = {}
+    for path in found.files or ():
+        name = PurePosixPath(path).as_posix()
+        # RECORD and its like tell how it was installed here, which is nobody's affair there; WHEEL says which
+        # platform it is for, which a node of another one has to name.
+        is_metadata = path.parts[0].endswith(".dist-info")
+        if ".." in path.parts or _is_left_out(path) or (is_metadata and path.name not in _KEPT_METADATA):
+            continue
+        if path.suffix in {".so", ".pyd"} and ".abi3." not in path.name:
+            raise PackageError(
+                f"wheels: {distribution} {version} holds {name}, which fits only this Python; name a "
+                "distribution that is pure Python or uses the stable ABI, or have it in the cluster's image."
+            )
+        files[f"{WHEELS_FOLDER}/{name}"] = Path(str(found.locate_file(path))).read_bytes()
+    if not files:
+        raise PackageError(
+            f"wheels: {distribution} {version} lists no files (an editable install?); install it as a wheel."
+        )
+    return Package(f"{distribution} {version}", files)
+
+
+def package_of_folder(folder: str | Path, inside: str = "") -> Package:
+    """All files of a folder, without caches and version control.
+
+    :param inside: path inside the zip under which the files lie; by default at its root.
+    :raises PackageError: there is no such folder, or it holds more than 200 MiB.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise PackageError(
+            f"{str(folder)!r} is no folder here, so it can't be shipped to the cluster; correct the path."
+        )
+    prefix = f"{inside.rstrip('/')}/" if inside else ""
+    return Package(root.name, {prefix + path: content for path, content in _read_folder(root)})
+
+
+def _read_folder(root: Path) -> Iterator[tuple[str, bytes]]:
+    total = 0
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root)
+        if _is_left_out(inside) or not path.is_file():
+            continue
+        total += path.stat().st_size
+        if total > FOLDER_LIMIT:
+            raise PackageError(
+                f"The folder {root} holds more than {FOLDER_LIMIT // 2**20} MiB, too much to ship to a "
+                "cluster; move data and models out of it."
+            )
+        yield inside.as_posix(), path.read_bytes()
+
+
+def _is_left_out(path: PurePosixPath | Path) -> bool:
+    return path.suffix in _LEFT_OUT_SUFFIXES or not _LEFT_OUT.isdisjoint(path.parts)

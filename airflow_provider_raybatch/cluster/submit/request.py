@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch inference as a job request: everything that must travel is uploaded, the rest is one command."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets as random_tokens
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from airflow_provider_raybatch.cluster.submit.function_source import package_of_source
+from airflow_provider_raybatch.cluster.submit.package import (
+    Package,
+    package_of_files,
+    package_of_provider,
+    package_of_wheel,
+)
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env, with_packages
+from airflow_provider_raybatch.contract.control import STOP_GRACE, STOP_GRACE_VARIABLE
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.prompt import FunctionPrompt
+from airflow_provider_raybatch.contract.secrets import KEY_FILE, SECRETS_FILE, Secrets, seal
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+SPEC_FILE = "spec.json"
+ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
+
+
+def with_source_digest(
+    spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None = None
+) -> BatchInferenceSpec:
+    """`spec` with the hash of the prompt function's source, if it has one: before the fingerprint is taken.
+
+    :param source_dirs: folders to look for the function's module in; by default ``sys.path``.
+    :raises PackageError: the function's source can't be shipped.
+    """
+    source = _source(spec, source_dirs)
+    if source is None or not isinstance(spec.prompt, FunctionPrompt):
+        return spec
+    prompt = spec.prompt.model_copy(update={"source_digest": source.digest})
+    return spec.model_copy(update={"prompt": prompt})
+
+
+async def build_batch_request(
+    client: RayJobsClient,
+    spec: BatchInferenceSpec,
+    *,
+    key: str,
+    secrets: Secrets | None = None,
+    seal_key: str | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    source_dirs: Sequence[str | Path] | None = None,
+    wheels: Sequence[str] = ("obstore",),
+    ship_wheels: bool = True,
+    metadata: Mapping[str, str] | None = None,
+) -> JobRequest:
+    """Upload what the job needs and hand back the request that starts it.
+
+    The driver asks for no resources, so that it never waits for any.
+
+    :param spec: with `submission` filled, except for its `secrets_package`, which is set here.
+    :param key: of this submission (:mod:`~airflow_provider_raybatch.contract.control`). It travels with
+        `secrets` in a private package under a random name, which the driver reads and deletes at its start.
+    :param secrets: credentials for the job.
+    :param seal_key: Fernet key that the cluster's nodes hold too; without it the credentials are readable on
+        the cluster until the driver starts.
+    :param runtime_env: the user's; never changed. `py_modules` and `env_vars` are kept, `working_dir` is
+        refused.
+    :param source_dirs: folders to look for a prompt function's module in; by default ``sys.path``.
+    :param wheels: distributions, installed here, that the job needs besides Ray and vLLM.
+    :param ship_wheels: ``False`` where the cluster's image has them.
+    :param metadata: more metadata of the job.
+    :raises SpecError: the spec has no submission, the runtime env or the seal key is wrong.
+    :raises PackageError: something can't be shipped.
+    :raises ClusterError: see :class:`RayJobsClient`.
+    """
+    submission = spec.submission
+    if submission is None:
+        raise SpecError("submission: it must be filled before the job's request is built.")
+    users = _with_grace(await upload_runtime_env(client, runtime_env))
+    with_packages(users, working_dir="", py_modules=[])  # refuses before anything of ours is uploaded
+    packages = await asyncio.to_thread(_packages, spec, source_dirs, wheels if ship_wheels else ())
+    modules = [await client.ensure_package(package) for package in packages]
+    name = await _upload_private(client, key, secrets, seal_key)
+    spec = spec.model_copy(update={"submission": submission.model_copy(update={"secrets_package": name})})
+    document = spec.model_dump_json().encode()
+    working_dir = await client.ensure_package(package_of_files({SPEC_FILE: document}, "spec"))
+    whose = SubmissionKey(submission.task, submission.run_token)
+    return JobRequest(
+        entrypoint=ENTRYPOINT,
+        submission_id=submission.submission_id,
+        runtime_env=with_packages(users, working_dir=working_dir, py_modules=modules),
+        metadata={**(metadata or {}), **whose.metadata(spec.fingerprint)},
+    )
+
+
+def _with_grace(runtime_env: dict[str, Any]) -> dict[str, Any]:
+    """With time to write finished rows between the job's stop and its end: Ray's supervisor reads it here."""
+    given = runtime_env.get("env_vars") or {}
+    if not isinstance(given, dict):
+        return runtime_env  # Ray refuses it
+    return {**runtime_env, "env_vars": {STOP_GRACE_VARIABLE: str(STOP_GRACE), **given}}
+
+
+def _packages(
+    spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None, wheels: Sequence[str]
+) -> list[Package]:
+    packages = [package_of_provider(), *(package_of_wheel(wheel) for wheel in wheels)]
+    source = _source(spec, source_dirs)
+    if source is not None:
+        wanted = spec.prompt.source_digest if isinstance(spec.prompt, FunctionPrompt) else None
+        if wanted is not None and wanted != source.digest:
+            raise SpecError(
+                "function: its source changed while the job was being submitted; the task's next try takes "
+                "the new one."
+            )
+        packages.append(source)
+    return packages
+
+
+def _source(spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None) -> Package | None:
+    if not isinstance(spec.prompt, FunctionPrompt):
+        return None
+    return package_of_source(spec.prompt.function, source_dirs)
+
+
+async def _upload_private(
+    client: RayJobsClient, key: str, secrets: Secrets | None, seal_key: str | None
+) -> str:
+    """Put key and credentials under a name that nobody can guess."""
+    name = f"_ray_pkg_{random_tokens.token_hex(16)}.zip"
+    uri = f"gcs://{name}"
+    files = {KEY_FILE: key.encode()}
+    if secrets is not None and secrets.revealed():
+        files[SECRETS_FILE] = seal(secrets, seal_key)
+        # This makes Ray forget the package after ten minutes. A key alone stays until the driver takes it,
+        # which may be long after, and opens nothing once the job is gone.
+        await client.has_package(uri)
+    await client.upload_package(uri, package_of_files(files).content)
+    return name

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One submission, whatever dies: which job of a task's run counts, and what follows from its state.
+
+A submission id is ``raybatch-<dag>-<task>-<hash of task key and run token>-<k>``. Ray creates an id at most
+once, so two processes that both want number k get one job between them, and a process that died after its
+POST finds the job again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Literal
+
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import (
+    ClusterError,
+    ClusterUnreachableError,
+    JobExistsError,
+    NotARayDashboardError,
+    StaleStateError,
+    at_a_known_address,
+)
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.run_token import names_its_jobs
+from airflow_provider_raybatch.contract.spec import TaskKey
+
+OnStaleState = Literal["replace", "adopt", "fail"]
+
+TASK_KEY = "raybatch.task_key"
+RUN_TOKEN = "raybatch.run_token"
+FINGERPRINT = "raybatch.fingerprint"
+JOB_NAME = "job_name"
+"""Ray's own key of a job's name for people."""
+
+_WITHOUT_RESULT = {
+    JobStatus.FAILED: "failed",
+    JobStatus.STOPPED: "was stopped",
+    JobStatus.SUCCEEDED: "succeeded, but its result is not there",
+}
+_MOST_SUBMISSIONS = 1000
+_MOST_ROUNDS = 5
+_SLUG_LENGTH = 32  # of each name; the hash tells apart what is cut
+_POST_ATTEMPTS = 4
+_POST_WAIT = 1.0
+_POST_GRACE = 8.0  # less than a cancelled run_blocking is waited for
+
+
+def _slug(name: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", name.lower())[:_SLUG_LENGTH].strip("-")
+
+
+@dataclass(frozen=True)
+class SubmissionKey:
+    """Whose job it is: a task instance, and one run of it (a retry keeps the token, a clear renews it)."""
+
+    task: TaskKey
+    run_token: str
+
+    def submission_id(self, k: int) -> str:
+        """Ray's id of submission number `k` of this run."""
+        digest = hashlib.sha256(json.dumps([self.task.digest, self.run_token]).encode()).hexdigest()[:24]
+        names = [self.task.dag_id, self.task.task_id] if names_its_jobs(self.run_token) else []
+        return "-".join(["raybatch", *filter(None, map(_slug, names)), digest, str(k)])
+
+    @property
+    def job_name(self) -> str:
+        """The task instance, for people."""
+        mapped = f" [{self.task.map_index}]" if self.task.map_index >= 0 else ""
+        return f"{self.task.dag_id}.{self.task.task_id}{mapped} / {self.task.run_id}"
+
+    def metadata(self, fingerprint: str) -> dict[str, str]:
+        """What the job says about itself on the cluster, for machines and for people."""
+        return {
+            TASK_KEY: self.task.digest,
+            RUN_TOKEN: self.run_token,
+            FINGERPRINT: fingerprint,
+            "raybatch.namespace": self.task.namespace,
+            "raybatch.dag_id": self.task.dag_id,
+            "raybatch.run_id": self.task.run_id,
+            "raybatch.task_id": self.task.task_id,
+            "raybatch.map_index": str(self.task.map_index),
+        }
+
+
+class Action(Enum):
+    """What to do about the latest submission of a run."""
+
+    SUBMIT = "submit"
+    ADOPT = "adopt"
+    RETURN = "return"
+    REPLACE = "replace"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`reason` is a clause for the log: "job x still runs"."""
+
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The job that counts from here on.
+
+    :param k: number of the submission within its run.
+    :param adopted: whether the job was there already.
+    :param session_name: the Ray session that knows the job; another one later means that the head lost it.
+    :param info: its state when it was submitted or found; terminal when a finished job is returned.
+    :param reason: why this job, for the log.
+    """
+
+    submission_id: str
+    k: int
+    adopted: bool
+    session_name: str | None
+    info: JobInfo
+    reason: str
+
+
+def decide(
+    latest: JobInfo | None,
+    *,
+    run_token: str,
+    fingerprint: str,
+    on_stale_state: OnStaleState = "replace",
+    finished: bool = False,
+) -> Decision:
+    """Judge the highest submission of a run; pure.
+
+    :param latest: ``None`` when there is none yet.
+    :param fingerprint: of what is to be submitted now.
+    :param finished: whether the result of a job that has ended stands, however Ray says that it ended: a
+        driver may be stopped or die after it has published.
+    """
+    if latest is None:
+        return Decision(Action.SUBMIT, "this run has no job yet")
+    name, status = latest.submission_id, latest.status
+    if latest.metadata.get(RUN_TOKEN) != run_token:
+        return Decision(Action.SUBMIT, f"job {name} is not of this run")
+    if status.is_terminal and not finished:
+        return Decision(Action.SUBMIT, f"job {name} {_WITHOUT_RESULT[status]}")
+    good = Action.RETURN if status.is_terminal else Action.ADOPT
+    state = "has finished" if status.is_terminal else "is still there"
+    if latest.metadata.get(FINGERPRINT) == fingerprint:
+        return Decision(good, f"job {name} of this run {state}")
+    changed = f"job {name} of this run {state}, with other arguments"
+    match on_stale_state:
+        case "adopt":
+            return Decision(good, f"{changed}, and on_stale_state is 'adopt'")
+        case "fail":
+            return Decision(Action.FAIL, changed)
+        case "replace":
+            return Decision(Action.SUBMIT if status.is_terminal else Action.REPLACE, changed)
+
+
+async def submit_or_adopt(
+    client: RayJobsClient,
+    key: SubmissionKey,
+    fingerprint: str,
+    build: Callable[[str], Awaitable[JobRequest]],
+    on_stale_state: OnStaleState = "replace",
+    finished: Callable[[JobInfo], Awaitable[bool]] | None = None,
+    *,
+    address_known: bool = False,
+    stop_timeout: float = 120.0,
+) -> Submitted:
+    """Come to exactly one job for this run: the one that is there, or a new one.
+
+    :param fingerprint: of the job's arguments; travels as metadata.
+    :param build: makes the request of a submission id; called only when one is to be submitted. The metadata
+        of `key` is added here.
+    :param finished: whether the result of a job that has ended stands; by default, if Ray says it succeeded.
+    :param address_known: whether an earlier attempt of the run came this far, so that the address is no
+        mistake.
+    :param stop_timeout: seconds that a job which is to be replaced has to end.
+    :raises StaleStateError: there is a job with other arguments and `on_stale_state` is ``fail``.
+    :raises StopTimeoutError: the job to replace doesn't end.
+    :raises ClusterError: see :class:`RayJobsClient`.
+    """
+    with at_a_known_address() if address_known else nullcontext():
+        session_name = (await client.version()).session_name
+    with at_a_known_address():
+        for _ in range(_MOST_ROUNDS):
+            k, latest = await latest_submission(client, key)
+            done = latest is not None and await _has_result(latest, finished)
+            decision = decide(
+                latest,
+                run_token=key.run_token,
+                fingerprint=fingerprint,
+                on_stale_state=on_stale_state,
+                finished=done,
+            )
+            if decision.action is Action.FAIL:
+                raise StaleStateError(
+                    f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "
+                    "on_stale_state to 'replace' or 'adopt'."
+                )
+            if latest is not None and decision.action in {Action.ADOPT, Action.RETURN}:
+                return Submitted(latest.submission_id, k, True, session_name, latest, decision.reason)
+            if latest is not None and decision.action is Action.REPLACE:
+                await client.stop_until_terminal(latest.submission_id, stop_timeout)
+            number = k + 1
+            request = await build(key.submission_id(number))
+            request = replace(
+                request,
+                submission_id=key.submission_id(number),
+                metadata={JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)},
+            )
+            info = await _submit(client, request)
+            if (
+                info.metadata.get(RUN_TOKEN) == key.run_token
+                and info.metadata.get(FINGERPRINT) == fingerprint
+            ):
+                return Submitted(info.submission_id, number, False, session_name, info, decision.reason)
+            # Another process took this number in between, with other arguments: judge what it made.
+        raise JobExistsError(
+            f"Another process keeps submitting jobs for {key.task} with other arguments; make sure that only "
+            "one runs."
+        )
+
+
+async def _has_result(job: JobInfo, finished: Callable[[JobInfo], Awaitable[bool]] | None) -> bool:
+    if finished is None or not job.status.is_terminal:
+        return job.status is JobStatus.SUCCEEDED
+    return await finished(job)
+
+
+async def stop_run(
+    client: RayJobsClient,
+    key: SubmissionKey,
+    timeout: float = 120.0,  # noqa: ASYNC109 - handed on to a loop that tells why it gave up
+) -> str | None:
+    """Stop the job of a run, if it has an active one: its last submission, as all others had ended before it.
+
+    The ids are derived, so this costs one GET more than there are submissions, however many jobs the cluster
+    remembers.
+
+    :param timeout: seconds that the job has to end.
+    :return: id of the job that was stopped.
+    :raises StopTimeoutError: the job doesn't end.
+    """
+    _, latest = await latest_submission(client, key)
+    if latest is None or not latest.is_active:
+        return None
+    await client.stop_until_terminal(latest.submission_id, timeout)
+    return latest.submission_id
+
+
+async def stop_older(
+    client: RayJobsClient,
+    task_key_digest: str,
+    keep: str,
+    timeout: float = 120.0,  # noqa: ASYNC109 - handed on to a loop that tells why it gave up
+) -> list[str]:
+    """Stop what earlier runs of the same task left behind.
+
+    :param keep: submission id of the job that counts. Only jobs that started before it are stopped, so that a
+        straggling process can't end its successor's job; nothing is stopped when the cluster doesn't know it.
+    :param timeout: seconds that each job has to end.
+    :return: ids of the jobs that were stopped.
+    :raises StopTimeoutError: a job doesn't end.
+    """
+    jobs = await client.jobs()
+    kept = next((job for job in jobs if job.submission_id == keep), None)
+    if kept is None:
+        return []
+    older = [
+        job.submission_id
+        for job in jobs
+        if job.is_active
+        and job.submission_id not in {"", keep}
+        and job.metadata.get(TASK_KEY) == task_key_digest
+        and (job.start_time or 0) <= (kept.start_time or 0)
+    ]
+    for submission_id in older:
+        await client.stop_until_terminal(submission_id, timeout)
+    return older
+
+
+async def latest_submission(client: RayJobsClient, key: SubmissionKey) -> tuple[int, JobInfo | None]:
+    """The last submission of a run; -1 and ``None`` when there is none. Costs one GET more than there are."""
+    latest: JobInfo | None = None
+    for k in range(_MOST_SUBMISSIONS):
+        info = await client.info(key.submission_id(k))
+        if info is None:
+            return k - 1, latest
+        latest = info
+    raise ClusterError(
+        f"{key.task} has {_MOST_SUBMISSIONS} submissions in this run; something submits in circles. Clear "
+        "the task."
+    )
+
+
+async def _submit(client: RayJobsClient, request: JobRequest) -> JobInfo:
+    """POST, and where no answer came, ask whether the job exists before the next try."""
+    failure: ClusterError | None = None
+    for attempt in range(_POST_ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(_POST_WAIT * attempt)
+        try:
+            await _seen_to_its_end(client.submit(request))
+            failure = None
+        except JobExistsError:
+            failure = None
+        except (ClusterUnreachableError, NotARayDashboardError) as error:
+            failure = error
+        info = await client.info(request.submission_id)
+        if info is not None:
+            return info
+        if failure is None:
+            raise ClusterError(
+                f"Job {request.submission_id} vanished right after it was submitted to "
+                f"{client.address.shown}; its head has restarted.",
+                FailureClass.CLUSTER_LOST,
+            )
+    assert failure is not None
+    raise failure
+
+
+async def _seen_to_its_end(post: Coroutine[Any, Any, None]) -> None:
+    """Await a POST, also when cancelled: Ray makes the job anyway, and who stops it must find it there."""
+    task = asyncio.ensure_future(post)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_POST_GRACE)
+        if task.done() and not task.cancelled():
+            task.exception()  # looked at, or asyncio complains that nobody did
+        raise

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's side of the control channel: its events, its followers' orders, and what ends it early.
+
+A job ends early at its deadline, when it is stopped, and when nobody has followed it for `orphan_timeout`.
+While engines run, they first write what is finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.control import (
+    STOP_GRACE,
+    STOP_GRACE_VARIABLE,
+    Order,
+    order_package,
+    read_order,
+)
+from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+
+_EXIT_SECONDS = 3.0
+_LOOK = 1.0
+_OVERTIME = 25.0
+"""Seconds in which a driver may end by itself; whoever follows the job gives it 30."""
+
+
+class Speaker:
+    """Writes events to the driver's log, signed as soon as the job's key is known."""
+
+    def __init__(self) -> None:
+        self.key: str | None = None
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def say(self, event: events.Event) -> None:
+        """Write an event where the Airflow side reads it; without a key, as text."""
+        with self._lock:
+            if self.key is None:
+                text = event.text()
+            else:
+                text = events.line(event, self.key, self._number)
+                self._number += 1
+            # In one call, so that no other output gets between text and line feed.
+            print(f"{text}\n", end="", flush=True)
+
+
+class Control:
+    """What followers want of this job, and whether anybody still follows it.
+
+    :param limits: the deadline and the lease that hold until an order arrives.
+    :param say: told the last event of a driver that has to be ended.
+    :param clock: seconds that only pass; the lease goes by it, since other machines' clocks may differ.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        say: Callable[[events.Event], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deadline = limits.deadline
+        self._orphan_timeout = limits.orphan_timeout
+        self._say = say
+        self._clock = clock
+        self._heard = clock()
+        self._seen: Order | None = None
+        self._attempt = 0
+        self._read: Callable[[], Order | None] = lambda: None
+        self._stopped = False
+        self._drains = False
+        self._ending = threading.Lock()
+
+    def obey(self, order: Order | None) -> None:
+        """Take the order that lies in the store. Each renews the lease once, whichever attempt's it is."""
+        if order is None or order == self._seen:
+            return
+        self._seen = order
+        self._heard = self._clock()
+        # An earlier attempt may still follow: that keeps the lease, but must not take anything back.
+        if order.attempt >= self._attempt:
+            self._attempt = order.attempt
+            self._deadline, self._orphan_timeout = order.deadline, order.orphan_timeout
+
+    def stop(self) -> None:
+        """Ray asks the driver to end.
+
+        :raises KeyboardInterrupt: no engine runs, so nothing has to be written first.
+        """
+        self._stopped = True
+        if not self._drains:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def draining(self) -> Iterator[None]:
+        """For the time in which engines run: a stop is left to :meth:`check`."""
+        self._drains = True
+        try:
+            yield
+        finally:
+            self._drains = False
+        if self._stopped:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def uninterrupted(self) -> Iterator[None]:
+        """For the last step of a commit, which is short: whatever ends the driver early waits for it."""
+        with self._ending, self.draining():
+            yield
+
+    def check(self, progress: Progress) -> None:
+        """:raises RaybatchError: it is time to end, with how far the job came."""
+        so_far = f"after {progress.done:,} of {progress.total:,} rows; the finished rows are kept"
+        if self._stopped:
+            raise RaybatchError(f"the job was stopped {so_far}.", FailureClass.CANCELLED)
+        late = self._late(so_far)
+        if late is not None:
+            raise late
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """End a driver that is late and doesn't end by itself, whatever it is doing."""
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over,), name="raybatch-control", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def listen(self, read: Callable[[], Order | None]) -> None:
+        """From now on, obey the orders that `read` finds, once a second."""
+        self._read = read
+
+    def _watch(self, over: threading.Event) -> None:
+        while not over.wait(_LOOK):
+            # A store without an answer is asked again; without orders, the lease runs out.
+            with contextlib.suppress(Exception):
+                self.obey(self._read())
+            with self._ending:
+                late = None if over.is_set() else self._late("", _OVERTIME)
+                if late is not None:
+                    self._say(events.Failed(failure_class=late.failure_class, message=str(late)))
+                    os._exit(1)
+
+    def _late(self, so_far: str, overtime: float = 0.0) -> RaybatchError | None:
+        kept = f" {so_far}" if so_far else "; the finished rows are kept"
+        if self._deadline is not None and time.time() >= self._deadline + overtime:
+            return RaybatchError(
+                f"timeout: the job's deadline passed{kept}, and an attempt with time left goes on.",
+                FailureClass.TIMEOUT,
+            )
+        if self._orphan_timeout and self._clock() - self._heard >= self._orphan_timeout + overtime:
+            return RaybatchError(
+                f"orphan_timeout: no task has followed the job for {self._orphan_timeout:,.0f} s, so it "
+                f"ended itself{kept}, and a retry or a clear of the task goes on.",
+                FailureClass.CANCELLED,
+            )
+        return None
+
+
+def orders_for(key: str) -> Callable[[], Order | None]:
+    """Reads the latest order from the cluster's store."""
+    from airflow_provider_raybatch.job.control.private_package import stored
+
+    package = order_package(key)
+
+    def read() -> Order | None:
+        content = stored(package)
+        return None if content is None else read_order(content, key)
+
+    return read
+
+
+def stop_on_sigterm(control: Control) -> None:
+    """Hand Ray's SIGTERM to `control`, in place of Ray's own handler."""
+
+    def stop(number: int, frame: Any) -> None:
+        control.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def seconds_to_drain() -> float:
+    """How long a driver that is stopped may wait for its replicas before Ray kills it."""
+    try:
+        grace = float(os.environ.get(STOP_GRACE_VARIABLE, STOP_GRACE))
+    except ValueError:
+        grace = STOP_GRACE
+    return max(0.0, grace - _EXIT_SECONDS)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Ray Data pipeline, and the watch over it.
+
+The Dataset holds work, not rows: each row of it describes a chunk of the source. One map over it with a pool
+of replicas is the whole pipeline, so a cluster that can hold the replicas can run the job; there is no other
+stage to starve or to wait for. Ray Data gives what it is good at: the actor pool, restarts, retries and
+back-pressure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+import ray.data
+
+from airflow_provider_raybatch.contract.events import Phase, Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.control.control import seconds_to_drain
+from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.monitor.progress import Tracker
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+
+_POLL = 0.5
+_PROGRESS_EVERY = 10.0
+_STARTING_EVERY = 30.0
+_LONGEST_NAME = 150
+
+
+@dataclass
+class Ran:
+    """What the run left. It keeps no report of a finished chunk but the latest of each replica.
+
+    :param parts: everything that was written.
+    :param chunks: how many are finished.
+    :param reports: the replicas' last words.
+    :param by_replica: what came with finished chunks.
+    :param engine: what an engine says of itself.
+    """
+
+    parts: list[Part] = field(default_factory=list)
+    chunks: int = 0
+    reports: list[ReplicaReport] = field(default_factory=list)
+    by_replica: dict[str, ReplicaReport] = field(default_factory=dict)
+    engine: EngineInfo = field(default_factory=EngineInfo)
+    seconds: dict[str, float] = field(default_factory=dict)
+    last_row: float = 0.0
+
+    def add(self, done: Done, in_one: bool = False) -> None:
+        """Count a finished work item.
+
+        :param in_one: whether reports are of single chunks and add up to that of one replica.
+        """
+        self.parts += done.parts
+        self.chunks += 1
+        self.last_row = time.time()
+        name = ray_data_llm.NAME if in_one else done.report.replica
+        known = self.by_replica.get(name)
+        self.by_replica[name] = (
+            ray_data_llm.added(known, done.report) if in_one else _further(known, done.report)
+        )
+        for stage, spent in done.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+
+def _further(known: ReplicaReport | None, other: ReplicaReport) -> ReplicaReport:
+    """The later one of two reports of a replica, which only grow."""
+    if known is None or (known.rows, known.written) < (other.rows, other.written):
+        return other
+    return known
+
+
+Check = Callable[[Sequence[ReplicaReport], Progress], None]
+"""Called with each reading; raises to end the run."""
+
+
+def run(
+    job: Job,
+    plan: Plan,
+    items: Sequence[WorkItem],
+    tracker: Tracker,
+    say: Callable[[Phase | Progress], None],
+    check: Check,
+) -> Ran:
+    """Do all work items.
+
+    :param say: told the progress every few seconds.
+    :param check: judges each reading.
+    :raises RaybatchError: what `check` raises, or that nothing moved for `no_progress_timeout`.
+    """
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # Ray's own guard sees chunks, of which a slow start or long responses finish none for half an hour.
+    # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
+    if hasattr(context, "execution_no_progress_timeout_s"):
+        context.execution_no_progress_timeout_s = -1
+    board = _board()
+    ran, failure = Ran(), _Failure()
+    stages = _dataset(job, plan, items, board)
+    stages.set_name(_name(job))  # for people who look at Ray's dashboard
+    worker = threading.Thread(target=_consume, args=(job, stages, ran, failure), daemon=True)
+    worker.start()
+    began = said = time.time()
+    try:
+        while worker.is_alive():
+            worker.join(_POLL)
+            ran.reports = _reports(job, board, ran)
+            now = time.time()
+            progress = tracker.update(ran.reports, ran.chunks, now)
+            check(ran.reports, progress)
+            if now - said >= _PROGRESS_EVERY and (
+                progress.done > progress.resumed or now - said >= _STARTING_EVERY
+            ):
+                started = progress.done > progress.resumed
+                say(progress if started else _starting(ran.reports, plan, now - began))
+                said = now
+            _check_moving(job, tracker, ran.reports, plan, now)
+    except Exception:
+        # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
+        # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
+        _drain(board, worker)
+        raise
+    ran.reports = _reports(job, board, ran)
+    failure.throw(ran.reports)
+    ran.engine = _engine(job, board)
+    say(tracker.update(ran.reports, ran.chunks, time.time()))
+    return ran
+
+
+def _drain(board: Any, worker: threading.Thread) -> None:
+    board.drain.remote()
+    ends = time.monotonic() + seconds_to_drain()
+    while worker.is_alive() and time.monotonic() < ends:
+        worker.join(_POLL)
+        with contextlib.suppress(ray.exceptions.RayError):
+            reports = ray.get(board.snapshot.remote(), timeout=max(0.0, ends - time.monotonic()))
+            if all(report["state"] != "ready" for report in reports):
+                return
+
+
+def _board() -> Any:
+    """Beside the driver, so that it is there as long as the driver is."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
+
+
+def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
+    ready = sum(report.state == "ready" for report in reports)
+    message = f"{ready} of {plan.replicas} engines ready after {seconds:.0f} s, no row finished yet"
+    return Phase(phase="starting", message=message)
+
+
+class _Failure:
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def throw(self, reports: Sequence[ReplicaReport]) -> None:
+        """Raise what ended the run: in a replica's own words, if it could still say them."""
+        if self.error is None:
+            return
+        told = next((report.failure for report in reports if report.failure is not None), None)
+        if told is None:
+            raise self.error
+        raise RaybatchError(told[1], FailureClass(told[0])) from self.error
+
+
+def _dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.data.Dataset:
+    if job.spec.engine.kind == ray_data_llm.NAME:
+        return ray_data_llm.dataset(job, plan, items)
+    return dataset(job, plan, items, board)
+
+
+def _name(job: Job) -> str:
+    submission = job.spec.submission
+    if submission is None:
+        return "batch_inference"
+    # Ray names a log file after it, of which file systems take 255 bytes.
+    name = f"{submission.task.dag_id}.{submission.task.task_id}"
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+
+
+def _consume(job: Job, stages: ray.data.Dataset, ran: Ran, failure: _Failure) -> None:
+    in_one = job.spec.engine.kind == ray_data_llm.NAME
+    try:
+        for row in stages.iter_rows():
+            ran.add(Done.from_json(row["done"]), in_one)
+    except BaseException as error:  # handed to the main thread, which diagnoses it
+        failure.error = error
+
+
+def dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.data.Dataset:
+    """The Dataset of work, mapped by replicas. Lazy: nothing runs until it is consumed."""
+    work = ray.data.from_items([{"item": item.as_json()} for item in items], override_num_blocks=len(items))
+    # Without end here: replicas count for themselves how often they die in vain.
+    options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
+    if plan.spans_nodes:
+        options["ray_remote_args_fn"] = functools.partial(_over_nodes, plan)
+    else:
+        options["num_gpus"] = plan.gpus
+        if plan.accelerator_type:
+            options["accelerator_type"] = plan.accelerator_type
+    # Ray 2.60 deprecates free-form remote options, but neither 2.56 nor 2.60 has named ones for restarts.
+    warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
+    return work.map_batches(
+        Replica,
+        fn_constructor_args=(job, board),
+        batch_size=1,
+        batch_format="numpy",
+        compute=ray.data.ActorPoolStrategy(
+            size=plan.replicas, max_tasks_in_flight_per_actor=2 * plan.chunks_in_flight
+        ),
+        max_concurrency=plan.chunks_in_flight,
+        **options,
+    )
+
+
+def _over_nodes(plan: Plan) -> dict[str, Any]:
+    """A placement group of one bundle a GPU, wherever they are.
+
+    The replica takes the CPU of the first bundle and no GPU; vLLM's Ray executor, started inside the group,
+    finds the bundles and puts a worker on each GPU.
+    """
+    from ray.util import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    bundle = {"GPU": 1.0}
+    if plan.accelerator_type:
+        bundle[f"accelerator_type:{plan.accelerator_type}"] = 0.001
+    group = placement_group([{**bundle, "CPU": plan.cpus}, *[bundle] * (plan.gpus - 1)], strategy="PACK")
+    return {
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(
+            group, placement_group_capture_child_tasks=True
+        )
+    }
+
+
+def _reports(job: Job, board: Any, ran: Ran) -> list[ReplicaReport]:
+    """The latest word of each replica: from the board, or with a finished chunk where that is further."""
+    latest = dict(ran.by_replica)
+    if job.spec.engine.kind != ray_data_llm.NAME:
+        for report in ray.get(board.snapshot.remote(), timeout=60):
+            told = ReplicaReport(**report)
+            latest[told.replica] = _further(told, latest.get(told.replica, told))
+    return list(latest.values())
+
+
+def _engine(job: Job, board: Any) -> EngineInfo:
+    if job.spec.engine.kind == ray_data_llm.NAME:
+        return EngineInfo(effective_sampling=dict(job.spec.sampling))
+    return ray.get(board.engine.remote(), timeout=60) or EngineInfo()
+
+
+def _check_moving(
+    job: Job, tracker: Tracker, reports: Sequence[ReplicaReport], plan: Plan, now: float
+) -> None:
+    longest = job.spec.limits.no_progress_timeout
+    if now - tracker.last_change <= longest:
+        return
+    starting = sum(report.state == "starting" for report in reports)
+    ready = len(reports) - starting
+    if not reports:
+        available = ", ".join(
+            f"{amount:g} {name}"
+            for name, amount in sorted(ray.available_resources().items())
+            if name in ("CPU", "GPU")
+        )
+        where = f"no replica has started; free on the cluster: {available or 'nothing'}"
+    elif starting:
+        where = f"{starting} of {plan.replicas} replicas are still starting their engine"
+    else:
+        where = f"{ready} replicas are ready, but no row of theirs finishes and no token comes"
+    raise RaybatchError(
+        f"no_progress_timeout: nothing moved for {longest:g} s ({where}); raise no_progress_timeout if that "
+        "is expected.",
+        FailureClass.STALLED,
+    )

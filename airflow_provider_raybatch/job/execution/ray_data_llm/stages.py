@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands before and after Ray's processor: plain functions for ``map_batches`` and ``map``.
+
+A row travels with its ordinal and, pickled, its input columns, which Ray's stages therefore can't touch or
+collide with. A row that fails before the engine carries its failure in ``__inference_error__``, the column by
+which Ray's stages pass it over; every row has that column, since a null in it would silently skip whole
+blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.spec import ModelSpec
+from airflow_provider_raybatch.job.engine.base import Completion, Response
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
+from airflow_provider_raybatch.job.execution.ray_data_llm.variants import Variant, variant
+from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
+from airflow_provider_raybatch.job.failures.diagnosis import without_traceback
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.part import Outcome
+from airflow_provider_raybatch.job.request.render import Request, RowFailure, renderer
+from airflow_provider_raybatch.job.tasks.response_check import checked
+from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+
+ERROR = "__inference_error__"
+CARRIED = "carried"
+
+
+def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
+    """Work items to rows with requests."""
+    kind = variant(job.spec)
+    reader = Reader(job.listing, read_columns(job.spec), job.credentials)
+    asker = Asker(job.spec, renderer(job.spec), job.keyer)
+    for document in batch["item"]:
+        item = WorkItem.from_json(str(document))
+        rows = reader.read(item.chunk)
+        positions = item.positions
+        asked = asker.ask([rows.rows[position] for position in positions], item.repetitions_of(positions))
+        encoded = _encoded(job, kind, [one.request for one in asked])
+        inputs = rows.columns().take(pa.array(positions, pa.int64()))
+        out: list[dict[str, Any]] = []
+        for place, (position, one, ids) in enumerate(zip(positions, asked, encoded, strict=True)):
+            failure = next((made for made in (one.request, ids) if isinstance(made, RowFailure)), None)
+            request = one.request if failure is None and isinstance(one.request, Request) else None
+            carried = {
+                "ordinal": item.chunk.ordinal + position,
+                "columns": _packed(inputs.slice(place, 1)),
+                "asked": one,
+                "at": time.time(),
+            }
+            out.append({
+                CARRIED: pickle.dumps(carried),
+                ERROR: json.dumps([failure.step, failure.reason]) if failure else "",
+                **kind.columns(request, ids if request is not None and isinstance(ids, list) else None),
+            })
+        if out:
+            yield {name: [row[name] for row in out] for name in out[0]}
+
+
+def _encoded(
+    job: Job, kind: Variant, requests: list[Request | RowFailure]
+) -> list[list[int] | RowFailure | None]:
+    encoded: list[list[int] | RowFailure | None] = [None] * len(requests)
+    places = [place for place, request in enumerate(requests) if isinstance(request, Request)]
+    for place in places:
+        request = requests[place]
+        if isinstance(request, Request) and request.sampling:
+            encoded[place] = RowFailure("template", "sampling per row needs engine 'vllm'")
+    if kind.needs_tokens:
+        places = [place for place in places if encoded[place] is None]
+        wanted = {"tokenizer": job.spec.model.name, **job.spec.engine.args}
+        chat = _chat_encoder(json.dumps(wanted), job.spec.model.model_dump_json())
+        asked = [request for place in places if isinstance(request := requests[place], Request)]
+        for place, ids in zip(places, chat.encode(asked), strict=True):
+            encoded[place] = ids
+    return encoded
+
+
+@functools.lru_cache(maxsize=4)
+def _chat_encoder(args: str, model: str) -> ChatEncoder:
+    """Once a worker process: loading a tokeniser takes seconds.
+
+    :param args: the engine's arguments as JSON, of which some say which tokeniser it is.
+    :param model: the spec's model as JSON.
+    """
+    from transformers import AutoTokenizer
+
+    wanted = json.loads(args)
+    tokenizer = AutoTokenizer.from_pretrained(
+        wanted["tokenizer"],
+        revision=wanted.get("tokenizer_revision") or wanted.get("revision") or "main",
+        trust_remote_code=bool(wanted.get("trust_remote_code", False)),
+    )
+    of_spec = parse(ModelSpec, model)
+    render = hf_renderer(tokenizer, template_of(of_spec, tokenizer), of_spec.chat_template_kwargs)
+    return ChatEncoder(tokenizer, render)
+
+
+def before(row: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The processor's preprocess: payloads that travelled as text become what the stage takes."""
+    if "body" not in row:
+        return {ERROR: row[ERROR]}
+    body = json.loads(row["body"])
+    if kind == "ServeDeploymentProcessorConfig":
+        chat = "messages" in body
+        return {
+            ERROR: row[ERROR],
+            "method": "chat" if chat else "completions",
+            "dtype": "ChatCompletionRequest" if chat else "CompletionRequest",
+            "request_kwargs": body,
+        }
+    return {ERROR: row[ERROR], "payload": body}
+
+
+def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
+    """After the processor, every row in one schema, whatever Ray's stages added, dropped or left null."""
+    error = row.get(ERROR) or ""
+    result = _failure(error) if error else variant(job.spec).response(row)
+    if isinstance(result, Response):
+        result = checked(result, job.spec, {})
+    if isinstance(result, RowFailure):
+        settled = {"failure": json.dumps(dataclasses.astuple(result)), "response": ""}
+    else:
+        settled = {"failure": "", "response": json.dumps(_plain(result))}
+    return {CARRIED: row[CARRIED], **settled}
+
+
+def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
+    """Settled rows to a part."""
+    asked_at = []
+    groups: dict[bytes, tuple[list[Outcome], list[pa.Table]]] = {}
+    for row in batch.to_pylist():
+        carried = pickle.loads(row[CARRIED])
+        result: Response | RowFailure
+        if row["failure"]:
+            result = RowFailure(*json.loads(row["failure"]))
+        else:
+            result = _response(json.loads(row["response"]))
+        asked_at.append(carried["at"])
+        columns = pa.ipc.open_stream(carried["columns"]).read_all()
+        # Columns may have other types in another chunk; a part has one type for each.
+        outcomes, inputs = groups.setdefault(columns.schema.serialize().to_pybytes(), ([], []))
+        outcomes.append(carried["asked"].outcome(carried["ordinal"], result))
+        inputs.append(columns)
+    first = min(outcome.ordinal for outcomes, _ in groups.values() for outcome in outcomes)
+    written = [
+        parts.write(
+            job.folder,
+            f"{job.part_folder}/{first:012d}",
+            pa.concat_tables(inputs),
+            outcomes,
+            job.spec.keeps_completions,
+        )
+        for outcomes, inputs in groups.values()
+    ]
+    results = [outcome.result for outcomes, _ in groups.values() for outcome in outcomes]
+    report = ReplicaReport(
+        replica=f"part-{first}",
+        node="",
+        state="ready",
+        rows=len(results),
+        written=len(results),
+        errors=sum(part.rows - part.ok for part in written),
+        input_tokens=sum(result.input_tokens for result in results),
+        output_tokens=sum(result.output_tokens for result in results),
+        first_request=min(asked_at),
+    )
+    return {"done": [Done(written, {}, report).as_json()]}
+
+
+def _packed(row: pa.Table) -> bytes:
+    """Arrow's own format, which keeps types, and of a slice only the slice."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as writer:
+        writer.write_table(row)
+    return bytes(sink.getvalue())
+
+
+def _failure(error: str) -> RowFailure:
+    try:
+        step, reason = json.loads(error)
+    except (ValueError, TypeError):
+        return RowFailure("engine", without_traceback(error))
+    return RowFailure(str(step), str(reason))
+
+
+def _plain(response: Response) -> dict[str, Any]:
+    completions = [[c.text, c.finish_reason, c.output_tokens] for c in response.completions]
+    return {"completions": completions, "input": response.input_tokens, "cached": response.cached_tokens}
+
+
+def _response(plain: Mapping[str, Any]) -> Response:
+    completions = tuple(Completion(text, reason, tokens) for text, reason, tokens in plain["completions"])
+    return Response(completions, plain["input"], plain["cached"])

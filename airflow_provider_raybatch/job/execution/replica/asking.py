@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a chunk as requests, with the two identities that they are written under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.base import Response
+from airflow_provider_raybatch.job.input.reader import BadRow
+from airflow_provider_raybatch.job.input.table import as_text
+from airflow_provider_raybatch.job.parts.part import Outcome
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.render import (
+    Render,
+    Request,
+    RowFailure,
+    needed_columns,
+    render_all,
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One row, ready for the engine, or with the reason why it never gets there."""
+
+    request: Request | RowFailure
+    key: bytes | None = None
+    row_id: str | None = None
+    raw: str = ""
+
+    def outcome(self, ordinal: int, result: Response | RowFailure) -> Outcome:
+        """What is written when the row is finished."""
+        kept = ""
+        if isinstance(result, RowFailure):
+            kept = self.request.as_json() if isinstance(self.request, Request) else self.raw
+        return Outcome(ordinal, result, kept, self.key, self.row_id)
+
+
+class Asker:
+    """Turns rows into requests, alike in the replicas and where keys are looked up before."""
+
+    def __init__(self, spec: BatchInferenceSpec, render: Render, keyer: Keyer) -> None:
+        self._render = render
+        self._keyer = keyer
+        self._id_column = spec.source.id_column
+
+    def ask(self, rows: Sequence[Any], repetitions: Mapping[int, int] | None = None) -> list[Asked]:
+        """The requests of `rows`.
+
+        :param repetitions: how many rows before it ask the same, by place in `rows`; for sampled requests.
+        """
+        numbers = repetitions or {}
+        return [
+            self._one(row, made, numbers.get(place, 0))
+            for place, (row, made) in enumerate(zip(rows, render_all(self._render, rows), strict=True))
+        ]
+
+    def _one(self, row: Any, made: Request | RowFailure, number: int) -> Asked:
+        if isinstance(row, BadRow):
+            return Asked(made, raw=row.text)
+        row_id = None if self._id_column is None else as_text(row.get(self._id_column))
+        if isinstance(made, RowFailure):
+            return Asked(made, row_id=row_id)
+        return Asked(made, keys.nth(self._keyer.key(made), number), row_id)
+
+
+def read_columns(spec: BatchInferenceSpec) -> list[str] | None:
+    """Columns that asking reads; ``None`` for all."""
+    columns = needed_columns(spec)
+    if columns is None or spec.source.id_column is None:
+        return columns
+    return list(dict.fromkeys([*columns, spec.source.id_column]))

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CSV as Python's csv module reads it (RFC 4180, comma, double quote), record by record and with its errors.
+
+Lines end at a line feed only: a lone carriage return is no line end, as the module itself insists outside
+of quotes. A quoted field ends where a comma or a line end follows its quote. Without this (the module's
+`strict`), a forgotten quote takes the next rows into its field, and quotes inside a field are lost.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input.table import check_names
+
+LONGEST_ROW = 128 * 1024 * 1024
+"""Bytes of the longest row: one more is taken for a quote that is never closed."""
+_BLOCK = 8 * 1024 * 1024
+
+csv.field_size_limit(2**31 - 1)  # the default of 128 KiB is less than many a document
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that csv refuses, and why."""
+
+    reason: str
+    text: str
+
+
+class OpenQuoteError(ValueError):
+    """The file ends inside a quoted field. `offset` is the first byte of its row."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the row at byte {offset} has a quote that is never closed")
+        self.offset = offset
+
+
+def records(text: str) -> Iterator[list[str] | BadRecord]:
+    """The records of a whole text; blank lines are left out."""
+    reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
+    lines: list[str] = []
+    while True:
+        before = reader.line_num
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:  # the next call goes on with the next line
+            lines = lines or text.split("\n")
+            yield BadRecord(str(error), "\n".join(lines[before : reader.line_num]))
+            continue
+        if fields:
+            yield fields
+
+
+def row_ends(stream: BinaryIO, start: int) -> Iterator[tuple[int, bool]]:
+    """Where each record from byte `start` on ends, and whether it is a row. Exact, and slow.
+
+    :raises OpenQuoteError: the last one does not end.
+    """
+    stream.seek(start)
+    position = start
+    is_over = False
+
+    def lines() -> Iterator[str]:
+        nonlocal position, is_over
+        for line in stream:
+            position += len(line)
+            yield line.decode("latin-1")  # one character a byte; what csv looks for is ASCII
+        is_over = True
+
+    reader = csv.reader(lines(), strict=True)
+    while True:
+        first = position
+        try:
+            is_row = bool(next(reader))
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if is_over:  # csv asks for another line only inside of quotes
+                raise OpenQuoteError(first) from error
+            is_row = True
+        yield position, is_row
+
+
+def line_of_open_quote(stream: BinaryIO, offset: int) -> int:
+    """The line, counted from 1, of the quote that the row at byte `offset` opens and never closes."""
+    stream.seek(offset)
+    row = stream.read()
+    place = 0
+    while 0 <= place < len(row):
+        if row[place : place + 1] == b'"':
+            closing = _closing_quote(row, place + 1)
+            if closing < 0:
+                break
+            place = closing
+        place = row.find(b",", place) + 1 or len(row)
+    stream.seek(0)
+    left, line = offset + place, 1
+    while left and (block := stream.read(min(left, _BLOCK))):
+        left -= len(block)
+        line += block.count(b"\n")
+    return line
+
+
+def _closing_quote(row: bytes, start: int) -> int:
+    """The first quote from `start` on that is not doubled, -1 if there is none."""
+    while (place := row.find(b'"', start)) >= 0 and row[place + 1 : place + 2] == b'"':
+        start = place + 2
+    return place
+
+
+def header(stream: BinaryIO, start: int, uri: str) -> tuple[tuple[str, ...], int]:
+    """Column names, and the byte where the rows begin; no names for an empty file.
+
+    :param start: first byte, past a byte order mark.
+    :param uri: for messages.
+    :raises PreflightError: the header is no CSV, or has a column twice.
+    """
+    stream.seek(start)
+    position = start
+
+    def lines() -> Iterator[str]:
+        nonlocal position
+        for line in stream:
+            position += len(line)
+            if position - start > LONGEST_ROW:
+                raise csv.Error("a quote is never closed")
+            yield line.decode("utf-8")
+
+    try:
+        found = next((record for record in csv.reader(lines(), strict=True) if record), [])
+    except UnicodeDecodeError as error:
+        raise PreflightError(f"source: {uri} is not UTF-8 text ({error.reason}); convert it.") from error
+    except csv.Error as error:
+        raise PreflightError(f"source: the header of {uri} is no CSV ({error}); mend the file.") from error
+    check_names(found, uri)
+    return tuple(found), position

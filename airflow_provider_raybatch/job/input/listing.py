@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files are the source: paths, folders and globs resolved once, in a fixed order."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.location import WILDCARDS, local_path
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.spec import SourceFormat, SourceSpec
+from airflow_provider_raybatch.job.input import http
+from airflow_provider_raybatch.job.output.journal import JOURNAL
+from airflow_provider_raybatch.job.output.journal import Entry as JournalEntry
+from airflow_provider_raybatch.storage.errors import StorageError, laid_to
+from airflow_provider_raybatch.storage.folder import Entry, Folder, S3Folder, folder
+
+_EXTENSIONS: dict[str, SourceFormat] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+}
+_COMPRESSIONS = (".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file. `version` is its etag or modification time: what tells that the content is another one."""
+
+    uri: str
+    size: int
+    version: str
+
+    @property
+    def compression(self) -> str | None:
+        """``gzip``, ``zstd`` or ``None``, by the extension."""
+        lower = _name_of(self.uri).lower()
+        return "gzip" if lower.endswith(".gz") else "zstd" if lower.endswith(".zst") else None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The frozen input: files in their order, and their one format."""
+
+    format: SourceFormat
+    files: tuple[SourceFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits that change with any file's name, size or version, and with their order."""
+        content = json.dumps([self.format, [asdict(file) for file in self.files]])
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def resolve(source: SourceSpec, credentials: AwsCredentials | None) -> Listing:
+    """Find the files of `source`.
+
+    Paths keep the order of the spec; the files of a folder or glob are sorted by name. In folders, names that
+    begin with ``.`` or ``_`` are left out (bookkeeping of Spark, Hive and of this package), and a folder that
+    holds a dataset of this package means the files of its newest manifest. A path with wildcards that is the
+    name of a file means that file.
+
+    :raises PreflightError: nothing there, mixed or unknown formats.
+    """
+    files: list[SourceFile] = []
+    formats: dict[SourceFormat, str] = {}
+    for path in source.paths:
+        with laid_to("source"):
+            found = _expand(path, source.format, credentials)
+        for file in found:
+            kind = source.format or _format_of(file.uri)
+            if kind is None:
+                raise PreflightError(
+                    f"source: {file.uri} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
+                )
+            formats.setdefault(kind, file.uri)
+            files.append(file)
+    if len(formats) > 1:
+        examples = " and ".join(f"{uri} is {kind}" for kind, uri in formats.items())
+        raise PreflightError(
+            f"source: its files have different formats ({examples}); name files of one format or set format."
+        )
+    (uri, times), *_ = Counter(file.uri for file in files).most_common(1)
+    if times > 1:
+        raise PreflightError(f"source: {uri} is named {times} times; its rows would come out as often.")
+    return Listing(next(iter(formats), source.format or "parquet"), tuple(files))
+
+
+def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None) -> list[SourceFile]:
+    if http.is_url(path):
+        size, version = http.look(path)
+        return [SourceFile(path, size, version)]
+    base, pattern = _split_wildcards(path)
+    place, inside = _open_place(base, credentials)
+    # First as it is written: names such as "sales [1].csv" are common.
+    as_written = "/".join(part for part in (inside, pattern) if part)
+    # Who may list but a part of a bucket may not ask for a key that is not there; the listing tells.
+    with contextlib.suppress(StorageError) if pattern else contextlib.nullcontext():
+        if (single := place.head(as_written)) is not None:
+            return [SourceFile(_uri(place, single.path), single.size, single.version)]
+    entries = [entry for entry in _below(place, inside, pattern) if not _is_marker(place, entry)]
+    if not entries:
+        raise PreflightError(
+            f"source: nothing is at {path}; check the path, and that the cluster's nodes can see it."
+        )
+    if pattern is None and (published := _published(place, inside, entries)) is not None:
+        return published
+    start = len(inside) + 1 if inside else 0
+    found = []
+    for entry in entries:
+        name = entry.path[start:]
+        if pattern is not None:
+            if _matches(name, pattern):
+                found.append(entry)
+        elif not any(_is_hidden(part) for part in name.split("/")) and (
+            wanted is not None or _format_of(name) is not None
+        ):
+            found.append(entry)
+    if not found:
+        what = "no file matches" if pattern else "no Parquet, JSONL or CSV file is in"
+        raise PreflightError(
+            f"source: {what} {path} ({len(entries)} other files are there); check the path or set format."
+        )
+    return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in found]
+
+
+def _below(place: Folder, inside: str, pattern: str | None) -> Sequence[Entry]:
+    """Files below a folder, of which `pattern` may mean some; in S3 only those of folders that it means."""
+    first, _, rest = (pattern or "").partition("/")
+    if not rest or first == "**" or not isinstance(place, S3Folder):
+        return place.list(inside, _depth(pattern))
+    names = [name for name in place.folders(inside) if _match_parts([name], [first])]
+    return [entry for name in names for entry in _below(place, f"{inside}/{name}".lstrip("/"), rest)]
+
+
+def _is_marker(place: Folder, entry: Entry) -> bool:
+    """Whether this is an empty object that stands for a folder of S3: ``a/b/`` or ``a/b_$folder$``.
+
+    Listings leave out the slash at the end of a key; so no object has the name that they give.
+    """
+    if entry.size or not isinstance(place, S3Folder):
+        return False
+    return entry.path.endswith("_$folder$") or place.head(entry.path) is None
+
+
+def _open_place(base: str, credentials: AwsCredentials | None) -> tuple[Folder, str]:
+    """The root that listings are relative to, and the path inside it."""
+    if base.startswith("s3://"):
+        bucket, _, key = base[5:].partition("/")
+        return S3Folder(bucket, "", credentials), key.rstrip("/")
+    absolute = folder(local_path(base)).uri
+    return folder("/"), absolute.strip("/")
+
+
+def _uri(place: Folder, path: str) -> str:
+    return f"{place.uri.rstrip('/')}/{path}"
+
+
+def _published(place: Folder, inside: str, entries: Sequence[Entry]) -> list[SourceFile] | None:
+    """The files of the newest dataset, where the folder is a destination of this package."""
+    prefix = f"{inside}/" if inside else ""
+    journal = [entry.path for entry in entries if entry.path.startswith(f"{prefix}{JOURNAL}/")]
+    if not journal:
+        return None
+    published = parse(JournalEntry, place.read(max(journal))).published
+    if published is None:
+        return None
+    manifest = parse(BatchManifest, place.read(prefix + published.manifest))
+    # Relative to here and not to the manifest's uri, so that a dataset may be moved as a whole.
+    data = prefix + "/".join(manifest.uri.rsplit("/", 2)[-2:])
+    there = {entry.path: entry for entry in entries}
+    missing = next((file.path for file in manifest.files if f"{data}/{file.path}" not in there), None)
+    if missing is not None:
+        raise PreflightError(
+            f"source: {_uri(place, data)} lacks {missing}, which its manifest lists; make the dataset again."
+        )
+    found = [there[f"{data}/{file.path}"] for file in manifest.files]
+    return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in found]
+
+
+def _split_wildcards(path: str) -> tuple[str, str | None]:
+    """``/a/b*/c`` becomes ``/a`` and ``b*/c``; no wildcard, no pattern."""
+    parts = path.split("/")
+    for position, part in enumerate(parts):
+        if WILDCARDS & set(part):
+            base = "/".join(parts[:position]) or ("/" if path.startswith("/") else ".")
+            return base, "/".join(parts[position:])
+    return path.rstrip("/") or path, None
+
+
+def _depth(pattern: str | None) -> int | None:
+    """Levels of folders that a pattern looks into; below them may be what nobody may read, or no end."""
+    parts = [] if pattern is None else pattern.split("/")
+    return None if not parts or "**" in parts else len(parts)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Shell semantics: ``*`` stays inside one path component, ``**`` spans any number of them.
+
+    As a shell's leave out names with a dot, these leave out bookkeeping, unless they name its first sign.
+    """
+    return _match_parts(name.split("/"), pattern.split("/"))
+
+
+def _match_parts(names: list[str], patterns: list[str]) -> bool:
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        # As the last part, it is every file below.
+        ends = not patterns[1:] and not any(_is_hidden(name) for name in names)
+        skip = _match_parts(names[1:], patterns) if names and not _is_hidden(names[0]) else False
+        return ends or _match_parts(names, patterns[1:]) or skip
+    if not names or (_is_hidden(names[0]) and names[0][0] != patterns[0][:1]):
+        return False
+    return fnmatch.fnmatchcase(names[0], patterns[0]) and _match_parts(names[1:], patterns[1:])
+
+
+def _is_hidden(name: str) -> bool:
+    # As in Spark, `_day=1` is a partition.
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _name_of(uri: str) -> str:
+    """Without the query of a URL: it says nothing of the file."""
+    return uri.partition("?")[0] if http.is_url(uri) else uri
+
+
+def _format_of(name: str) -> SourceFormat | None:
+    lower = _name_of(name).lower()
+    for ending in _COMPRESSIONS:
+        lower = lower[: -len(ending)] if lower.endswith(ending) else lower
+    return next((kind for extension, kind in _EXTENSIONS.items() if lower.endswith(extension)), None)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open a source file for random access, wherever it lies and however it is compressed."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import pathlib
+import shutil
+import tempfile
+import threading
+import zlib
+from collections import OrderedDict, defaultdict
+from typing import IO, BinaryIO
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.location import local_path
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.input import http
+from airflow_provider_raybatch.job.input.listing import SourceFile
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, S3Folder, folder
+
+_MOST_SPOOLS = 64
+"""As many files open for good, and copies on the scratch disk, has one process of a job of many files."""
+_SPOOLS: OrderedDict[tuple[str, str], IO[bytes]] = OrderedDict()
+_SPOOLS_LOCK = threading.Lock()
+_FILE_LOCKS: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+
+
+def open_file(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
+    """The decompressed content, seekable.
+
+    Compressed files and files behind ``https://`` are unpacked into a scratch file, since neither allows
+    random access; a process keeps its last ones until it ends.
+
+    :raises PreflightError: the file is not what its extension says.
+    :raises StorageError: it can't be read, or is no longer what was listed.
+    """
+    if not http.is_url(file.uri) and file.compression is None:
+        return _open_plain(file, credentials)
+    key = (file.uri, file.version)
+    with _FILE_LOCKS[key]:
+        with _SPOOLS_LOCK:
+            spool = _SPOOLS.get(key)
+        spool = spool or _spool(file, credentials)
+        with _SPOOLS_LOCK:
+            _SPOOLS[key] = spool
+            _SPOOLS.move_to_end(key)
+            while len(_SPOOLS) > _MOST_SPOOLS:
+                _SPOOLS.popitem(last=False)
+    # Readable from here on, also when others drop the spool.
+    return pathlib.Path(spool.name).open("rb")
+
+
+def changed(file: SourceFile) -> StorageError:
+    """The error of a file that was replaced since it was listed."""
+    return StorageError(f"source: {file.uri} changed while the job ran; run the task again.")
+
+
+def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
+    spool = tempfile.NamedTemporaryFile(prefix="raybatch-")  # noqa: SIM115 - lives as long as the process
+    try:
+        _fill(spool, file, credentials)
+        spool.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            spool.close()  # gives its room back, and fails as the flush did
+        scratch = pathlib.Path(spool.name).parent
+        raise StorageError(
+            f"source: {file.uri} can't be unpacked into {scratch} ({error.strerror or error}); make room "
+            "there, or set TMPDIR to another folder on the cluster's nodes."
+        ) from error
+    return spool
+
+
+def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None) -> None:
+    if http.is_url(file.uri) and file.compression is None:
+        http.fetch(file.uri, spool)
+    elif http.is_url(file.uri):
+        with tempfile.TemporaryFile() as packed:
+            http.fetch(file.uri, packed)
+            packed.seek(0)
+            _unpack(file, packed, spool)
+    else:
+        with _open_plain(file, credentials) as packed_file:
+            _unpack(file, packed_file, spool)
+
+
+def _open_plain(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
+    place: Folder
+    if file.uri.startswith("s3://"):
+        bucket, _, path = file.uri[5:].partition("/")
+        place = S3Folder(bucket, "", credentials)
+    else:
+        place, path = folder("/"), local_path(file.uri).lstrip("/")
+    found = place.head(path)
+    # A disk's modification time is not compared: not every network file system shows all nodes the same.
+    if (
+        found is None
+        or found.size != file.size
+        or (isinstance(place, S3Folder) and found.version != file.version)
+    ):
+        raise changed(file)
+    return place.open(path, file.size)
+
+
+def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
+    try:
+        if file.compression == "gzip":
+            with gzip.open(packed) as unpacked:
+                shutil.copyfileobj(unpacked, into)
+        else:
+            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as unpacked:
+                shutil.copyfileobj(unpacked, into)
+    except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of a disk, which says nothing of the content
+        raise PreflightError(
+            f"source: {file.uri} can't be unpacked as {file.compression} ({error}); check it, or rename it "
+            "if it is not compressed."
+        ) from error

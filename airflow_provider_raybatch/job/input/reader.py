@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read one chunk: its rows for the prompt, and its columns for the dataset."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.job.input import csv_records
+from airflow_provider_raybatch.job.input.listing import Listing, SourceFile
+from airflow_provider_raybatch.job.input.opening import changed, open_file
+from airflow_provider_raybatch.job.input.partitions import Partition, partitions
+from airflow_provider_raybatch.job.input.plain_types import as_plain, decoded_bytes
+from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
+from airflow_provider_raybatch.job.input.table import table_of
+from airflow_provider_raybatch.job.input.text_index import is_blank
+from airflow_provider_raybatch.storage.errors import StorageError
+
+_LONGEST_SHOWN = 2000
+_FEW = 16
+"""One in so many rows of a chunk is made faster by itself than with the others."""
+_PORTION_BYTES = 256 * 1024 * 1024
+"""Bytes of the rows that are written as one part. A column of text may have 2 GiB in Arrow."""
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that could not be read. `text` is its raw text, cut."""
+
+    reason: str
+    text: str
+
+
+class Rows:
+    """The rows of a chunk, in order.
+
+    :param rows: for the prompt: a ``dict`` each, or what is wrong with it.
+    :param table: the columns, where the source has them as Arrow, in any types; else made of `rows`.
+    :param partition: columns that the file's folders name; they replace those of the file.
+    :param shown: those of them that the prompt needs.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[dict[str, Any] | BadRow],
+        table: pa.Table | None = None,
+        partition: Partition | None = None,
+        shown: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.rows = [{**row, **shown} if isinstance(row, dict) else row for row in rows] if shown else rows
+        self._from_file = rows
+        self._table = table
+        self._partition = partition or {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def columns(self) -> pa.Table:
+        """All input columns, a row each; bad rows are null throughout."""
+        return self._complete(as_plain(self._columns_of_file()), len(self))
+
+    def _columns_of_file(self) -> pa.Table:
+        if self._table is not None:
+            return self._table.drop_columns([n for n in self._table.column_names if n in self._partition])
+        rows = [row if isinstance(row, dict) else {} for row in self._from_file]
+        if self._partition:
+            rows = [{n: value for n, value in row.items() if n not in self._partition} for row in rows]
+        return table_of(rows)
+
+    def _complete(self, columns: pa.Table, rows: int) -> pa.Table:
+        """`columns` of the file, with those of the partition."""
+        for name, value in self._partition.items():
+            columns = columns.append_column(name, pa.repeat(value, rows))
+        return columns
+
+    def portions(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], pa.Table]]:
+        """The columns of some rows, in pieces that fit one part each.
+
+        :param positions: ascending, at least one.
+        """
+        columns = self._columns_of_file()
+
+        def portion(chosen: Sequence[int]) -> Iterator[tuple[Sequence[int], pa.Table]]:
+            span = columns.slice(chosen[0], chosen[-1] + 1 - chosen[0])
+            if len(chosen) > 1 and decoded_bytes(span) > _PORTION_BYTES:
+                middle = len(chosen) // 2
+                yield from portion(chosen[:middle])
+                yield from portion(chosen[middle:])
+            else:
+                places = pa.array([place - chosen[0] for place in chosen], pa.int64())
+                yield chosen, self._complete(as_plain(span).take(places), len(chosen))
+
+        return portion(positions)
+
+
+class Reader:
+    """Reads chunks of one listing. Thread-safe; keeps the last Parquet row group it decoded.
+
+    :param columns: columns that the prompt needs as Python values, ``None`` for all (a user's function may
+        read any).
+    :param whole: whether `Rows.columns` must have all columns of a Parquet file; else the others are not even
+        decoded.
+    """
+
+    def __init__(
+        self,
+        listing: Listing,
+        columns: Sequence[str] | None,
+        credentials: AwsCredentials | None,
+        whole: bool = True,
+    ) -> None:
+        self._listing = listing
+        self._columns = columns
+        self._credentials = credentials
+        self._decoded = None if whole or columns is None else list(columns)
+        self._lock = threading.Lock()
+        self._group: tuple[tuple[int, int], pa.Table] | None = None
+        self._headers: dict[int, tuple[str, ...]] = {}
+        self._partitions = partitions(listing)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """The rows of `chunk`.
+
+        :raises StorageError: the file can't be read, is damaged, or is no longer what it was.
+        """
+        file = self._listing.files[chunk.file]
+        if self._listing.format == "parquet":
+            return self._read_parquet(file, chunk)
+        with open_file(file, self._credentials) as stream:
+            stream.seek(chunk.start)
+            data = stream.read(chunk.stop - chunk.start)
+            header = self._header(chunk.file, stream) if self._listing.format == "csv" else ()
+        rows = _csv_rows(data, header) if self._listing.format == "csv" else _json_rows(data)
+        if len(rows) < chunk.rows:
+            raise changed(file)
+        # More than that only where `limit` cuts.
+        return Rows(rows[: chunk.rows], None, self._partitions[chunk.file], self._shown(chunk.file))
+
+    def pick(self, chunk: Chunk, positions: Sequence[int]) -> Sequence[dict[str, Any] | BadRow]:
+        """Some rows of `chunk` for the prompt; the others are not even made where few are wanted.
+
+        :param positions: in the chunk, ascending.
+        :raises StorageError: see :meth:`read`.
+        """
+        if len(positions) == chunk.rows:
+            return self.read(chunk).rows
+        if self._listing.format != "parquet" or _FEW * len(positions) > chunk.rows:
+            rows = self.read(chunk).rows
+            return [rows[position] for position in positions]
+        file = self._listing.files[chunk.file]
+        return [
+            row
+            for position in positions
+            for row in self._read_parquet(file, replace(chunk, start=chunk.start + position, rows=1)).rows
+        ]
+
+    def _shown(self, file: int) -> dict[str, Any]:
+        """The values of the partition that the prompt needs."""
+        return {
+            name: value.as_py()
+            for name, value in self._partitions[file].items()
+            if self._columns is None or name in self._columns
+        }
+
+    def _of_file(self, file: int, columns: Sequence[str] | None) -> list[str] | None:
+        """Those of `columns` that the file has itself."""
+        return None if columns is None else [name for name in columns if name not in self._partitions[file]]
+
+    def _read_parquet(self, file: SourceFile, chunk: Chunk) -> Rows:
+        table = self._row_group(file, chunk).slice(chunk.start, chunk.rows)
+        if table.num_rows < chunk.rows:
+            raise changed(file)
+        wanted = self._of_file(chunk.file, self._columns)
+        needed = table if wanted is None else table.select(wanted)
+        rows = _parquet_rows(needed) if needed.num_columns else [{} for _ in range(chunk.rows)]
+        if any(isinstance(row, BadRow) for row in rows):
+            readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
+            table = as_plain(table).take(pa.array(readable, pa.int64()))
+        return Rows(rows, table, self._partitions[chunk.file], self._shown(chunk.file))
+
+    def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
+        """A decoded row group.
+
+        Chunks of one group come in sequence, so the last one is nearly always the right one.
+        """
+        key = (chunk.file, chunk.group)
+        with self._lock:
+            if self._group is not None and self._group[0] == key:
+                return self._group[1]
+            try:
+                with open_file(file, self._credentials) as stream:
+                    decoded = self._of_file(chunk.file, self._decoded)
+                    # Checksums, which few files have, cost little.
+                    parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+                    table = _decoded(parquet, chunk.group, decoded)
+            except MemoryError:  # Arrow's own is an Arrow error, too
+                raise
+            except IndexError as error:
+                raise changed(file) from error
+            except (pa.ArrowException, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
+                raise self._damaged(file, chunk.group, error) from error
+            # Be it ever so large: the chunks in work are slices of it, and would keep a copy each.
+            self._group = (key, table)
+            return table
+
+    def _damaged(self, file: SourceFile, group: int, error: Exception) -> StorageError:
+        """The error of a row group that can't be decoded, with the first column of which this is true."""
+        with open_file(file, self._credentials) as stream:
+            parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+            for name in parquet.schema_arrow.names:
+                try:
+                    _decoded(parquet, group, [name])
+                except (pa.ArrowException, OSError):
+                    where = f"column {name!r} of row group {group}"
+                    break
+            else:
+                where = f"row group {group}"
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        return StorageError(
+            f"source: {file.uri} is damaged, {where} can't be decoded ({reason}); write the file again.",
+            FailureClass.USER_ERROR,
+        )
+
+    def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
+        if number not in self._headers:
+            stream.seek(0)
+            self._headers[number], _ = text_start(self._listing.files[number], stream, True)
+        return self._headers[number]
+
+
+def _decoded(parquet: pq.ParquetFile, group: int, columns: Sequence[str] | None) -> pa.Table:
+    """A row group, in batches that Arrow's columns hold."""
+    rows = rows_of_bytes(parquet.metadata, group)
+    while True:
+        batches = parquet.iter_batches(rows, row_groups=[group], columns=columns)
+        try:
+            found = list(batches)
+        except (pa.ArrowNotImplementedError, pa.ArrowCapacityError):
+            # Rows that repeat themselves take far more than the file says, and nested text has one chunk.
+            if rows == 1:
+                raise
+            rows = max(1, rows // 8)
+            continue
+        return pa.Table.from_batches(found, None if found else _read_schema(parquet, columns))
+
+
+def _read_schema(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> pa.Schema:
+    schema = parquet.schema_arrow
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def _parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:
+    try:
+        return table.to_pylist()  # type: ignore[no-any-return]
+    except Exception:  # text that is no UTF-8, a date past Python's last, a time zone that nobody knows
+        return [_parquet_row(table, place) for place in range(table.num_rows)]
+
+
+def _parquet_row(table: pa.Table, place: int) -> dict[str, Any] | BadRow:
+    row = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            row[name] = column[place].as_py()
+        except Exception as error:  # see above
+            return BadRow(f"column {name!r} has a value that can't be read ({error})", "")
+    return row
+
+
+def _json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
+    return [_json_row(line) for line in io.BytesIO(data) if not is_blank(line)]
+
+
+def _json_row(line: bytes) -> dict[str, Any] | BadRow:
+    try:
+        # Bytes it would decode itself, surrogates included.
+        value = _DECODER.decode(line.decode("utf-8-sig"))
+        if b"\\u" in line:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except _DoubleKeyError as error:
+        return BadRow(f"an object in the line has the key {str(error)!r} twice", _shown(line))
+    except (ValueError, RecursionError) as error:
+        return BadRow(f"the line is no JSON ({error})", _shown(line))
+    if isinstance(value, dict):
+        return value
+    return BadRow(f"the line is JSON, but {type(value).__name__} instead of an object", _shown(line))
+
+
+class _DoubleKeyError(Exception):
+    """An object has a key twice, of which JSON's reader would keep the last value in silence."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _DoubleKeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def _csv_rows(data: bytes, header: tuple[str, ...]) -> list[dict[str, Any] | BadRow]:
+    """CSV has no types, so every value stays text: a leading zero is data."""
+    rows: list[dict[str, Any] | BadRow] = []
+    try:
+        text, damaged = data.decode("utf-8"), False
+    except UnicodeDecodeError:
+        text, damaged = data.decode("utf-8", "surrogateescape"), True
+    for fields in csv_records.records(text):
+        if isinstance(fields, csv_records.BadRecord):
+            rows.append(BadRow(f"the row is no CSV ({fields.reason})", fields.text[:_LONGEST_SHOWN]))
+        elif len(fields) != len(header):
+            rows.append(
+                BadRow(f"the row has {len(fields)} fields, the header has {len(header)}", _shown(fields))
+            )
+        elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
+            rows.append(BadRow("the row is not UTF-8 text", _shown(fields)))
+        else:
+            rows.append(dict(zip(header, fields, strict=True)))
+    return rows
+
+
+def _shown(raw: bytes | list[str]) -> str:
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ",".join(raw)
+    return text.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_SHOWN]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a source without types as Arrow, without losing any to a type that fits the others badly.
+
+A chunk does not know the values of the others. So a column of one scalar type is stored in it, and every
+other column as JSON text, a value each; the table's metadata has the kind of each column. Publishing joins
+the kinds of all parts and gives each column its type.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
+
+KINDS = b"raybatch.kinds"
+"""Key of the schema's metadata that has the kinds of its columns, as JSON."""
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """A table with the union of the rows' columns in order of appearance; absent values are null."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        return pa.table({}).select([])
+    columns, kinds = [], {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        kinds[name] = kind_of(values)
+        columns.append(_stored(values, kinds[name]))
+    return pa.table(columns, names=names).replace_schema_metadata({KINDS: json.dumps(kinds)})
+
+
+def kinds_of(schema: pa.Schema) -> dict[str, Kind]:
+    """The kinds of the columns of :func:`table_of`; none of other tables."""
+    found: dict[str, Kind] = json.loads((schema.metadata or {}).get(KINDS, b"{}"))
+    return found
+
+
+def restored(column: pa.Array, kind: Kind, wanted: pa.DataType) -> pa.Array:
+    """A column of :func:`table_of` in the type that the values of all chunks have.
+
+    :param kind: of this column.
+    :param wanted: text, or the type of a kind that `kind` was joined to.
+    """
+    as_json = pa.types.is_string(column.type) and kind != STRING
+    if not as_json and column.type.equals(wanted):
+        return column
+    if not as_json and not pa.types.is_string(wanted):
+        return column.cast(wanted)
+    values = column.to_pylist()
+    if as_json:
+        values = [None if value is None else json.loads(value) for value in values]
+    return pa.array([as_text(value) for value in values] if pa.types.is_string(wanted) else values, wanted)
+
+
+def as_text(value: Any) -> str | None:
+    """Strings as they are, times in ISO 8601, bytes in Base64, numbers and nested values as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (bool, int, float, list, tuple, dict)):
+        return json.dumps(value, ensure_ascii=False, default=as_text)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)
+
+
+def check_names(names: Sequence[str], uri: str) -> None:
+    """:raises PreflightError: a column is there twice."""
+    (name, times) = Counter(names).most_common(1)[0] if names else ("", 0)
+    if times > 1:
+        raise PreflightError(
+            f"source: {uri} has the column {name!r} {times} times; rename all but one in the file."
+        )
+
+
+def _stored(values: Sequence[Any], kind: Kind) -> pa.Array:
+    if isinstance(kind, str) and len(set(map(type, values)) - {type(None)}) <= 1 and kind != TEXT:
+        return pa.array(values, arrow_type(kind))
+    return pa.array([None if value is None else _ENCODE(value) for value in values], pa.string())

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the rows of a text file begin: one fast pass, so that text can be cut and counted like Parquet.
+
+A row ends at a line feed; in CSV only where the number of double quotes so far is even (RFC 4180), so quoted
+line feeds are safe. Blank lines are no rows. Where a CSV file has quotes or carriage returns in other places,
+the csv module itself is asked from there on, since it is what reads the rows later.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.job.input import csv_records
+
+_BLOCK = 8 * 1024 * 1024
+_SLOW_BATCH = 65_536
+_CELL_BYTES = 16 * 1024 * 1024
+"""Bytes after which a cell ends with the block, however few its rows are."""
+_LONGEST_BLANK = 16
+"""Bytes, line feed included, up to which a line of nothing but white space is looked for."""
+_WHITE_SPACE = np.frombuffer(b" \t\r\n\x0b\x0c", dtype=np.uint8)
+CELL_ROWS = 128
+"""Rows of an index entry by default: the finest a text file can be cut."""
+
+_Ends = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
+"""Bytes just past the end of each line, and whether the line is a row."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of whole lines: bytes `start` to `stop` hold `rows` rows."""
+
+    start: int
+    stop: int
+    rows: int
+
+
+class LongRowError(ValueError):
+    """A row is longer than any should be. `offset` is its first byte."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"the row at byte {offset} is longer than {csv_records.LONGEST_ROW >> 20} MiB")
+        self.offset = offset
+
+
+def index(
+    stream: BinaryIO, *, quoted: bool, start: int = 0, cell_rows: int = CELL_ROWS, block: int = _BLOCK
+) -> Iterator[Cell]:
+    """Cut a text file into cells of `cell_rows` rows, or of fewer where rows are long.
+
+    :param quoted: whether line feeds inside double quotes are data (CSV).
+    :param start: first byte, past a header.
+    :param block: bytes looked at in one go.
+    :raises LongRowError: a row is longer than :data:`csv_text.LONGEST_ROW`.
+    :raises csv_records.OpenQuoteError: the file ends inside a quoted field.
+    """
+    open_rows, stop = 0, start
+    for ends, is_row in _lines(stream, quoted, start, block):
+        rows = np.cumsum(is_row)
+        count = int(rows[-1])
+        for wanted in range(cell_rows - open_rows, count + 1, cell_rows):
+            cut = int(ends[np.searchsorted(rows, wanted)])
+            yield Cell(start, cut, cell_rows)
+            start = cut
+        open_rows = (open_rows + count) % cell_rows
+        stop = int(ends[-1])
+        if open_rows and stop - start >= _CELL_BYTES:
+            yield Cell(start, stop, open_rows)
+            start, open_rows = stop, 0
+    if open_rows:
+        yield Cell(start, stop, open_rows)
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether a line of JSONL, with its line feed if it has one, is no row."""
+    return len(line) <= _LONGEST_BLANK and not line.strip()
+
+
+def _lines(stream: BinaryIO, quoted: bool, start: int, block: int) -> Iterator[_Ends]:
+    """The ends of all lines, in batches, none of them empty."""
+    stream.seek(start)
+    offset, data = start, b""  # `data` begins at the byte `offset`, always the start of a line
+    while True:
+        read = stream.read(block)
+        data += read
+        ends = _line_ends(data, quoted, last=not read)
+        if ends is None:
+            yield from _exact(stream, offset)
+            return
+        if quoted and not read and data.count(b'"') % 2:
+            raise csv_records.OpenQuoteError(offset + int(ends[-2] if len(ends) > 1 else 0))
+        if len(ends):
+            yield ends + offset, _is_row(data, ends, quoted)
+            used = int(ends[-1])
+            offset, data = offset + used, data[used:]
+        if not read:
+            return
+        if len(data) > csv_records.LONGEST_ROW:
+            raise LongRowError(offset)
+
+
+def _line_ends(data: bytes, quoted: bool, last: bool) -> npt.NDArray[np.int64] | None:
+    """Positions just past each line feed that ends a row; ``None`` where quotes alone don't tell.
+
+    :param last: whether the file ends here, so that its last line needs no line feed.
+    """
+    codes = np.frombuffer(data, dtype=np.uint8)
+    ends = np.flatnonzero(codes == 10)
+    if quoted:
+        quotes = np.flatnonzero(codes == 34)
+        if _is_irregular(data, codes, quotes):
+            return None
+        ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
+    ends = (ends + 1).astype(np.int64)
+    if last and len(data) and (not len(ends) or ends[-1] != len(data)):
+        ends = np.append(ends, len(data))
+    return ends
+
+
+def _is_irregular(data: bytes, codes: npt.NDArray[np.uint8], quotes: npt.NDArray[np.int64]) -> bool:
+    """Whether csv may see rows elsewhere than the parity of the quotes says.
+
+    It does where a quote stands inside of an unquoted field, where text follows a closing quote, at a
+    carriage return without a line feed and, on Python 3.10, at a NUL.
+    """
+    opening, closing = quotes[::2], quotes[1::2]
+    before = codes[opening[opening > 0] - 1]
+    after = codes[closing[closing < len(codes) - 1] + 1]
+    # Line feed, double quote, comma; after a field also carriage return.
+    if not (np.isin(before, (10, 34, 44)).all() and np.isin(after, (10, 13, 34, 44)).all()):
+        return True
+    returns = data.count(b"\r") - data.endswith(b"\r")
+    return returns != data.count(b"\r\n") or b"\0" in data
+
+
+def _exact(stream: BinaryIO, offset: int) -> Iterator[_Ends]:
+    found = csv_records.row_ends(stream, offset)
+    while batch := list(itertools.islice(found, _SLOW_BATCH)):
+        ends, is_row = zip(*batch, strict=True)
+        yield np.array(ends, dtype=np.int64), np.array(is_row, dtype=np.bool_)
+
+
+def _is_row(data: bytes, ends: npt.NDArray[np.int64], quoted: bool) -> npt.NDArray[np.bool_]:
+    """Which lines are not blank; in CSV, spaces are a value."""
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1]))
+    is_row: npt.NDArray[np.bool_] = np.ones(len(ends), dtype=np.bool_)
+    first = np.frombuffer(data, dtype=np.uint8)[starts]
+    may_be_blank = (ends - starts <= _LONGEST_BLANK) & np.isin(first, _WHITE_SPACE)
+    for line in np.flatnonzero(may_be_blank):
+        text = data[starts[line] : ends[line]]
+        is_row[line] = bool(text.strip(b"\r\n")) if quoted else not is_blank(text)
+    return is_row

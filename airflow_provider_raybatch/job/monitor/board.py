@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where replicas and driver meet: a small actor that knows how far each replica is and what it may do."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.failures.diagnosis import diagnose
+from airflow_provider_raybatch.job.monitor.poison_rows import Suspects
+
+_PATIENCE = 30.0
+
+
+@dataclass
+class ReplicaReport:
+    """What a replica says of itself, cumulative since its process started.
+
+    :param state: ``starting``, ``ready`` or, when told to end, ``drained``; ``ended`` where another process
+        has taken its place.
+    :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
+    :param loaded: grows while it loads its model, see
+        :mod:`airflow_provider_raybatch.job.execution.replica.loading`.
+    :param first_request: epoch seconds of its first request, 0 before it.
+    :param cpu_seconds: of its own process, since the engine was ready.
+    :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
+    :param rows: that the engine has answered, or that never get there; another process may repeat them.
+    :param written: of them, rows that are in a part: nobody repeats those.
+    :param errors: of the written rows, those that failed. A process that ends suddenly may keep the last of
+        them from us, so there are at least so many.
+    :param killers: of the errors, rows that kill the engine.
+    :param failure: class and sentence of what ended it.
+    :param seen: epoch seconds at which the board heard of it last.
+    """
+
+    replica: str
+    node: str
+    state: str = "starting"
+    rows: int = 0
+    written: int = 0
+    errors: int = 0
+    killers: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    tokens_in_flight: int = 0
+    loaded: int = 0
+    startup_seconds: float = 0.0
+    first_request: float = 0.0
+    cpu_seconds: float = 0.0
+    gpu_utilization: float | None = None
+    failure: tuple[str, str] | None = None
+    seen: float = 0.0
+
+
+class Board(Suspects):
+    """The actor's class: the latest report of each replica, and which rows an engine died with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._draining = False
+        self._engine: EngineInfo | None = None
+
+    def describe(self, engine: EngineInfo) -> None:
+        """Keep what an engine says of itself: once a process, since it may be large."""
+        self._engine = engine
+
+    def engine(self) -> EngineInfo | None:
+        """What the last engine that started says of itself, ``None`` before the first."""
+        return self._engine
+
+    def report(self, report: dict[str, Any]) -> bool:
+        """Replace a replica's report. Returns whether replicas shall write what they have, and end."""
+        self._reports[report["replica"]] = {**report, "seen": time.time()}
+        return self._draining
+
+    def drain(self) -> None:
+        """Let replicas write their finished rows and begin no others."""
+        self._draining = True
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """All reports, replicas that died included: their rows were done."""
+        return [
+            {**report, "state": "ended"} if self.is_gone(process) else report
+            for process, report in self._reports.items()
+        ]
+
+
+class Reporter:
+    """Sends a replica's report every `interval` seconds, from a thread of its own.
+
+    :param board: handle of the :class:`Board` actor.
+    :param sample: called before each report, to bring it up to date.
+    :param drain: called when the board says that replicas shall end.
+    """
+
+    def __init__(
+        self,
+        board: Any,
+        report: ReplicaReport,
+        sample: Callable[[], None],
+        drain: Callable[[], None],
+        interval: float = 1.0,
+    ) -> None:
+        self._board = board
+        self._content = report
+        self._sample = sample
+        self._drain = drain
+        self._interval = interval
+        self.send()
+        threading.Thread(target=self._run, name="raybatch-reporter", daemon=True).start()
+
+    def send(self) -> Any:
+        """Report now. Returns a reference to the answer, which nobody needs to wait for."""
+        return self._board.report.remote(asdict(self._content))
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Report what is raised inside: of an actor's exception Ray hands on a text, and not all of it."""
+        try:
+            yield
+        except Exception as error:
+            failure_class, sentence = diagnose(error)
+            self._content.failure = (failure_class.value, sentence)
+            import ray
+
+            ray.get(self._board.report.remote(asdict(self._content)), timeout=_PATIENCE)
+            raise
+
+    def _run(self) -> None:
+        import ray
+
+        while True:
+            time.sleep(self._interval)
+            self._sample()
+            # A lost report is replaced by the next, and with a board that is gone, so is the driver.
+            with contextlib.suppress(Exception):
+                if ray.get(self.send(), timeout=_PATIENCE):
+                    self._drain()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job may use up: tokens and GPU hours. Reached means a clean stop that loses no finished row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.storage.folder import Folder
+
+_THREADS = 16
+_SILENT = 60.0
+"""Seconds without a report after which a replica is gone; they report every second."""
+
+
+@dataclass
+class Budget:
+    """What is left to one submission.
+
+    :param spent: tokens that earlier submissions of the task paid for.
+    :param gpus: that a replica holds while it lives.
+    :param checked: epoch seconds of the latest check, at first of the start.
+    :param unseen: replicas to bill all the time, where an engine's replicas don't report.
+    """
+
+    limits: Limits
+    spent: int
+    gpus: int
+    checked: float
+    unseen: int = 0
+    gpu_hours: float = 0.0
+
+    def check(self, reports: Sequence[ReplicaReport], progress: Progress, now: float) -> None:
+        """:raises RaybatchError: a limit is reached, with how far the job came."""
+        so_far = f"after {progress.done:,} of {progress.total:,} rows; the finished rows are kept"
+        tokens = self.spent + sum(report.input_tokens + report.output_tokens for report in reports)
+        most = self.limits.max_tokens_total
+        if most is not None and tokens >= most:
+            raise RaybatchError(
+                f"max_tokens_total: {tokens:,} tokens are paid for, of {most:,} allowed, {so_far}: raise the "
+                "limit and clear the task to go on.",
+                FailureClass.LIMIT_REACHED,
+            )
+        # A replica reports once it has its GPUs. One that waits for them, or whose node died, is silent.
+        held = self.unseen or sum(
+            report.state != "ended" and now - report.seen <= _SILENT for report in reports
+        )
+        self.gpu_hours += self.gpus * held * (now - self.checked) / 3600
+        self.checked = now
+        if self.limits.max_gpu_hours is not None and self.gpu_hours >= self.limits.max_gpu_hours:
+            raise RaybatchError(
+                f"max_gpu_hours: {self.gpu_hours:.2f} GPU hours are used, of {self.limits.max_gpu_hours:g} "
+                f"allowed, {so_far}: raise the limit and clear the task to go on.",
+                FailureClass.LIMIT_REACHED,
+            )
+
+
+def spent(limits: Limits, folder: Folder, task_folder: str) -> int:
+    """Tokens that the task paid for in earlier submissions; 0 without asking where no limit needs it.
+
+    :param task_folder: of all parts of the task, whatever input and question they are of.
+    :raises StorageError: a part can't be read.
+    """
+    if limits.max_tokens_total is None:
+        return 0
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = parts.listed(folder.list(task_folder))
+        return sum(pool.map(lambda part: parts.paid_tokens(folder, part), found))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many rows may fail, judged before, while and after the job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.output.dead_letters import counted
+from airflow_provider_raybatch.job.parts.ledger import Ledger
+from airflow_provider_raybatch.job.request.render import RowFailure
+
+_TELLING_ROWS = 1000
+_FAILING_EVERYWHERE = 0.95
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Of `rows` rows, `limits` says how many may fail: a share, a number, or the stricter of both.
+
+    :param given_up: rows that failed so often in earlier submissions that this one does not ask them.
+    """
+
+    limits: Limits
+    rows: int
+    given_up: int = 0
+
+    @property
+    def allowed(self) -> int:
+        """Failed rows that are still acceptable."""
+        share = self._share_of_rows
+        return share if self.limits.max_errors is None else min(share, self.limits.max_errors)
+
+    def exceeded(self, failed: int) -> bool:
+        """Whether so many failed rows are too many, whatever becomes of the others."""
+        return failed > self.allowed
+
+    def before(self, failures: Sequence[tuple[int, RowFailure]], seen: int) -> None:
+        """Judge the first rows.
+
+        :param failures: of those that make no request, each with the row's position in the input.
+        :param seen: how many rows were looked at.
+        :raises RaybatchError: so many fail that the job must.
+        """
+        if self.exceeded(len(failures)):
+            raise self._too_many(
+                f"{len(failures):,} of the first {seen:,} rows fail already, more than {self._rule}: "
+                f"{counted(failures)}; mend them or raise {self._field}."
+            )
+
+    def during(self, reports: Sequence[ReplicaReport]) -> None:
+        """:raises RaybatchError: too many rows failed already, or nearly all do: others would, too."""
+        failed, done = sum(report.errors for report in reports), sum(report.written for report in reports)
+        kept = "the finished rows are kept for the next attempt"
+        if self.exceeded(self.given_up + failed):
+            killers = sum(report.killers for report in reports)
+            if killers:
+                raise RaybatchError(
+                    f"{self._field}: {killers:,} of {failed:,} failed rows killed the engine each time, more "
+                    f"than {self._rule}; {kept}; take them out, or raise {self._field}.",
+                    FailureClass.POISON_ROW,
+                )
+            before = f" and {self.given_up:,} in earlier submissions" if self.given_up else ""
+            raise self._too_many(f"{failed:,} rows failed so far{before}, more than {self._rule}; {kept}.")
+        share = failed / done if done else 0.0
+        if done >= _TELLING_ROWS and share >= _FAILING_EVERYWHERE > self._share:
+            raise self._too_many(f"{failed:,} of the first {done:,} rows failed, nearly all; {kept}.")
+
+    def after(self, ledger: Ledger) -> None:
+        """The final count, now that it is known which failed rows another submission mended.
+
+        :raises RaybatchError: too many rows failed; nothing is published.
+        """
+        failed = self.rows - ledger.rows
+        if self.exceeded(failed):
+            raise self._too_many(
+                f"{failed:,} rows failed, more than {self._rule}; the finished rows are kept for the next "
+                "attempt."
+            )
+
+    @property
+    def _share(self) -> float:
+        if self.limits.max_error_fraction is not None:
+            return self.limits.max_error_fraction
+        return 0.0 if self.limits.max_errors is None else 1.0
+
+    @property
+    def _share_of_rows(self) -> int:
+        # Of doubles, 0.29 * 100 is less than 29.
+        return int(Fraction(str(self._share)) * self.rows)
+
+    @property
+    def _field(self) -> str:
+        return "max_error_fraction" if self.allowed == self._share_of_rows else "max_errors"
+
+    @property
+    def _rule(self) -> str:
+        if self._field == "max_errors":
+            return f"the {self.allowed:,} that max_errors allows"
+        return f"the {self.allowed:,} of {self.rows:,} rows that {self._field}={self._share:g} allows"
+
+    def _too_many(self, what: str) -> RaybatchError:
+        return RaybatchError(f"{self._field}: {what}", FailureClass.TOO_MANY_ERRORS)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the job is, how fast it goes, and whether it still moves. Pure: time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_provider_raybatch.contract.events import Progress
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.pace import Pace
+
+
+class Tracker:
+    """Adds up what the replicas report.
+
+    The rate counts the rows that finished in this job, answered or failed, since the first request. Rows that
+    were done before it, by earlier attempts, a response store or an equal row, count as done, not as speed.
+
+    :param total: rows of the input.
+    :param resumed: rows that need no request of this job.
+    """
+
+    def __init__(self, total: int, resumed: int, now: float) -> None:
+        self._total = total
+        self._resumed = resumed
+        self._rows, self._tokens = Pace(), Pace()
+        self._state: tuple[object, ...] = ()
+        self.last_change = now
+
+    def update(self, reports: Sequence[ReplicaReport], finished_chunks: int, now: float) -> Progress:
+        """Take a reading.
+
+        :param finished_chunks: chunks whose parts are written: progress, even while rows stand still.
+        """
+        # What a process that died had not written is asked again.
+        finished = sum(report.written if report.state == "ended" else report.rows for report in reports)
+        rows = min(finished, self._total - self._resumed)
+        tokens = sum(report.output_tokens for report in reports)
+        state = (
+            rows,
+            tokens,
+            finished_chunks,
+            tuple(sorted((one.replica, one.state, one.loaded, one.tokens_in_flight) for one in reports)),
+        )
+        if state != self._state:
+            self._state, self.last_change = state, now
+        if rows or any(report.first_request for report in reports):
+            self._rows.add(now, finished)
+            self._tokens.add(now, tokens)
+        rate, tokens_rate = self._rows.rate(now), self._tokens.rate(now)
+        left = self._total - self._resumed - rows
+        eta = 0.0 if not left else left / rate if rate else None
+        return Progress(
+            done=self._resumed + rows,
+            total=self._total,
+            errors=sum(report.errors for report in reports),
+            resumed=self._resumed,
+            rows_per_second=None if rate is None else round(rate, 2),
+            output_tokens_per_second=None if tokens_rate is None else round(tokens_rate, 1),
+            eta_seconds=None if eta is None else round(eta, 1),
+        )

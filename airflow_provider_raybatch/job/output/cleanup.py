@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collect what nobody will ever read: files of commits that were never published, and scratch files.
+
+A driver that dies or is overtaken while it publishes leaves a folder `data/<commit>/` that no manifest names.
+Published commits stay, also older ones: somebody may be reading them. The parts of the ledger stay, too.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import re
+from collections.abc import Iterable, Sequence
+
+from airflow_provider_raybatch.job.output.journal import Entry, Journal
+from airflow_provider_raybatch.storage.folder import Folder
+
+SCRATCH_AGE = 3600.0
+"""Seconds without a write after which a scratch file's writer must be dead: a write takes seconds."""
+_NAME = r"(\d{8}T\d{6}-[0-9a-f]{8})"
+_OF_A_COMMIT = re.compile(rf"(?:(?:data|dead_letter)/{_NAME}/.+|manifests/{_NAME}\.json)", re.DOTALL)
+
+
+def collect(folder: Folder, journal: Journal) -> int:
+    """Delete left-overs of a destination; call it when the commit is done.
+
+    :param journal: of the submission that has just committed.
+    :returns: how many files were deleted. A failure is logged, never raised: the dataset is out already.
+    """
+    try:
+        # Listed before the journal is read: whoever wrote these files had claimed by then. If the last entry
+        # is still this job's commit, such a claim is an older one, and its commit can only fail.
+        files = [entry.path for kind in ("data", "dead_letter", "manifests") for entry in folder.list(kind)]
+        journal.check()
+        dead = unpublished(files, journal.history())
+        scratch = folder.abandoned(SCRATCH_AGE)
+        folder.delete([*dead, *sorted({path.rpartition("/")[0] for path in dead if _in_own_folder(path)})])
+        folder.delete(scratch)
+    except Exception as error:  # the dataset stands, whatever this is
+        logging.getLogger(__name__).warning("left-overs are not collected this time: %s", error)
+        return 0
+    return len(dead) + len(scratch)
+
+
+def unpublished(files: Iterable[str], history: Sequence[Entry]) -> list[str]:
+    """Which of `files` belong to commits that were not and will not be published.
+
+    In doubt none: while somebody else has claimed, where entries are missing, and of the time before the
+    first entry (the journal may have been deleted). Names that this package didn't make are the user's.
+
+    :param files: paths relative to the destination.
+    :param history: the whole journal, oldest entry first, read after `files` were listed.
+    """
+    if not history or history[-1].kind != "commit":
+        return []
+    if [entry.number for entry in history] != list(range(1, len(history) + 1)):
+        return []
+    published = {_commit_of(entry.published.manifest) for entry in history if entry.published}
+    began = f"{datetime.datetime.fromisoformat(history[0].at):%Y%m%dT%H%M%S}"
+    return [
+        path
+        for path in files
+        if (name := _commit_of(path)) is not None and name not in published and name >= began
+    ]
+
+
+def _commit_of(path: str) -> str | None:
+    found = _OF_A_COMMIT.fullmatch(path)
+    return (found.group(1) or found.group(2)) if found else None
+
+
+def _in_own_folder(path: str) -> bool:
+    return not path.startswith("manifests/")

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publish the finished rows as one immutable dataset: its files first, and last the entry that names it."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import (
+    BatchManifest,
+    Column,
+    Counts,
+    ManifestFile,
+    Tokens,
+)
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
+from airflow_provider_raybatch.job.output.publish import Published, Range, Target, publish, ranges
+from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.output.schema import footers, input_types
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.storage.folder import Folder
+
+_PART_BYTES = 128 * 1024 * 1024
+_LARGEST_RANGE_ROWS = 1_000_000
+
+Publish = Callable[[Sequence[Range], Target], Iterable[Published]]
+
+
+def in_sequence(found: Sequence[Range], target: Target) -> Iterable[Published]:
+    """Publish range by range, in this process."""
+    return (publish(range_, target) for range_ in found)
+
+
+def prepare(
+    spec: BatchInferenceSpec,
+    folder: Folder,
+    journal: Journal,
+    parts: Sequence[Part],
+    expected_rows: int,
+    report: Report,
+    source: pa.Schema,
+    publisher: Publish = in_sequence,
+) -> BatchManifest:
+    """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
+
+    :param parts: of all submissions that count.
+    :param expected_rows: rows of the input.
+    :param source: input columns as preflight saw them: all there is to know where no row was read.
+    :raises SupersededError: another submission claimed the destination.
+    :raises RaybatchError: a row is missing or double; nothing was published.
+    """
+    if spec.submission is None:
+        raise ValueError("submission: only a submitted spec can be committed")
+    began = time.monotonic()
+    journal.check()
+    name = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+    parts = sorted(parts, key=lambda part: part.first)
+    seen = footers(folder, parts)
+    target = Target(
+        folder=folder,
+        data=f"data/{name}",
+        dead_letter=f"dead_letter/{name}",
+        format=spec.destination.format,
+        inputs=input_types(seen, source, spec.output_columns),
+        prefix=spec.destination.output_prefix,
+        keeps_completions=spec.keeps_completions,
+        tells_reuse=spec.reuse is not None,
+        own_parts=report.part_folder,
+    )
+    decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
+    found = ranges(parts, _rows_per_range(spec, parts), expected_rows, decoded)
+    done = list(publisher(found, target))
+    rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)
+    if rows + errors != expected_rows:
+        raise RaybatchError(
+            f"commit: {rows + errors} rows are finished, but the input has {expected_rows}; nothing was "
+            "published.",
+            FailureClass.INTERNAL,
+        )
+    if not rows:
+        # A reader of the folder must find a valid, empty dataset rather than nothing.
+        done.append(_publish_empty(target))
+    origins = sum((Counter(one.origins) for one in done), Counter[str]())
+    manifest = BatchManifest(
+        uri=f"{folder.uri}/{target.data}",
+        manifest_uri=f"{folder.uri}/manifests/{name}.json",
+        dead_letter_uri=f"{folder.uri}/{target.dead_letter}" if errors else None,
+        format=spec.destination.format,
+        ordered=spec.preserve_order,
+        files=[
+            ManifestFile(path=one.path[len(target.data) + 1 :], rows=one.rows, bytes=one.bytes)
+            for one in done
+            if one.path is not None
+        ],
+        schema=[Column(name=column.name, type=str(column.type)) for column in _as_read(target.schema)],
+        counts=Counts(
+            input=expected_rows,
+            ok=rows,
+            error=errors,
+            resumed=origins["carried"],
+            reused=origins["stored"],
+            duplicates=origins["duplicate"],
+            errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
+        ),
+        tokens=Tokens(
+            input=sum(one.input_tokens for one in done),
+            cached=sum(one.cached_tokens for one in done),
+            output=sum(one.output_tokens for one in done),
+        ),
+        finish_reasons=dict(sum((Counter(one.finish_reasons) for one in done), Counter())),
+        timing=report.timing.model_copy(update={"commit_seconds": round(time.monotonic() - began, 2)}),
+        stages=report.stages,
+        replicas=report.replicas,
+        effective_sampling=report.effective_sampling,
+        plan=report.plan,
+        digests=report.digests,
+        versions=report.versions,
+        owner=spec.submission.task,
+        run_token=spec.submission.run_token,
+        submission_id=spec.submission.submission_id,
+        created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    )
+    folder.write(f"manifests/{name}.json", manifest.model_dump_json(by_alias=True, indent=1).encode())
+    return manifest
+
+
+def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
+    """Publish what :func:`prepare` wrote. A few small requests, however large the dataset.
+
+    :raises SupersededError: another submission claimed the destination; nothing was published.
+    """
+    journal.commit(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))
+    renew_copy(folder, journal)
+
+
+def _as_read(schema: pa.Schema) -> pa.Schema:
+    """The schema that readers of Parquet see, which has fewer types and its own names inside of lists."""
+    buffer = io.BytesIO()
+    pq.write_table(schema.empty_table(), buffer)
+    return pq.read_schema(io.BytesIO(buffer.getvalue()))
+
+
+def _rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
+    if spec.destination.rows_per_part is not None:
+        return spec.destination.rows_per_part
+    rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
+    return max(1, min(_LARGEST_RANGE_ROWS, int(_PART_BYTES / max(1.0, size / max(1, rows)))))
+
+
+def _publish_empty(target: Target) -> Published:
+    extension = "parquet" if target.format == "parquet" else "jsonl"
+    path, content = f"{target.data}/part-00000.{extension}", b""
+    if target.format == "parquet":
+        buffer = io.BytesIO()
+        pq.write_table(target.schema.empty_table(), buffer)
+        content = buffer.getvalue()
+    target.folder.write(path, content)
+    return Published(path, len(content), 0, 0)

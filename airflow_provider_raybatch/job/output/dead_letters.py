@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The failed rows of a job that publishes nothing: what they failed with, and their dead letters."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.failures.diagnosis import diagnose
+from airflow_provider_raybatch.job.output.publish import dead_letters
+from airflow_provider_raybatch.job.parts.ledger import Rows, look_back
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import Folder
+
+_MOST_SHOWN = 3
+_LONGEST_REASON = 100
+_FILE_BYTES = 16 * 1024 * 1024
+_THREADS, _PARTS_AT_ONCE = 16, 64
+_COLUMNS = ("ordinal", "ok", "id", "failure", "input")
+_ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISON_ROW})
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:[.,]\d+)*")
+
+
+def counted(failures: Iterable[tuple[int, RowFailure]]) -> str:
+    """How many rows failed by step and reason, the most frequent first, each with one row as an example.
+
+    Reasons that differ only in numbers and quoted values count as one.
+
+    :param failures: each with the row's position in the input.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], str] = {}
+    for ordinal, failure in failures:
+        kind = failure.step, _VALUE.sub("#", failure.reason)
+        counts[kind] += 1
+        if kind not in examples:
+            examples[kind] = f"row {ordinal}: {_short(failure.reason)}"
+    shown = counts.most_common(_MOST_SHOWN)
+    told = [f"{count:,} in step {kind[0]!r} ({examples[kind]})" for kind, count in shown]
+    others = counts.total() - sum(count for _, count in shown)
+    return ", ".join([*told, *([f"{others:,} for other reasons"] if others else [])])
+
+
+def with_dead_letters(error: Exception, job: Job, rows: int) -> Exception:
+    """Write the dead letters of a job that ends with `error`; the sentence tells their number and place.
+
+    :param rows: rows of the input.
+    :returns: `error` itself where no row of the job failed, or where the letters can't be written.
+    """
+    failure_class, sentence = diagnose(error)
+    if failure_class is FailureClass.SUPERSEDED:
+        return error  # the destination is another submission's
+    run_folder, _, driver = job.part_folder.rpartition("/")
+    try:
+        ledger = look_back(job.folder, run_folder, rows)
+        own = [part for part in ledger.parts if part.driver == driver]
+        if failure_class not in _ABOUT_FAILED_ROWS and all(part.ok == part.rows for part in own):
+            return error
+        failed = _write(job.folder, f"dead_letter/{driver}", ledger.parts, ledger.failures > 0)
+    except Exception:  # what ended the job matters more than this
+        return error
+    if not failed:
+        return error
+    place = f"the dead letters of {len(failed):,} failed rows are in {job.folder.uri}/dead_letter/{driver}"
+    return RaybatchError(f"{sentence.rstrip('.')}; {place}: {counted(failed)}.", failure_class)
+
+
+def _write(folder: Folder, path: str, parts: Sequence[Part], failed: Rows) -> list[tuple[int, RowFailure]]:
+    """Write one dead letter for each row of `failed`, from the newest part that has it."""
+    left = failed.copy()
+    found: list[tuple[int, RowFailure]] = []
+    lines: list[bytes] = []
+    files = 0
+
+    def flush() -> None:
+        nonlocal files
+        if lines:
+            folder.write(f"{path}/part-{files:05d}.jsonl", b"".join(lines))
+            lines.clear()
+            files += 1
+
+    for table in _failed_tables(folder, parts):
+        ordinals = table["ordinal"].to_numpy()
+        wanted = ordinals < len(left)
+        wanted[wanted] = left[ordinals[wanted]]
+        left[ordinals[wanted]] = False
+        rows = table.filter(pa.array(wanted))
+        for ordinal, failure in zip(rows["ordinal"].to_pylist(), rows["failure"].to_pylist(), strict=True):
+            found.append((ordinal, RowFailure(failure["step"], failure["reason"])))
+        lines.append(dead_letters(rows))
+        if sum(map(len, lines)) >= _FILE_BYTES:
+            flush()
+    flush()
+    return found
+
+
+def _failed_tables(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.Table]:
+    """The failed rows of each part that has any, newest part first."""
+    ragged = sorted((part for part in parts if part.ok < part.rows), key=lambda part: part.path, reverse=True)
+
+    def read(part: Part) -> pa.Table:
+        with folder.open(part.path, part.bytes) as stream:
+            file = pq.ParquetFile(stream)
+            table = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
+        return table.filter(pa.array(~table["ok"].to_numpy()))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for first in range(0, len(ragged), _PARTS_AT_ONCE):
+            yield from pool.map(read, ragged[first : first + _PARTS_AT_ONCE])
+
+
+def _short(reason: str) -> str:
+    flat = " ".join(reason.split()).rstrip(".")
+    return flat if len(flat) <= _LONGEST_REASON else flat[: _LONGEST_REASON - 3] + "..."

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may publish at a destination: an append-only journal, written by creation only.
+
+Entry n+1 is created, never overwritten, so exactly one writer gets it. A submission claims the destination
+with an entry; its commit must be the very next one. Whoever claims later takes that place, so the commit of
+an older driver (a zombie that outlived its cluster) fails, whatever the clocks say. A run that a clear has
+overtaken can't claim after its successor, see :mod:`~airflow_provider_raybatch.job.output.fence`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from airflow_provider_raybatch.contract.base import ContractModel, parse
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.spec import Submission, TaskKey
+from airflow_provider_raybatch.job.output.fence import is_overtaken
+from airflow_provider_raybatch.storage.errors import TakenError, laid_to
+from airflow_provider_raybatch.storage.folder import Folder
+
+JOURNAL = "_raybatch/journal"
+"""Its folder, relative to the destination."""
+_RACES = 20
+_READERS = 16
+
+
+class Published(ContractModel):
+    """The dataset that readers see: its manifest (relative to the destination), and the run that made it.
+
+    :param fingerprint: of the arguments that it was made with.
+    """
+
+    manifest: str
+    run_token: str
+    fingerprint: str = ""
+
+
+class Entry(ContractModel):
+    """One line of the journal; `published` is carried on, so that the last entry tells everything.
+
+    `nonce` makes each entry unlike any other, also that of a second process with the same submission id (a
+    cluster that was lost and is still alive, and its successor).
+    """
+
+    number: int
+    kind: Literal["claim", "commit"]
+    owner: TaskKey
+    run_token: str
+    submission_id: str
+    at: str
+    nonce: str = ""
+    published: Published | None = None
+
+
+class SupersededError(RaybatchError):
+    """A newer submission or a newer run of the task has claimed the destination."""
+
+    failure_class = FailureClass.SUPERSEDED
+
+
+class Journal:
+    """The journal of one destination, for one submission.
+
+    :param fingerprint: of the submission's spec: what the same run has published with other arguments is not
+        what it asks for.
+    """
+
+    def __init__(
+        self, folder: Folder, submission: Submission, take_over: bool, fingerprint: str = ""
+    ) -> None:
+        self._folder = folder
+        self._submission = submission
+        self._take_over = take_over
+        self._fingerprint = fingerprint
+        self._mine: Entry | None = None
+
+    def last(self) -> Entry | None:
+        """The newest entry."""
+        with laid_to("destination"):
+            paths = self._paths()
+            return parse(Entry, self._folder.read(paths[-1])) if paths else None
+
+    def history(self) -> list[Entry]:
+        """All entries, oldest first."""
+        with laid_to("destination"), ThreadPoolExecutor(_READERS) as pool:
+            return [parse(Entry, content) for content in pool.map(self._folder.read, self._paths())]
+
+    def _paths(self) -> list[str]:
+        return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))
+
+    def committed(self) -> BatchManifest | None:
+        """The published dataset, if this very run made it as asked: then there is nothing left to do."""
+        return self._own(self.last())
+
+    def _own(self, last: Entry | None) -> BatchManifest | None:
+        published = last.published if last is not None else None
+        if published is None or published.run_token != self._submission.run_token:
+            return None
+        if published.fingerprint != self._fingerprint:
+            return None
+        with laid_to("destination"):
+            self._folder.sync(JOURNAL)  # it is about to be reported, and its writer may have died before it
+            return parse(BatchManifest, self._folder.read(published.manifest))
+
+    def check_owner(self) -> None:
+        """See that the destination is this run's to claim.
+
+        :raises PreflightError: it belongs to another task and may not be taken over.
+        :raises SupersededError: a newer run of this task has claimed it.
+        """
+        self._check_owner(self.history())
+
+    def _check_owner(self, history: Sequence[Entry]) -> None:
+        mine = [entry for entry in history if entry.owner == self._submission.task]
+        if is_overtaken(self._submission.run_token, [entry.run_token for entry in mine]):
+            raise SupersededError(
+                f"destination: {self._folder.uri} was claimed by {mine[-1].submission_id}, a job of a newer "
+                "run of this task; clear the task to publish there again."
+            )
+        if history and history[-1].owner != self._submission.task and not self._take_over:
+            raise PreflightError(
+                f"destination: {self._folder.uri} belongs to {history[-1].owner}; choose a folder for each "
+                "run (put {{ dag_run.run_after | ts_nodash }} into it), or set "
+                "on_destination_owned='take_over'."
+            )
+
+    def claim(self) -> BatchManifest | None:
+        """Take the destination for this submission.
+
+        :returns: ``None``; or the dataset, if another submission of this very run has published it since
+            :meth:`committed` was asked. Then there is nothing left to do, and nothing was claimed.
+        :raises PreflightError: it belongs to another task and may not be taken over.
+        :raises SupersededError: a newer run of this task has claimed it.
+        :raises StorageError: it can't be written.
+        """
+        for _ in range(_RACES):
+            history = self.history()
+            last = history[-1] if history else None
+            if (done := self._own(last)) is not None:
+                return done
+            self._check_owner(history)
+            try:
+                self._mine = self._append("claim", last, last.published if last else None)
+            except TakenError:
+                continue
+            return None
+        raise PreflightError(
+            f"destination: {self._folder.uri} is being claimed by many jobs at once; give each its own "
+            "folder."
+        )
+
+    def began_before(self) -> bool:
+        """Whether an earlier submission of this very run came as far as to claim the destination."""
+        last = self.last()
+        return last is not None and last.run_token == self._submission.run_token
+
+    def run_began(self) -> float | None:
+        """When this very run first claimed the destination, in epoch seconds; ``None`` if it has not."""
+        if not self.began_before():
+            return None
+        mine = (entry.at for entry in self.history() if entry.run_token == self._submission.run_token)
+        return min(datetime.datetime.fromisoformat(at).timestamp() for at in mine)
+
+    def is_cleared(self) -> bool:
+        """Whether another run of this very task was here before: its task was cleared.
+
+        Told by all entries: the last one may be the claim of an earlier submission of the cleared run.
+        """
+        mine = self._submission
+        return any(entry.owner == mine.task and entry.run_token != mine.run_token for entry in self.history())
+
+    def check(self) -> None:
+        """:raises SupersededError: somebody else claimed the destination since."""
+        last = self.last()
+        if self._mine is None or last is None or last.number != self._mine.number:
+            raise self._superseded(last)
+
+    def commit(self, manifest: str) -> None:
+        """Publish the dataset of `manifest` (relative to the destination): from this instant readers see it.
+
+        :raises SupersededError: somebody else claimed the destination since; nothing was published.
+        """
+        if self._mine is None:
+            raise ValueError("commit: the destination was never claimed")
+        published = Published(
+            manifest=manifest, run_token=self._submission.run_token, fingerprint=self._fingerprint
+        )
+        try:
+            self._mine = self._append("commit", self._mine, published)
+        except TakenError:
+            raise self._superseded(self.last()) from None
+
+    def _append(
+        self, kind: Literal["claim", "commit"], last: Entry | None, published: Published | None
+    ) -> Entry:
+        entry = Entry(
+            number=last.number + 1 if last else 1,
+            kind=kind,
+            owner=self._submission.task,
+            run_token=self._submission.run_token,
+            submission_id=self._submission.submission_id,
+            at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            nonce=uuid.uuid4().hex,
+            published=published,
+        )
+        with laid_to("destination"):
+            self._folder.create(
+                f"{JOURNAL}/{entry.number:08d}.json", entry.model_dump_json(indent=1).encode()
+            )
+        return entry
+
+    def _superseded(self, last: Entry | None) -> SupersededError:
+        by = f"{last.submission_id} of {last.owner}" if last else "nobody that left a trace"
+        return SupersededError(
+            f"destination: {self._folder.uri} was claimed by {by} while this job ran; its rows are kept, "
+            "but not published."
+        )

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``manifest.json``: a copy of the newest manifest under a fixed name, for people and simple tools.
+
+The journal decides; the copy follows it, and never goes back, also where a writer was frozen on the way.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError, laid_to
+from airflow_provider_raybatch.storage.folder import Folder
+
+COPY = "manifest.json"
+"""Its name, relative to the destination."""
+_RACES = 20
+_LONGEST_PAUSE = 0.1
+
+
+def renew_copy(folder: Folder, journal: Journal) -> None:
+    """Make the copy equal the manifest that the journal's last entry names.
+
+    :raises StorageError: it can't be written.
+    """
+    for _ in range(_RACES):
+        # Read before the journal is: if a newer manifest is copied after this, the replacement fails.
+        old = _content(folder)
+        last = journal.last()
+        if last is None or last.published is None:
+            return
+        with laid_to("destination"):
+            new = folder.read(last.published.manifest)
+            if old == new:
+                folder.sync()
+                return
+            try:
+                folder.replace(COPY, old, new)
+            except TakenError:
+                time.sleep(random.uniform(0, _LONGEST_PAUSE))
+            else:
+                return
+    raise StorageError(f"destination: {folder.uri}/{COPY} is being changed by many jobs at once.")
+
+
+def _content(folder: Folder) -> bytes | None:
+    with laid_to("destination"):
+        return None if folder.head(COPY) is None else folder.read(COPY)

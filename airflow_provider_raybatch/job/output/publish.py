@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write one published part: the rows of a range of ordinals, each exactly once, in input order.
+
+Ranges make this one step do all that publishing needs: rows that two submissions wrote are told apart by
+their ordinal, small parts become parts of sensible size, and the input's order comes back without sorting
+more than one range at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.spec import REUSED_COLUMN, OutputFormat
+from airflow_provider_raybatch.job.input.table import as_text, kinds_of, restored
+from airflow_provider_raybatch.job.output.schema import cast, common_type
+from airflow_provider_raybatch.job.parts.part import Part, output_type
+from airflow_provider_raybatch.storage.folder import Folder
+
+_MOST_DECODED = 512 * 1024 * 1024
+"""Bytes of a range in memory, a few times of which publishing takes. Well below the 2 GiB that a column of
+text may have in Arrow, which rows that repeat themselves reach in a file of a few MiB."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A published part to be: the rows with `first` <= ordinal < `stop` out of `parts`."""
+
+    number: int
+    first: int
+    stop: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What all ranges of a commit share.
+
+    :param data: folder of the good rows, relative to the destination.
+    :param dead_letter: folder of the failed rows.
+    :param inputs: type of each input column.
+    :param prefix: of the output columns' names.
+    :param tells_reuse: whether a column says which run paid for a row that was reused.
+    :param own_parts: folder of the parts of the submission that publishes, relative to the destination.
+    """
+
+    folder: Folder
+    data: str
+    dead_letter: str
+    format: OutputFormat
+    inputs: dict[str, pa.DataType]
+    prefix: str
+    keeps_completions: bool
+    tells_reuse: bool = False
+    own_parts: str = ""
+
+    @property
+    def outputs(self) -> pa.StructType:
+        """The output columns under their own names."""
+        return output_type(self.keeps_completions)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the published rows."""
+        outputs = [(self.prefix + column.name, column.type) for column in self.outputs]
+        reused = [(self.prefix + REUSED_COLUMN, pa.string())] if self.tells_reuse else []
+        return pa.schema([*self.inputs.items(), *outputs, *reused])
+
+
+@dataclass
+class Published:
+    """What a range became. `path` is relative to the destination, ``None`` if it holds no good row."""
+
+    path: str | None
+    bytes: int
+    rows: int
+    errors: int
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    finish_reasons: dict[str, int] = field(default_factory=dict)
+    failed_steps: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, int] = field(default_factory=dict)
+
+
+def ranges(
+    parts: Sequence[Part], rows_per_range: int, total: int, decoded: Mapping[str, int] | None = None
+) -> list[Range]:
+    """Cut the ordinals 0 to `total` into ranges of `rows_per_range`, with the parts that reach into each.
+
+    :param decoded: bytes that the rows of a part take in memory, by its path. A range of too many of them is
+        cut in halves.
+    """
+    ordered = sorted(parts, key=lambda part: part.first)
+    firsts = [part.first for part in ordered]
+    reached = list(accumulate((part.last for part in ordered), max))
+    sizes = decoded or {}
+    out: list[Range] = []
+    waiting = [(first, min(first + rows_per_range, total)) for first in range(0, total, rows_per_range)]
+    waiting.reverse()
+    while waiting:
+        first, stop = waiting.pop()
+        near = ordered[bisect_left(reached, first) : bisect_left(firsts, stop)]
+        inside = tuple(part for part in near if part.last >= first)
+        if stop - first > 1 and sum(_share(part, first, stop, sizes) for part in inside) > _MOST_DECODED:
+            middle = (first + stop) // 2
+            waiting += [(middle, stop), (first, middle)]
+        elif inside:
+            out.append(Range(len(out), first, stop, inside))
+    return out
+
+
+def _share(part: Part, first: int, stop: int, decoded: Mapping[str, int]) -> float:
+    """Bytes of a part's rows that lie in a range, if all are of one size."""
+    inside = min(part.last + 1, stop) - max(part.first, first)
+    return decoded.get(part.path, 0) * inside / (part.last + 1 - part.first)
+
+
+def publish(range_: Range, target: Target) -> Published:
+    """Write the good rows of a range to one file, the failed ones to another.
+
+    :raises StorageError: a part can't be read, or the files can't be written.
+    """
+    table = _select(range_, target)
+    good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
+    result = Published(None, 0, good.num_rows, bad.num_rows)
+    if good.num_rows:
+        flat = _flatten(good, target)
+        extension = "parquet" if target.format == "parquet" else "jsonl"
+        result.path = f"{target.data}/part-{range_.number:05d}.{extension}"
+        content = _parquet(flat) if target.format == "parquet" else _jsonl(flat)
+        target.folder.write(result.path, content)
+        result.bytes = len(content)
+        output = good["output"]
+        result.input_tokens = _sum(pc.struct_field(output, "input_tokens"))
+        result.cached_tokens = _sum(pc.struct_field(output, "cached_tokens"))
+        result.output_tokens = _sum(pc.struct_field(output, "output_tokens"))
+        result.finish_reasons = _finish_reasons(output, target.keeps_completions)
+        result.origins = dict(Counter(good["origin"].to_pylist()))
+    if bad.num_rows:
+        target.folder.write(f"{target.dead_letter}/part-{range_.number:05d}.jsonl", dead_letters(bad))
+        result.failed_steps = dict(Counter(pc.struct_field(bad["failure"], "step").to_pylist()))
+    return result
+
+
+def _select(range_: Range, target: Target) -> pa.Table:
+    """The rows of the range, one per ordinal: good before failed, and among equals the same one each time."""
+    tables = []
+    for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
+        with target.folder.open(part.path, part.bytes) as stream:
+            rows = pq.read_table(stream)
+        rows = _typed(rows, target)
+        if not part.path.startswith(target.own_parts):
+            rows = _carried(rows)
+        ordinals = rows["ordinal"].to_numpy()
+        rows = rows.filter(pa.array((ordinals >= range_.first) & (ordinals < range_.stop)))
+        tables.append(rows.append_column("age", pa.array(np.full(rows.num_rows, age, dtype=np.int32))))
+    table = pa.concat_tables(_aligned(tables, target), promote_options="permissive")
+    order = pc.sort_indices(
+        table, sort_keys=[("ordinal", "ascending"), ("ok", "descending"), ("age", "descending")]
+    )
+    table = table.take(order)
+    ordinals = table["ordinal"].to_numpy()
+    first_of_each: npt.NDArray[np.bool_] = np.ones(len(ordinals), dtype=np.bool_)
+    first_of_each[1:] = ordinals[1:] != ordinals[:-1]
+    return table.filter(pa.array(first_of_each))
+
+
+def _typed(rows: pa.Table, target: Target) -> pa.Table:
+    """The input of a source without types, in the types of the dataset; columns that it lacks as text."""
+    kinds = kinds_of(rows.schema)
+    if not kinds or "input" not in rows.schema.names:
+        return rows
+    columns = {
+        name: restored(_input_column(rows, name, None), kind, target.inputs.get(name, pa.string()))
+        if (kind := kinds.get(name)) is not None
+        else _input_column(rows, name, None)
+        for name in (column.name for column in rows.schema.field("input").type)
+    }
+    array = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+    return rows.set_column(rows.schema.get_field_index("input"), "input", array)
+
+
+def _carried(rows: pa.Table) -> pa.Table:
+    """What an earlier submission generated is carried over by the one that publishes."""
+    origin = pc.if_else(pc.equal(rows["origin"], "generated"), "carried", rows["origin"])
+    return rows.set_column(rows.schema.get_field_index("origin"), "origin", origin)
+
+
+def _aligned(tables: list[pa.Table], target: Target) -> list[pa.Table]:
+    """The tables with `input` in the types of the dataset, which concatenation alone would refuse.
+
+    A column that is none of the dataset (a failed row brought it) is kept for the dead letters.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    for table in tables:
+        for column in table.schema.field("input").type if "input" in table.schema.names else ():
+            known = kinds.get(column.name, column.type)
+            kinds[column.name] = target.inputs.get(column.name) or common_type(known, column.type)
+    return [_with_input(table, kinds) for table in tables]
+
+
+def _with_input(table: pa.Table, kinds: dict[str, pa.DataType]) -> pa.Table:
+    if not kinds:
+        return table
+    position = table.schema.get_field_index("input")
+    columns = [_input_column(table, name, kind) for name, kind in kinds.items()]
+    struct = pa.StructArray.from_arrays(columns, names=list(kinds)) if table.num_rows else None
+    kind = pa.struct(list(kinds.items()))
+    array = struct if struct is not None else pa.array([], kind)
+    if position < 0:
+        return table.append_column("input", array)
+    return table.set_column(position, "input", array)
+
+
+def _input_column(table: pa.Table, name: str, kind: pa.DataType | None) -> pa.Array:
+    kinds = table.schema.field("input").type if "input" in table.schema.names else pa.struct([])
+    position = kinds.get_field_index(name)
+    if position < 0:
+        return pa.nulls(table.num_rows, kind)
+    # By position: Arrow reads a name that begins with a dot or a bracket as a path.
+    column = pc.struct_field(table["input"], position)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array if kind is None else cast(array, kind)
+
+
+def _flatten(table: pa.Table, target: Target) -> pa.Table:
+    columns = [_input_column(table, name, kind) for name, kind in target.inputs.items()]
+    columns += [pc.struct_field(table["output"], column.name) for column in target.outputs]
+    if target.tells_reuse:
+        stored = pc.equal(table["origin"], "stored")
+        columns.append(pc.if_else(stored, table["paid_by"], pa.scalar(None, pa.string())))
+    return pa.table(columns, schema=target.schema)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _jsonl(table: pa.Table) -> bytes:
+    return b"".join(_line(row) for row in _rows(table))
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        return table.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        columns = [_values(column) for column in table.columns]
+        return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values as JSON has them, where Python has no such: text that is no UTF-8, a date past its last."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        raw = column.cast(pa.large_binary()).to_pylist()
+        return [None if value is None else value.decode("utf-8", "replace") for value in raw]
+    except (ValueError, OverflowError):
+        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+
+
+def _inputs(column: pa.ChunkedArray) -> list[Any]:
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (ValueError, OverflowError):
+        return _rows(pa.Table.from_struct_array(column))
+
+
+def dead_letters(table: pa.Table) -> bytes:
+    """Failed rows of parts as JSON lines: position, id, step, reason, request and input columns."""
+    inputs = _inputs(table["input"]) if "input" in table.schema.names else [None] * table.num_rows
+    lines = []
+    failures = table["failure"].to_pylist()
+    ordinals, ids = table["ordinal"].to_pylist(), table["id"].to_pylist()
+    for ordinal, row_id, failure, row in zip(ordinals, ids, failures, inputs, strict=True):
+        named = {} if row_id is None else {"id": row_id}
+        lines.append(_line({"ordinal": ordinal, **named, **failure, "row": row}))
+    return b"".join(lines)
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=as_text)
+    except ValueError:  # JSON has no NaN and no infinity
+        text = json.dumps(_finite(row), ensure_ascii=False, default=as_text)
+    return (text + "\n").encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(column).as_py() or 0)
+
+
+def _finish_reasons(output: pa.ChunkedArray, keeps_completions: bool) -> dict[str, int]:
+    if keeps_completions:
+        flat = pc.list_flatten(pc.struct_field(output, "completions"))
+        reasons = pc.struct_field(flat, "finish_reason")
+    else:
+        reasons = pc.struct_field(output, "finish_reason")
+    return dict(Counter(reasons.to_pylist()))

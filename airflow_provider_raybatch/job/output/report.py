@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says of itself in the manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
+from airflow_provider_raybatch.job.execution.pool import Ran
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the manifest takes from the run as it is.
+
+    :param part_folder: where this submission kept its parts, relative to the destination: other parts are an
+        earlier one's.
+    """
+
+    timing: Timing = field(default_factory=Timing)
+    stages: StageSeconds = field(default_factory=StageSeconds)
+    replicas: list[ReplicaStats] = field(default_factory=list)
+    effective_sampling: dict[str, object] = field(default_factory=dict)
+    plan: dict[str, object] = field(default_factory=dict)
+    digests: Digests = field(default_factory=Digests)
+    versions: dict[str, str] = field(default_factory=dict)
+    part_folder: str = ""
+
+
+def report(ran: Ran, plan: Plan, began: float, preflight_seconds: float) -> Report:
+    """Timing and statistics of what the replicas did.
+
+    :param began: epoch seconds at which the job started.
+    """
+    first = min((one.first_request for one in ran.reports if one.first_request), default=0.0)
+    generation = max(0.0, ran.last_row - first) if first else 0.0
+    rows, tokens = sum(one.rows for one in ran.reports), sum(one.output_tokens for one in ran.reports)
+    return Report(
+        timing=Timing(
+            preflight_seconds=round(preflight_seconds, 2),
+            startup_seconds=round(first - began, 2) if first else 0.0,
+            generation_seconds=round(generation, 2),
+            output_tokens_per_second=round(tokens / generation, 1) if generation else 0.0,
+            rows_per_second=round(rows / generation, 2) if generation else 0.0,
+        ),
+        stages=StageSeconds(**{stage: round(spent, 3) for stage, spent in ran.seconds.items()}),
+        replicas=[_stats(one) for one in ran.reports],
+        effective_sampling=dict(ran.engine.effective_sampling),
+        plan={**plan.shown(), "engine": dict(ran.engine.sizes)},
+        versions=dict(ran.engine.versions),
+    )
+
+
+def _stats(one: ReplicaReport) -> ReplicaStats:
+    return ReplicaStats(**{name: getattr(one, name) for name in ReplicaStats.model_fields})

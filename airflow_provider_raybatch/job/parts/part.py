@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts: what a submission has finished, as files that are whole or not there. They are the only ledger.
+
+A part holds rows of one chunk with both their identities (the ordinal, which is their position in the frozen
+input, or the user's id beside it; and the request key), their input columns, and either the output or the
+failure. Input and output are struct columns, so that no name of the user's can collide with ours.
+
+A part's name says which ordinals are in it and how many of them are good, so that most parts never need to be
+opened again: what ten million finished rows come to is read off one listing.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.spec import Submission
+from airflow_provider_raybatch.job.engine.base import Response
+from airflow_provider_raybatch.job.input.table import KINDS
+from airflow_provider_raybatch.job.request.key_array import KEY
+from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.ranged_file import RangedFile
+
+Origin = Literal["generated", "carried", "stored", "duplicate"]
+"""How a row came by its response: paid for by the part's own submission, or found in an earlier part of the
+task, in the response store, or with an equal request of the same input."""
+
+COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
+_DECODED = b"raybatch.decoded"
+_TOKENS = b"raybatch.tokens"
+_READ_WHOLE = 1024 * 1024
+"""Bytes of a part whose outcomes are read by one request; a larger one takes two, for the footer as well."""
+_FOUND = ("carried-", "stored-", "duplicate-")
+_NAME = re.compile(r"\.(\d+)-(\d+)\.(\d+)\.(\d+)\.parquet$")
+FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
+
+
+def output_type(keeps_completions: bool) -> pa.StructType:
+    """The output columns, in their order.
+
+    ``response`` and ``finish_reason`` are those of the first completion; tokens count all of them.
+    """
+    fields = [
+        ("response", pa.string()),
+        ("finish_reason", pa.string()),
+        ("input_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+    ]
+    if keeps_completions:
+        fields.append(("completions", pa.list_(COMPLETION)))
+    return pa.struct(fields)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one row.
+
+    :param request: the request as JSON (or the raw text of an unreadable row); kept for failures only.
+    :param key: the request key, ``None`` for a row that makes no request.
+    :param row_id: the value of the id column as text, where one is declared.
+    """
+
+    ordinal: int
+    result: Response | RowFailure
+    request: str = ""
+    key: bytes | None = None
+    row_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the ledger. `first` and `last` are ordinals; `path` is relative to the destination."""
+
+    path: str
+    rows: int
+    ok: int
+    first: int
+    last: int
+    bytes: int
+
+    @property
+    def is_solid(self) -> bool:
+        """Whether every ordinal from first to last is there and good."""
+        return self.ok == self.rows == self.last - self.first + 1
+
+    @property
+    def may_be_generated(self) -> bool:
+        """Whether its submission may have paid for rows of it; the names of other parts tell their origin."""
+        return not self.path.rpartition("/")[2].startswith(_FOUND)
+
+    @property
+    def submission_id(self) -> str:
+        """Of the job that wrote it."""
+        return self.driver.partition("~")[0]
+
+    @property
+    def driver(self) -> str:
+        """Name of the folder that its driver has for itself, see :func:`driver_folder`."""
+        return self.path.split("/")[-2]
+
+
+def task_folder(submission: Submission) -> str:
+    """Where a task keeps all its parts, relative to the destination."""
+    return f"_raybatch/parts/{submission.task.digest[:16]}"
+
+
+def run_folder(submission: Submission, question: str, listing_digest: str) -> str:
+    """Where a task keeps the parts of one input and one question, relative to the destination.
+
+    :param question: digest of all that decides a response besides the row.
+    """
+    return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"
+
+
+def driver_folder(run: str, submission_id: str) -> str:
+    """Where one driver keeps its parts, below the run folder `run`.
+
+    Submission ids begin anew after a head restart, whose old jobs may still be writing: no two drivers share
+    a folder, or one part could take another's name.
+    """
+    return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"
+
+
+def write(
+    folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[Outcome], keeps_completions: bool
+) -> Part:
+    """Write rows of a chunk, at least one, as one part.
+
+    :param stem: the path, relative to `folder`, to which ordinals and counts are added.
+    :param columns: the input columns of exactly these rows.
+    :raises StorageError: it can't be written.
+    """
+    size = len(outcomes)
+    arrays: dict[str, pa.Array] = {
+        "ordinal": pa.array([outcome.ordinal for outcome in outcomes], pa.uint64()),
+        "ok": pa.array([isinstance(outcome.result, Response) for outcome in outcomes], pa.bool_()),
+        "key": pa.array([outcome.key for outcome in outcomes], KEY),
+        "id": pa.array([outcome.row_id for outcome in outcomes], pa.string()),
+        "origin": pa.array(["generated"] * size, pa.string()),
+        "paid_by": pa.nulls(size, pa.string()),
+        "failure": pa.array([_failure(outcome) for outcome in outcomes], FAILURE),
+        "output": pa.array([_output(outcome.result) for outcome in outcomes], output_type(keeps_completions)),
+    }
+    tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in outcomes)
+    return write_arrays(folder, stem, columns, arrays, tokens)
+
+
+def write_arrays(
+    folder: Folder, stem: str, columns: pa.Table, arrays: dict[str, pa.Array], tokens: int = 0
+) -> Part:
+    """As :func:`write`, of rows whose outcome is Arrow already.
+
+    :param arrays: every column of a part but `input`.
+    :param tokens: input and output tokens that were paid for, failed rows included.
+    """
+    if columns.num_columns:
+        arrays["input"] = pa.StructArray.from_arrays(
+            [_one_chunk(column) for column in columns.columns],
+            fields=[_nullable(field) for field in columns.schema],
+        )
+    buffer = io.BytesIO()
+    table = pa.table(arrays)
+    table = table.replace_schema_metadata({
+        _DECODED: str(table.nbytes),
+        _TOKENS: str(tokens),
+        **{name: value for name, value in (columns.schema.metadata or {}).items() if name == KINDS},
+    })
+    pq.write_table(table, buffer, compression="zstd")
+    content = buffer.getvalue()
+    ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False)
+    first, last = int(ordinals.min()), int(ordinals.max())
+    rows, ok = len(ordinals), int(arrays["ok"].true_count)
+    path = f"{stem}.{first}-{last}.{rows}.{ok}.parquet"
+    folder.write(path, content)
+    return Part(path, rows, ok, first, last, len(content))
+
+
+def listed(entries: Sequence[Entry]) -> list[Part]:
+    """The parts among files of a ledger."""
+    found = []
+    for entry in entries:
+        name = _NAME.search(entry.path)
+        if name is not None:
+            first, last, rows, ok = (int(number) for number in name.groups())
+            found.append(Part(entry.path, rows, ok, first, last, entry.size))
+    return found
+
+
+def decoded_bytes(metadata: pq.FileMetaData) -> int:
+    """What the rows of a part take in memory, by its footer.
+
+    The size of its file tells little of it where rows repeat themselves.
+    """
+    noted = (metadata.metadata or {}).get(_DECODED)
+    if noted is not None:
+        return int(noted)
+    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+
+
+def paid_tokens(folder: Folder, part: Part) -> int:
+    """Input and output tokens that the submission of a part paid for, by its footer.
+
+    :raises StorageError: it can't be read.
+    """
+    with folder.open(part.path, part.bytes) as stream:
+        noted = pq.read_metadata(stream).metadata or {}
+    return int(noted.get(_TOKENS, 0))
+
+
+def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """The ordinals of a part, and which of them are good.
+
+    :raises StorageError: it can't be read.
+    """
+    if part.is_solid:
+        return np.arange(part.first, part.last + 1, dtype=np.uint64), np.ones(part.rows, np.bool_)
+    # Exact ranges: the outcomes are a few KB of what may be many MB.
+    stream = RangedFile(folder, Entry(part.path, part.bytes, ""))
+    if part.bytes <= _READ_WHOLE:
+        stream.load()
+    table = pq.ParquetFile(stream, pre_buffer=True).read(["ordinal", "ok"])
+    return table["ordinal"].to_numpy(), table["ok"].to_numpy()
+
+
+def _output(result: Response | RowFailure) -> dict[str, object] | None:
+    if isinstance(result, RowFailure):
+        return None
+    first = result.completions[0]
+    return {
+        "response": first.text,
+        "finish_reason": first.finish_reason,
+        "input_tokens": result.input_tokens,
+        "cached_tokens": result.cached_tokens,
+        "output_tokens": result.output_tokens,
+        "completions": [
+            {"text": c.text, "finish_reason": c.finish_reason, "output_tokens": c.output_tokens}
+            for c in result.completions
+        ],
+    }
+
+
+def _failure(outcome: Outcome) -> dict[str, str] | None:
+    if isinstance(outcome.result, Response):
+        return None
+    found = {"step": outcome.result.step, "reason": outcome.result.reason, "request": outcome.request}
+    # Half of a surrogate pair, which a user's function may put there, is no text that Arrow takes.
+    return {name: text.encode("utf-8", "replace").decode() for name, text in found.items()}
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    return field.with_nullable(True).remove_metadata()

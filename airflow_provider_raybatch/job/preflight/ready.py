@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that is looked at before a job pays for anything; nothing is changed meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.manifest import Digests, Summary
+from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
+from airflow_provider_raybatch.job.control import private_package as credentials
+from airflow_provider_raybatch.job.engine import echo
+from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
+from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.execution.ray_data_llm.variants import engine_is_here
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
+from airflow_provider_raybatch.job.planning import cluster_view, plan
+from airflow_provider_raybatch.job.preflight.input_check import (
+    Source,
+    check_rows,
+    look_at_source,
+    sample,
+)
+from airflow_provider_raybatch.job.preflight.model_check import Checked, check_model
+from airflow_provider_raybatch.job.preflight.row_ids import check_ids
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.render import Request
+from airflow_provider_raybatch.job.reuse.response_store import open_store
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import Folder, folder
+
+Say = Callable[[events.Event], None]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A job that can start.
+
+    :param journal: of the destination, which is this task's to claim.
+    :param earlier: what earlier submissions did of the same input and question.
+    :param store: the response store, if there is one.
+    :param pays_again: whether answers that are there already are left aside, since a user wants new ones.
+    """
+
+    job: Job
+    source: Source
+    journal: Journal
+    earlier: Ledger
+    tolerance: Tolerance
+    checked: Checked
+    store: ResponseStore | None
+    pays_again: bool
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The dataset that an earlier submission of this run has committed, with the same arguments."""
+
+    summary: Summary
+    destination: Folder
+    credentials: AwsCredentials | None
+
+
+def make_ready(
+    spec: BatchInferenceSpec, submission: Submission, known: Secrets, say: Say
+) -> Ready | Standing:
+    """Check all that can be checked.
+
+    :param known: credentials that travelled with the job.
+    :returns: the dataset, where there is nothing left to do.
+    :raises RaybatchError: one sentence about the first thing that is wrong.
+    """
+    versions = cluster_view.check_versions()
+    if spec.engine.kind == ray_data_llm.NAME:
+        ray_data_llm.check(spec)
+    destination = folder(spec.destination.uri, known.aws)
+    take_over = spec.destination.on_owned_by_other == "take_over"
+    journal = Journal(destination, submission, take_over, spec.fingerprint)
+    committed = journal.committed()
+    if committed is not None:
+        renew_copy(destination, journal)  # the earlier submission may have failed before it did
+        return Standing(committed.summary(), destination, known.aws)
+    journal.check_owner()
+    source = look_at_source(spec, known.aws)
+    tolerance = Tolerance(spec.limits, source.rows)
+    if spec.source.id_column is not None:
+        check_ids(source, spec.source.id_column, known.aws)
+    requests = check_rows(spec, source, known.aws, tolerance, say, apart_if_users_code(spec, sample))
+    store = open_store(spec.reuse, known.aws, say)
+    environment = credentials.environment(known)
+    _wait_for_engine_node(spec, journal.began_before(), say)
+    spec = _with_time(spec, journal)
+    checked = _check_engine(spec, requests, environment, say)
+    keyer = Keyer(spec, checked.generation_defaults, checked.digests)
+    run_folder = parts.run_folder(submission, question(spec, submission, keyer), source.listing.digest)
+    job = Job(
+        spec=_as_checked(spec, checked),
+        listing=source.listing,
+        folder=destination,
+        part_folder=parts.driver_folder(run_folder, submission.submission_id),
+        keyer=keyer,
+        credentials=known.aws,
+        environment=environment,
+    )
+    earlier = look_back(destination, run_folder, source.rows)
+    pays_again = spec.on_clear == "regenerate" and journal.is_cleared()
+    return Ready(job, source, journal, earlier, tolerance, checked, store, pays_again, versions)
+
+
+def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:
+    """32 hex digits over what decides a response besides its row; to regenerate is another one."""
+    of_run = submission.run_token if spec.on_clear == "regenerate" else ""
+    content = f"{spec.response_digest}-{keyer.digest}-{of_run}"
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, say: Say) -> None:
+    """Wait until a replica has room, where only nodes that are still to come have vLLM.
+
+    :raises PreflightError: no such node can come, or none came in time.
+    """
+    if spec.engine.kind == "echo" or not engine_is_here(spec) or _vllm_is_here():
+        return
+    one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, first_replicas=None)
+    if one.gpus and cluster_view.gpu_node(spec.engine.accelerator_type) is None:
+        cluster_view.wait_for(one, spec.limits.cluster_wait, held_before, say)
+
+
+def _vllm_is_here() -> bool:
+    """Whether the driver's node, which is the head, has vLLM."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def _check_engine(
+    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, SecretStr], say: Say
+) -> Checked:
+    """Check what can be checked of engine and model.
+
+    In a process of its own, on a node with the accelerator: the head may have neither vLLM nor a view of the
+    model.
+    """
+    if spec.engine.kind == "echo":
+        echo.check(spec)
+        if unchecked := echo.check_names(spec):
+            text = (
+                f"sampling: {', '.join(map(repr, unchecked))} could not be checked, since the driver's node "
+                "has no vLLM; engine='echo' ignores them, and engine='vllm' refuses unknown names."
+            )
+            say(events.Notice(level="warning", message=text))
+    if spec.engine.kind == "echo" or not engine_is_here(spec):
+        return Checked(digests=Digests(spec=spec.response_digest))
+    options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
+    node = cluster_view.gpu_node(spec.engine.accelerator_type)
+    if node is not None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+    checked: Checked = ray.get(ray.remote(check_model).options(**options).remote(spec, requests, environment))
+    if checked.overlong:
+        text = (
+            f"{checked.overlong} of {checked.sampled} sampled prompts are longer than the context of "
+            f"{checked.context} tokens (the longest has {checked.longest}); they will be dead letters."
+        )
+        say(events.Notice(level="warning", message=text))
+    return checked
+
+
+def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
+    """One date for chat templates that print it: that of the run, so that a retry asks the same."""
+    began = journal.run_began() or time.time()
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"template_time": began})})
+
+
+def _as_checked(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpec:
+    """The version of the model that was looked at is the one that is loaded.
+
+    Ray's processor asks vLLM's async engine, which leaves the model's `generation_config` aside.
+    """
+    args = {**spec.engine.args, **checked.revisions}
+    changed: dict[str, Any] = {"engine": spec.engine.model_copy(update={"args": args})}
+    if spec.engine.kind == ray_data_llm.NAME:
+        changed["sampling"] = {**checked.generation_defaults, **spec.sampling}
+    return spec.model_copy(update=changed)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request keys: what is paid for. Two rows with one key ask the same, and one answer serves both.
+
+A key is 16 bytes of BLAKE2b over the version of this rule and the canonical JSON (keys sorted, no blanks,
+ASCII) of
+
+- the request before it is tokenised: the chat, or the raw prompt,
+- its effective sampling: the model's `generation_config`, the job's `sampling`, the row's own,
+- model, tokenizer and chat template, by the digests of their content where the engine has them,
+- the engine and those of its arguments that change numbers (not those that change sizes),
+- what a response must be to count as good.
+
+A sampled request (temperature above 0) is meant to be answered anew each time it is asked, so the i-th row
+of an input that asks it has a key of its own, for i > 0. The rule is the same on every machine and Python:
+JSON writes a float as the shortest text that reads back as the same number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.request.render import Request
+
+VERSION = 1
+SIZE = 16
+"""Bytes: among 10**12 keys, two are equal by chance once in 10**14 cases."""
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
+
+
+class Keyer:
+    """Makes the keys of one job. Picklable.
+
+    :param defaults: sampling parameters of the model's `generation_config`.
+    :param digests: of what the engine loads.
+    """
+
+    def __init__(self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests) -> None:
+        self._shared = {
+            "version": VERSION,
+            "engine": [spec.engine.kind, spec.numerics, spec.processor_numerics],
+            "model": digests.model or spec.model.name,
+            "tokenizer": digests.tokenizer,
+            "chat_template": digests.chat_template or spec.model.chat_template or "",
+            "chat_template_kwargs": spec.model.chat_template_kwargs,
+            "response_format": [spec.needs_json, spec.response_format.truncated],
+        }
+        self._sampling = {**defaults, **spec.sampling}
+        self._prefix = self._prefix_of(self._sampling)
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits over all that the keys of a job have in common."""
+        return self._prefix.hex()
+
+    def key(self, request: Request) -> bytes:
+        """The key of a request, the first of its kind."""
+        prefix = self._prefix
+        if request.sampling:
+            prefix = self._prefix_of({**self._sampling, **request.sampling})
+        asked = _canonical(request.prompt if request.messages is None else request.messages)
+        return hashlib.blake2b(prefix + asked, digest_size=SIZE).digest()
+
+    def is_greedy(self, request: Request) -> bool:
+        """Whether asking again gives the same answer: vLLM's greedy decoding, at temperature 0."""
+        temperature = {**self._sampling, **request.sampling}.get("temperature", 1.0)
+        try:
+            return temperature is not None and float(temperature) == 0.0
+        except (TypeError, ValueError):  # the engine refuses this row, which must not end the job before
+            return False
+
+    @property
+    def may_be_greedy(self) -> bool:
+        """Whether the job's own sampling is greedy; rows may say otherwise."""
+        return self.is_greedy(Request(prompt=""))
+
+    def _prefix_of(self, sampling: Mapping[str, Any]) -> bytes:
+        content = _canonical({**self._shared, "sampling": dict(sampling)})
+        return hashlib.blake2b(content, digest_size=SIZE).digest()
+
+
+def repetitions(keys: Keys, sampled: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """For each row, how many rows before it ask the same sampled request; 0 for all others.
+
+    :param keys: of the rows in input order, not yet told apart.
+    :param sampled: whether asking a row's request again may give another answer.
+    """
+    numbers: npt.NDArray[np.int64] = np.zeros(len(keys), np.int64)
+    places = np.flatnonzero(sampled)
+    if len(places):
+        order = places[np.argsort(keys[places], kind="stable")]
+        is_first = np.r_[True, keys[order[1:]] != keys[order[:-1]]]
+        group = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+        numbers[order] = np.arange(len(order)) - group
+    return numbers
+
+
+def told_apart(keys: Keys, numbers: npt.NDArray[np.int64]) -> Keys:
+    """The keys with those of repetitions in place of their requests' own."""
+    out = keys.copy()
+    for place in np.flatnonzero(numbers):
+        own = nth(keys[place : place + 1].tobytes(), int(numbers[place]))
+        out[place : place + 1] = as_array([own])
+    return out
+
+
+def nth(key: bytes, number: int) -> bytes:
+    """The key of the `number`-th repetition of a sampled request; the request's own for 0."""
+    if number == 0:
+        return key
+    return hashlib.blake2b(key + number.to_bytes(8, "big"), digest_size=SIZE).digest()
+
+
+def as_array(keys: Sequence[bytes]) -> Keys:
+    """Keys as NumPy compares them."""
+    return np.frombuffer(b"".join(keys), "S16")
+
+
+def _canonical(content: Any) -> bytes:
+    return _encode(content).encode("ascii")

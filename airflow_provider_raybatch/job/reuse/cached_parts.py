@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Give rows the responses that were found for them: parts like those of a replica, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.input.table import as_text
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.part import Origin, Part
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.reuse.duplicates import Followers
+from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
+from airflow_provider_raybatch.job.reuse.hits import Hits, Responses
+from airflow_provider_raybatch.job.work import Job
+
+_ROWS_AT_ONCE = 20_000
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """Rows and what was found for them.
+
+    :param ordinals: ascending.
+    :param keys: of the rows.
+    :param hits: one for each row, in the same order.
+    """
+
+    ordinals: npt.NDArray[np.int64]
+    keys: Keys
+    hits: Hits
+
+
+def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> Adopted:
+    """The rows whose keys `source` has.
+
+    :param ordinals: ascending.
+    :param keys: of the rows; several may have the same.
+    """
+    unique, inverse = np.unique(keys, return_inverse=True)
+    return _spread(ordinals, keys, inverse, len(unique), source.lookup(unique))
+
+
+def followed(followers: Followers, source: LedgerResponses) -> Adopted:
+    """The followers whose leader has an outcome in `source`."""
+    leaders, first, inverse = np.unique(followers.leaders, return_index=True, return_inverse=True)
+    hits = source.lookup_rows(leaders, followers.keys[first])
+    return _spread(followers.ordinals, followers.keys, inverse, len(leaders), hits)
+
+
+def _spread(
+    ordinals: npt.NDArray[np.int64],
+    keys: Keys,
+    asked: npt.NDArray[np.intp],
+    size: int,
+    hits: Hits,
+) -> Adopted:
+    """Give each row its hit.
+
+    :param asked: for each row, the place of what was looked up for it, of `size` places.
+    """
+    hit_of: npt.NDArray[np.int64] = np.full(size, -1, np.int64)
+    hit_of[hits.places] = np.arange(len(hits))
+    of_row = hit_of[asked]
+    there = of_row >= 0
+    return Adopted(ordinals[there], keys[there], hits.take(of_row[there]))
+
+
+def adopt(
+    job: Job, chunks: Sequence[Chunk], adopted: Adopted, source: Responses, origin: Origin
+) -> list[Part]:
+    """Write what was found as parts of this submission.
+
+    :param chunks: of the input, in order.
+    :raises StorageError: something can't be read or written.
+    """
+    if not len(adopted.ordinals):
+        return []
+    id_column = job.spec.source.id_column
+    reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
+    written: list[Part] = []
+    for group, low, high in _groups(chunks, adopted.ordinals):
+        found = source.read(adopted.hits.take(np.arange(low, high))).sort_by("hit")
+        places = found["hit"].to_numpy() + low
+        for chunk in group:
+            start, stop = _span(adopted.ordinals[places], chunk)
+            if start == stop:
+                continue
+            chosen = places[start:stop]
+            positions = adopted.ordinals[chosen] - chunk.ordinal
+            rows, table = reader.read(chunk), found.slice(start, stop - start)
+            ids = [_row_id(rows.rows[position], id_column) for position in positions]
+            arrays = {
+                "ordinal": pa.array(adopted.ordinals[chosen], pa.uint64()),
+                "ok": _whole(table["ok"]),
+                "key": key_array.to_arrow(adopted.keys[chosen]),
+                "id": pa.array(ids, pa.string()),
+                "origin": _origins(table, origin),
+                "paid_by": _whole(table["paid_by"]),
+                "failure": _whole(table["failure"]),
+                "output": as_output(_whole(table["output"]), job.spec.keeps_completions),
+            }
+            stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
+            start = 0
+            for portion, columns in rows.portions(positions.tolist()):
+                cut = {name: array.slice(start, len(portion)) for name, array in arrays.items()}
+                written.append(parts.write_arrays(job.folder, stem, columns, cut))
+                start += len(portion)
+    return written
+
+
+def _groups(
+    chunks: Sequence[Chunk], ordinals: npt.NDArray[np.int64]
+) -> Iterator[tuple[list[Chunk], int, int]]:
+    """Neighbouring chunks with about 20,000 rows to write, and the range of `ordinals` in them."""
+    group: list[Chunk] = []
+    low = high = 0
+    for chunk in chunks:
+        start, stop = _span(ordinals, chunk)
+        if start == stop:
+            continue
+        if group and stop - low > _ROWS_AT_ONCE:
+            yield group, low, high
+            group, low = [], start
+        group.append(chunk)
+        high = stop
+    if group:
+        yield group, low, high
+
+
+def _span(ordinals: npt.NDArray[np.int64], chunk: Chunk) -> tuple[int, int]:
+    """The range of `ordinals` that lies in `chunk`."""
+    stop = chunk.ordinal + chunk.rows
+    return int(np.searchsorted(ordinals, chunk.ordinal)), int(np.searchsorted(ordinals, stop))
+
+
+def _origins(found: pa.Table, origin: Origin) -> pa.Array:
+    """As told, but what an earlier part took from the response store came from there still."""
+    told = pa.repeat(pa.scalar(origin, pa.string()), found.num_rows)
+    if origin != "carried" or "origin" not in found.schema.names:
+        return told
+    return pc.if_else(pc.equal(_whole(found["origin"]), "stored"), "stored", told)
+
+
+def _row_id(row: object, column: str | None) -> str | None:
+    return as_text(row.get(column)) if isinstance(row, dict) and column is not None else None
+
+
+def as_output(found: pa.Array, keeps_completions: bool) -> pa.Array:
+    """An output column of any job as another writes it: with all completions, or the first alone."""
+    kind = parts.output_type(keeps_completions)
+    arrays = []
+    for field in kind:
+        if found.type.get_field_index(field.name) < 0:
+            arrays.append(_completions_of_one(found))
+            continue
+        array = pc.struct_field(found, field.name).cast(field.type)
+        if field.name == "completions" and array.null_count:
+            # Read beside an output with completions, one without them has none.
+            array = pc.coalesce(array, _completions_of_one(found))
+        arrays.append(array)
+    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
+
+
+def _completions_of_one(found: pa.Array) -> pa.Array:
+    fields = {"text": "response", "finish_reason": "finish_reason", "output_tokens": "output_tokens"}
+    rows = [
+        None if row is None else [{name: row[own] for name, own in fields.items()}]
+        for row in found.to_pylist()
+    ]
+    return pa.array(rows, pa.list_(parts.COMPLETION))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)

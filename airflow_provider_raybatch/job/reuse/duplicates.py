@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows of an input ask what a row before them asks, kept beside the parts for the next attempt.
+
+To find them takes the keys of all rows. So the first attempt that makes these keys writes what it found, and
+which older parts it has searched; a resume then needs the keys of its missing rows alone, or none at all.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.job.parts.ledger import Rows
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.request import key_array, keys
+from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
+from airflow_provider_raybatch.storage.folder import Entry, Folder
+
+_FILE = "repeats.index"
+"""A Parquet file under another extension: the parts are the only ``*.parquet`` files of a ledger."""
+_NOTE = b"raybatch.search"
+Ordinals: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Rows whose request another row before them makes, by ordinal, ascending.
+
+    :param ordinals: of greedy requests: these share an answer.
+    :param first: for each of them, the first row that asks the same.
+    :param keys: for each of them, the key.
+    :param sampled: ordinals of sampled requests: each has an answer of its own.
+    :param numbers: for each of them, how many rows before it ask the same.
+    """
+
+    ordinals: Ordinals
+    first: Ordinals
+    keys: Keys
+    sampled: Ordinals
+    numbers: Ordinals
+
+    def cut(self, rows: int) -> Repeats:
+        """Those of the first `rows` rows of the input."""
+        near, sampled = self.ordinals < rows, self.sampled < rows
+        return Repeats(
+            self.ordinals[near],
+            self.first[near],
+            self.keys[near],
+            self.sampled[sampled],
+            self.numbers[sampled],
+        )
+
+    def numbers_of(self, ordinals: Ordinals) -> Ordinals:
+        """How many rows before each of these ask the same sampled request."""
+        found: Ordinals = np.zeros(len(ordinals), np.int64)
+        places: Ordinals = np.asarray(np.searchsorted(self.sampled, ordinals), np.int64)
+        inside = np.flatnonzero(places < len(self.sampled))
+        there = inside[self.sampled[places[inside]] == ordinals[inside]]
+        found[there] = self.numbers[places[there]]
+        return found
+
+
+@dataclass(frozen=True)
+class Followers:
+    """Rows that get the outcome of an equal row of the input.
+
+    :param ordinals: of the rows, ascending.
+    :param leaders: for each of them, the row that has or gets the outcome.
+    :param keys: for each of them, the key of both.
+    """
+
+    ordinals: Ordinals
+    leaders: Ordinals
+    keys: Keys
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Followers:
+        """Some of them, by place."""
+        return Followers(self.ordinals[chosen], self.leaders[chosen], self.keys[chosen])
+
+    def and_others(self, others: Followers) -> Followers:
+        """These and `others`."""
+        ordinals = np.concatenate([self.ordinals, others.ordinals])
+        leaders, keys = (
+            np.concatenate([self.leaders, others.leaders]),
+            np.concatenate([self.keys, others.keys]),
+        )
+        return Followers(ordinals, leaders, keys).where(np.argsort(ordinals))
+
+
+def followers_of(repeats: Repeats, wanted: Rows, may_lead: Rows) -> Followers:
+    """The rows that can share another row's outcome.
+
+    :param wanted: rows that need one.
+    :param may_lead: rows that have or get one; the first among equals leads the others.
+    """
+    first, own = repeats.first, repeats.keys
+    members, places = np.unique(np.concatenate([repeats.ordinals, first]), return_index=True)
+    groups = np.concatenate([first, first])[places]
+    members_keys = np.concatenate([own, own])[places]
+    leading = may_lead[members]
+    led, lowest = np.unique(groups[leading], return_index=True)  # members ascend: the first is the lowest
+    leaders = members[leading][lowest]
+    place: Ordinals = np.asarray(np.searchsorted(led, groups), np.int64)
+    has_leader = place < len(led)
+    has_leader[has_leader] = led[place[has_leader]] == groups[has_leader]
+    found = np.flatnonzero(wanted[members] & has_leader)
+    found = found[leaders[place[found]] != members[found]]
+    return Followers(members[found], leaders[place[found]], members_keys[found])
+
+
+def repeats_of(all_rows: RequestKeys) -> Repeats:
+    """Find them.
+
+    :param all_rows: the keys of all rows of the input, not yet numbered.
+    """
+    places = np.flatnonzero(all_rows.greedy)
+    high, low = key_array.halves(all_rows.keys[places])
+    order = places[np.lexsort((low, high))]  # stable: equal keys stay in input order
+    own = all_rows.keys[order]
+    is_first = np.r_[np.ones(min(1, len(order)), np.bool_), own[1:] != own[:-1]]
+    leader = order[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]]
+    followers, leaders = order[~is_first], leader[~is_first]
+    by_ordinal = np.argsort(followers)
+    followers, leaders = followers[by_ordinal], leaders[by_ordinal]
+    numbers = keys.repetitions(all_rows.keys, ~all_rows.greedy)
+    sampled = np.flatnonzero(numbers)
+    return Repeats(
+        all_rows.ordinals[followers],
+        all_rows.ordinals[leaders],
+        all_rows.keys[followers],
+        all_rows.ordinals[sampled],
+        numbers[sampled],
+    )
+
+
+@dataclass(frozen=True)
+class Search:
+    """What earlier attempts, and this one, know without the keys of all rows.
+
+    :param rows: of the input when its keys were made; a `limit` may have cut it.
+    :param searched: paths of the parts of other inputs and requests in which answers were looked for.
+    """
+
+    repeats: Repeats
+    rows: int
+    searched: frozenset[str]
+
+    def unsearched(self, parts: Sequence[Part]) -> list[Part]:
+        """Those of `parts` that may still hold an answer."""
+        return [part for part in parts if part.path not in self.searched]
+
+    def after(self, parts: Sequence[Part]) -> Search:
+        """What is known once `parts` have been searched, too."""
+        return replace(self, searched=self.searched | {part.path for part in parts})
+
+    def write(self, folder: Folder, part_folder: str) -> None:
+        """Keep it for later attempts; call it when everything that was found is written.
+
+        :param part_folder: of this driver.
+        :raises StorageError: it can't be written.
+        """
+        found = self.repeats
+        table = pa.table({
+            "ordinal": np.concatenate([found.ordinals, found.sampled]),
+            "first": pa.array(np.concatenate([found.first, found.sampled])),
+            "number": np.concatenate([np.zeros(len(found.ordinals), np.int64), found.numbers]),
+            "key": key_array.to_arrow(np.concatenate([found.keys, np.zeros(len(found.sampled), "S16")])),
+        })
+        note = json.dumps({"rows": self.rows, "searched": sorted(self.searched)})
+        buffer = io.BytesIO()
+        pq.write_table(table.replace_schema_metadata({_NOTE: note}), buffer, compression="zstd")
+        folder.write(f"{part_folder}/{_FILE}", buffer.getvalue())
+
+
+def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search | None:
+    """What earlier attempts have kept, ``None`` if that does not cover the input.
+
+    :param entries: the files of one input and one set of requests.
+    :param rows: of the input.
+    :raises StorageError: it can't be read.
+    """
+    found: Search | None = None
+    for entry in entries:
+        if entry.path.endswith(f"/{_FILE}"):
+            one = _read(folder, entry)
+            if one is not None and one.rows >= rows:
+                searched = one.searched | (found.searched if found else frozenset())
+                found = Search(one.repeats.cut(rows), rows, searched)
+    return found
+
+
+def _read(folder: Folder, entry: Entry) -> Search | None:
+    try:
+        with folder.open(entry.path, entry.size) as stream:
+            table = pq.read_table(stream)
+        note = json.loads((table.schema.metadata or {})[_NOTE])
+        ordinals, first, numbers = (table[name].to_numpy() for name in ("ordinal", "first", "number"))
+    except (pa.ArrowException, LookupError, ValueError):
+        return None  # damaged: all keys are made again
+    own = key_array.from_arrow(table["key"].combine_chunks())
+    greedy = numbers == 0
+    repeats = Repeats(ordinals[greedy], first[greedy], own[greedy], ordinals[~greedy], numbers[~greedy])
+    return Search(repeats, note["rows"], frozenset(note["searched"]))

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The response store of a job: answers are taken from it, and what was paid for is put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, ReuseSpec
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.reuse import store as response_store
+from airflow_provider_raybatch.job.reuse.cached_parts import as_output
+from airflow_provider_raybatch.job.reuse.hits import Hits
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.store.files import in_order
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, folder
+
+Say = Callable[[Notice], None]
+
+
+def open_store(reuse: ReuseSpec | None, credentials: AwsCredentials | None, say: Say) -> ResponseStore | None:
+    """The store of a job, found to be readable and writable.
+
+    :raises StorageError: it isn't.
+    """
+    if reuse is None:
+        return None
+    store = ResponseStore(folder(reuse.uri, credentials), say, reuse.max_age)
+    store.prepare()
+    return store
+
+
+class StoredResponses:
+    """A store as :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+        self._found: response_store.Hits | None = None
+
+    def lookup(self, keys: Keys) -> Hits:
+        """Find `keys`; a hit's row is its position among what the store found."""
+        self._found = self._store.lookup(keys)
+        size = len(self._found)
+        return Hits(self._found.position, np.zeros(size, np.int64), np.arange(size))
+
+    def read(self, hits: Hits) -> pa.Table:
+        """The responses to `hits`, which this lookup found."""
+        if self._found is None:
+            raise ValueError("hits: look keys up first")
+        wanted = np.unique(hits.row)
+        chosen = response_store.Hits(self._found.position[wanted], self._found.entries.take(wanted))
+        order = np.argsort(hits.places, kind="stable")
+        tables = [_NOTHING]
+        for table in self._store.read(chosen):
+            # Rows that ask the same have the same place, and each of them gets the answer.
+            first = np.searchsorted(hits.places[order], table["position"].to_numpy(), "left")
+            stop = np.searchsorted(hits.places[order], table["position"].to_numpy(), "right")
+            times = stop - first
+            source: npt.NDArray[np.int64] = np.repeat(np.arange(table.num_rows), times)
+            within = np.arange(len(source)) - np.repeat(np.cumsum(times) - times, times)
+            rows = table.select(["output", "paid_by"]).take(pa.array(source))
+            rows = rows.append_column("hit", pa.array(order[np.repeat(first, times) + within]))
+            rows = rows.append_column("ok", pa.array(np.ones(len(source), np.bool_)))
+            tables.append(rows.append_column("failure", pa.nulls(len(source), parts.FAILURE)))
+        return pa.concat_tables(tables, promote_options="permissive")
+
+
+_NOTHING = pa.table({
+    "output": pa.array([], parts.output_type(True)),
+    "paid_by": pa.array([], pa.string()),
+    "hit": pa.array([], pa.int64()),
+    "ok": pa.array([], pa.bool_()),
+    "failure": pa.array([], parts.FAILURE),
+})
+
+
+def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: Say) -> None:
+    """Store what the drivers of a ledger paid for. Call it after the commit: it never raises.
+
+    A driver that is stored already costs one request. The unit is the driver, not the submission, since
+    submission ids begin anew after a head restart.
+
+    :param ledger: all parts of the task, not only those of the current input: responses that were carried
+        over a changed input are marked as generated in the earlier input's parts alone.
+    """
+    paid = sorted((part for part in ledger if part.may_be_generated), key=lambda part: part.path)
+    try:
+        for driver, found in groupby(paid, key=lambda part: part.driver):
+            store.add(driver, _generated(place, list(found)))
+    except Exception as error:  # the dataset is committed: nothing that fails here may fail the job
+        text = f"{_sentence(error)} The dataset is complete, but the response store lacks new responses."
+        say(Notice(level="warning", message=text))
+
+
+def remember_committed(
+    spec: BatchInferenceSpec, place: Folder, credentials: AwsCredentials | None, say: Say
+) -> None:
+    """Store what an earlier attempt of this run paid for, which committed and then died. It never raises.
+
+    :param place: the destination.
+    """
+    if spec.reuse is None or spec.submission is None:
+        return
+    try:
+        store = open_store(spec.reuse, credentials, say)
+        ledger = parts.listed(place.list(parts.task_folder(spec.submission)))
+    except Exception as error:
+        say(Notice(level="warning", message=_sentence(error)))
+        return
+    if spec.on_clear == "regenerate":
+        # Earlier runs paid for the answers that the user wants replaced.
+        run = spec.submission.submission_id.rpartition("-")[0]
+        ledger = [part for part in ledger if part.submission_id.rpartition("-")[0] == run]
+    if store is not None:
+        remember(store, place, ledger, say)
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, StorageError) else f"reuse: {type(error).__name__}: {error}."
+
+
+def _generated(place: Folder, found: Sequence[Part]) -> Iterator[pa.Table]:
+    """The rows that the parts of one driver paid for, a table a part; parts are read ahead."""
+    for table in in_order(partial(_paid_rows, place, part) for part in found):
+        if table.num_rows:
+            output = as_output(table["output"].combine_chunks(), keeps_completions=True)
+            yield pa.table({"key": table["key"], "output": output})
+
+
+def _paid_rows(place: Folder, part: Part) -> pa.Table:
+    with place.open(part.path, part.bytes) as stream:
+        table = pq.read_table(stream, columns=["key", "ok", "output"])
+    return table.filter(pc.and_(table["ok"], pc.is_valid(table["key"])))

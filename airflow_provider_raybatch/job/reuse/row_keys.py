@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The request keys of rows, made on CPUs before an engine starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.request.render import Request, needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.work import Job, WorkItem
+
+ROWS_PER_CHUNK = 4096
+_CHUNKS_PER_TASK = 16
+
+
+@dataclass(frozen=True)
+class RequestKeys:
+    """The keys of rows, 25 bytes each; rows that make no request are left out.
+
+    :param ordinals: of the rows, ascending.
+    :param keys: each row's key; equal sampled requests have equal ones until :meth:`numbered` is called.
+    :param greedy: whether asking again gives the same answer.
+    """
+
+    ordinals: npt.NDArray[np.int64]
+    keys: Keys
+    greedy: npt.NDArray[np.bool_]
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> RequestKeys:
+        """Some of them, by place."""
+        return RequestKeys(self.ordinals[chosen], self.keys[chosen], self.greedy[chosen])
+
+    def without(self, ordinals: npt.NDArray[np.int64]) -> RequestKeys:
+        """All but some, by ordinal."""
+        return self.where(~np.isin(self.ordinals, ordinals)) if len(ordinals) else self
+
+    def numbered(self, numbers: npt.NDArray[np.int64]) -> RequestKeys:
+        """With a key of its own for each sampled request that rows before it ask, too.
+
+        :param numbers: how many those are, by place.
+        """
+        return RequestKeys(self.ordinals, keys.told_apart(self.keys, numbers), self.greedy)
+
+
+Mapper = Callable[
+    [Callable[[Job, Sequence[WorkItem]], RequestKeys], Job, Sequence[Sequence[WorkItem]]],
+    Iterable[RequestKeys],
+]
+
+
+def in_sequence(
+    function: Callable[[Job, Sequence[WorkItem]], RequestKeys],
+    job: Job,
+    groups: Sequence[Sequence[WorkItem]],
+) -> Iterable[RequestKeys]:
+    """Group by group, in this process."""
+    return (function(job, group) for group in groups)
+
+
+def request_keys(job: Job, items: Sequence[WorkItem], mapper: Mapper = in_sequence) -> RequestKeys:
+    """Render rows and make their keys.
+
+    :param items: which rows, in input order, :data:`ROWS_PER_CHUNK` to a chunk.
+    :param mapper: applies a function to groups of items, in their order.
+    :raises StorageError: the source can't be read, or is no longer what it was.
+    """
+    groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
+    made = list(mapper(keys_of, job, groups)) or [keys_of(job, [])]
+    return RequestKeys(
+        np.concatenate([one.ordinals for one in made]),
+        np.concatenate([one.keys for one in made]),
+        np.concatenate([one.greedy for one in made]),
+    )
+
+
+def keys_of(job: Job, items: Sequence[WorkItem]) -> RequestKeys:
+    """The keys of the rows of `items` that make a request."""
+    reader = Reader(job.listing, needed_columns(job.spec), job.credentials, whole=False)
+    render = renderer(job.spec)
+    ordinals: list[int] = []
+    made: list[bytes] = []
+    greedy: list[bool] = []
+    for item in items:
+        positions = item.positions
+        chosen = reader.pick(item.chunk, positions)
+        for position, request in zip(positions, render_all(render, chosen), strict=True):
+            if isinstance(request, Request):
+                ordinals.append(item.chunk.ordinal + position)
+                made.append(job.keyer.key(request))
+                greedy.append(job.keyer.is_greedy(request))
+    return RequestKeys(np.array(ordinals, np.int64), keys.as_array(made), np.array(greedy, np.bool_))

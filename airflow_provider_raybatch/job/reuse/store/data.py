@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The responses: files of a submission's own, in the order in which its run made them.
+
+What one night pays for the next night asks for in about the same order, so its hits lie together in few row
+groups. Each row has its key, and a row is given out only if that is the key it was looked up by. So neither a
+file that was replaced, nor a wrong index, nor somebody else's file can put a response to the wrong request.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.job.parts.part import output_type
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.request.key_array import KEY, Keys
+from airflow_provider_raybatch.job.reuse.store.files import (
+    UnusableError,
+    data_file,
+    in_order,
+    paid_by,
+    parquet_file,
+    reading,
+)
+from airflow_provider_raybatch.job.reuse.store.index import Hits
+from airflow_provider_raybatch.job.reuse.store.segment import Int
+from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.ranged_file import RangedFile
+
+ROWS_PER_FILE = 65_536
+ROWS_PER_GROUP = 4_096
+_BYTES_PER_FILE = 64 * 1024 * 1024
+_BYTES_PER_GROUP = 4 * 1024 * 1024
+"""Before compression. Smaller groups are read with less beside what is wanted, and compress worse."""
+
+
+def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) -> list[tuple[str, Keys]]:
+    """Write rows as data files. Their names have `at` in them: see :func:`files.data_file`.
+
+    :param tables: columns `key` and `output`, see :meth:`ResponseStore.add`.
+    :returns: name and keys of each file.
+    :raises StorageError: they can't be written.
+    """
+    written = []
+    for number, table in enumerate(_cut(_checked(table) for table in tables)):
+        path = data_file(submission, at, number)
+        table = table.append_column(
+            pa.field("at", pa.int64(), nullable=False), pa.array(np.full(table.num_rows, at))
+        )
+        buffer = io.BytesIO()
+        pq.write_table(
+            table,
+            buffer,
+            row_group_size=_fitting(table, ROWS_PER_GROUP, _BYTES_PER_GROUP),
+            compression="zstd",
+            write_statistics=["at"],
+            write_page_checksum=True,
+        )
+        folder.write(path, buffer.getvalue())
+        written.append((path, key_array.from_arrow(table["key"])))
+    return written
+
+
+def read(folder: Folder, hits: Hits, unusable: list[str]) -> Iterator[pa.Table]:
+    """The responses, a table for each row group that has some.
+
+    :param unusable: gets a clause on each file, or row group of it, that is gone or can't be understood; its
+        rows are left out, as are those with another key than expected.
+    :returns: columns `position`, `key`, `output`, `paid_by`; see :meth:`ResponseStore.read`.
+    :raises StorageError: the store doesn't answer.
+    """
+    for found in in_order(_group_tasks(folder, hits, unusable)):
+        if isinstance(found, UnusableError):
+            unusable.append(str(found))
+        elif found.num_rows:
+            yield found
+
+
+def newest(folder: Folder, entry: Entry) -> int:
+    """When the newest row of a data file was stored, by its footer.
+
+    :raises UnusableError: it is none.
+    :raises StorageError: the store doesn't answer.
+    """
+
+    def times() -> int:
+        metadata = parquet_file(RangedFile(folder, entry)).metadata
+        column = [metadata.schema.column(number).path for number in range(metadata.num_columns)].index("at")
+        groups = [metadata.row_group(group).column(column) for group in range(metadata.num_row_groups)]
+        return max(int(group.statistics.max) for group in groups)
+
+    return reading(folder, entry, times)
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A data file with its footer, and the hits in it (`first` to `stop`)."""
+
+    entry: Entry
+    metadata: pq.FileMetaData
+    first: int
+    stop: int
+
+
+def _group_tasks(
+    folder: Folder, hits: Hits, unusable: list[str]
+) -> Iterator[Callable[[], pa.Table | UnusableError]]:
+    # Footers are fetched ahead by a pool of their own: one request after another would take seconds.
+    entries = hits.entries
+    limits: Int = np.searchsorted(entries.file, np.arange(len(entries.files) + 1))
+    files = (
+        (path, first, stop)
+        for path, (first, stop) in zip(entries.files, pairwise(limits.tolist()), strict=True)
+        if first < stop
+    )
+    for file in in_order(_opening(folder, *one) for one in files):
+        if isinstance(file, UnusableError):
+            unusable.append(str(file))
+            continue
+        rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        offsets = list(accumulate(rows, initial=0))
+        borders: Int = file.first + np.searchsorted(entries.row[file.first : file.stop], offsets)
+        for group, (first, stop) in enumerate(pairwise(borders.tolist())):
+            if first < stop:
+                yield _reading(folder, file, group, offsets[group], hits, np.arange(first, stop))
+
+
+def _opening(folder: Folder, path: str, first: int, stop: int) -> Callable[[], _Open | UnusableError]:
+    def task() -> _Open | UnusableError:
+        entry = folder.head(path)
+        if entry is None:
+            return UnusableError(f"{path} is gone")
+        try:
+            metadata = reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).metadata)
+        except UnusableError as error:
+            return UnusableError(f"{path} {error}")
+        return _Open(entry, metadata, first, stop)
+
+    return task
+
+
+def _reading(
+    folder: Folder, file: _Open, group: int, offset: int, hits: Hits, which: Int
+) -> Callable[[], pa.Table | UnusableError]:
+    def rows() -> pa.Table:
+        opened = parquet_file(RangedFile(folder, file.entry), file.metadata)
+        table = opened.read_row_group(group, ["key", "output"], use_threads=False)
+        table = table.take(pa.array(hits.entries.row[which] - offset))
+        keys = key_array.from_arrow(table["key"])
+        right = keys == hits.entries.keys[which]
+        columns = {
+            "position": pa.array(hits.position[which]),
+            "key": table["key"],
+            "output": _aligned(table["output"].combine_chunks()),
+            "paid_by": pa.repeat(paid_by(file.entry.path), table.num_rows),
+        }
+        return pa.table(columns).filter(pa.array(right))
+
+    def task() -> pa.Table | UnusableError:
+        try:
+            return reading(folder, file.entry, rows)
+        except UnusableError as error:
+            return UnusableError(f"{file.entry.path} {error}")
+
+    return task
+
+
+def _aligned(column: pa.StructArray | pa.ChunkedArray) -> pa.StructArray:
+    """In today's type: fields that an older version did not store are null, those it alone knew left out."""
+    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    kind = output_type(True)
+    fields = [
+        array.field(field.name).cast(field.type)
+        if array.type.get_field_index(field.name) >= 0
+        else pa.nulls(len(array), field.type)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(fields, fields=list(kind))
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    wanted = {"key": KEY, "output": output_type(True)}
+    found = {name: table.schema.field(name).type for name in table.schema.names}
+    if {name: found.get(name) for name in wanted} != wanted:
+        raise ValueError(f"add: columns {wanted} are needed, not {found}")
+    good = table.select(list(wanted)).filter(table["output"].is_valid())
+    return good.cast(pa.schema([pa.field("key", KEY, nullable=False), pa.field("output", wanted["output"])]))
+
+
+def _fitting(table: pa.Table, rows: int, size: int) -> int:
+    """How many rows of `table`, on average, are neither more than `rows` nor `size` bytes."""
+    return max(1, min(rows, int(size / max(1.0, table.nbytes / max(1, table.num_rows)))))
+
+
+def _cut(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows, a table for each file."""
+    waiting, rows, size = list[pa.Table](), 0, 0
+    for table in tables:
+        step = _fitting(table, ROWS_PER_FILE, _BYTES_PER_FILE)
+        for start in range(0, table.num_rows, step):
+            piece = table.slice(start, step)
+            if waiting and (rows + piece.num_rows > ROWS_PER_FILE or size + piece.nbytes > _BYTES_PER_FILE):
+                yield pa.concat_tables(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+    if waiting:
+        yield pa.concat_tables(waiting)

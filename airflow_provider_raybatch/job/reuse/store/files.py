@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names in a response store, and its Parquet files read in exact ranges."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.ranged_file import RangedFile
+
+INDEX = "v1/index"
+DATA = "v1/data"
+MARK = "v1/store.json"
+WHOLE = "_whole"
+"""Name of the file that says that all of a submission's responses and their keys are in the store."""
+
+_DATA_FILE = re.compile(r"v1/data/([^/]+)/\d{5,}\.parquet")
+_WORKERS = 8
+"""Files read at a time. Object stores answer in tens of milliseconds, whatever one asks for."""
+
+T = TypeVar("T")
+
+
+class UnusableError(Exception):
+    """A file is not what this store writes. The message ends a sentence that begins with the file's name."""
+
+
+class GoneError(UnusableError):
+    """It is not there any more, or another one has its name."""
+
+
+def parquet_file(stream: RangedFile, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open a Parquet file; the columns of a row group are one request.
+
+    :param metadata: its footer, where it has been read before.
+    """
+    return pq.ParquetFile(stream, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
+
+
+def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
+    """The result of `read`, which reads the file `entry`.
+
+    :raises GoneError: it was deleted or replaced since it was listed.
+    :raises UnusableError: it can't be understood.
+    :raises StorageError: the store doesn't answer; only this may heal.
+    """
+    try:
+        return read()
+    except (StorageError, pa.ArrowException, OSError, ValueError, LookupError) as error:
+        there = folder.head(entry.path)
+        if there is None:
+            raise GoneError("is gone") from error
+        if isinstance(error, StorageError):
+            raise
+        if there.version != entry.version:
+            raise GoneError("was replaced while it was read") from error
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UnusableError(f"can't be read ({first.rstrip('.')[:200]})") from error
+
+
+def data_file(submission: str, at: int, number: int) -> str:
+    """The name of a data file.
+
+    A repeated add takes other names, since a compaction may be about to delete those of the first try, or to
+    replace the segment that names them.
+
+    :param at: when the add began, seconds since 1970.
+    """
+    path = f"{DATA}/{submission}/{at:010d}{number:05d}.parquet"
+    paid_by(path)
+    return path
+
+
+def segment_file(submission: str, at: int, number: int) -> str:
+    """The name of a segment of the index; see :func:`data_file`."""
+    return f"{INDEX}/{submission}-{at:010d}-{number:04d}.parquet"
+
+
+def paid_by(path: str) -> str:
+    """The submission whose responses a data file holds.
+
+    :raises ValueError: no data file of a store has this name.
+    """
+    found = _DATA_FILE.fullmatch(path)
+    if found is None:
+        raise ValueError(f"{path!r} is no name of a data file")
+    return found.group(1).partition("~")[0]  # several drivers may have had one submission id
+
+
+def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Results of `tasks` in their order. A fixed number is in work or waits to be taken, never more."""
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="response-store") as pool:
+        waiting: deque[Future[T]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(task))
+                if len(waiting) >= _WORKERS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

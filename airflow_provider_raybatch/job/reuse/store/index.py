@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look keys up in all segments of the index, a row group at a time.
+
+Memory depends on the keys that are looked for, never on the store: a fixed number of segments is read at a
+time; of each, at most its 10 MB as they are in the file, and one row group decoded, while the keys between
+its smallest and largest are searched in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.request.key_array import Half, Keys
+from airflow_provider_raybatch.job.reuse.store.files import INDEX, GoneError, UnusableError, in_order, reading
+from airflow_provider_raybatch.job.reuse.store.segment import Entries, Int, Segment, concat
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Entry, Folder
+
+_LISTINGS = 50
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Where the responses to some of the keys are, sorted by file and row.
+
+    :param position: of the key in the array that was looked up.
+    :param entries: a position each; `files` are sorted.
+    """
+
+    position: Int
+    entries: Entries
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is looked for: both halves of the keys, sorted; and the ages that count.
+
+    :param now: what expires then or earlier is no hit, in seconds since 1970.
+    :param since: what was paid for earlier is no hit.
+    """
+
+    high: Half
+    low: Half
+    now: float
+    since: float
+
+
+def segments(folder: Folder) -> list[Entry]:
+    """The files of the index."""
+    return [entry for entry in folder.list(INDEX) if entry.path.endswith(".parquet")]
+
+
+def visit(folder: Folder, look: Callable[[Segment], T], unusable: list[str]) -> Iterator[T]:
+    """What `look` finds in each segment.
+
+    Compaction may replace segments meanwhile. It deletes them only after what they say stands in others, so
+    the index is listed until a listing shows nothing new; what was in a segment that is gone has then been
+    seen in its successor. (A listing is no snapshot. To be missed, an entry must be moved by two compactions
+    within two listings in a row; it would then be paid for again.)
+
+    :param unusable: gets a clause on each file that can't be understood; it is left out.
+    :raises StorageError: the store doesn't answer.
+    """
+    seen: set[Entry] = set()
+    for _ in range(_LISTINGS):
+        fresh = [entry for entry in segments(folder) if entry not in seen]
+        if not fresh:
+            return
+        seen.update(fresh)
+        for found in in_order(_looking(folder, entry, look) for entry in fresh):
+            if isinstance(found, GoneError):
+                continue
+            if isinstance(found, UnusableError):
+                unusable.append(str(found))
+            else:
+                yield found
+    raise StorageError(f"{folder.uri}/{INDEX}: it changes faster than it can be read.")
+
+
+def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusable: list[str]) -> Hits:
+    """The newest entry that has not expired for each key that has one.
+
+    :param keys: sorted, each once.
+    :param max_age: in seconds; older entries are no hits.
+    :param unusable: see :func:`visit`.
+    :raises StorageError: the store doesn't answer.
+    """
+    high, low = key_array.halves(keys)
+    if np.any((high[1:] < high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] <= low[:-1]))):
+        raise ValueError("keys: they must be sorted, each once")
+    wanted = Wanted(high, low, now, -np.inf if max_age is None else now - max_age)
+    size, numbers = len(keys), dict[str, int]()
+    file, row, at, until = np.full((4, size), -1, dtype=np.int64)
+    for found in visit(folder, lambda segment: search(segment, wanted), unusable) if size else ():
+        position, entries = found.position, found.entries
+        newer = entries.at > at[position]
+        position, entries = position[newer], entries.take(newer)
+        # Its own list of files may be long; numbers are given to what is pointed to.
+        used, local = np.unique(entries.file, return_inverse=True)
+        new = [numbers.setdefault(entries.files[one], len(numbers)) for one in used.tolist()]
+        file[position] = np.array(new, dtype=np.int64)[local]
+        row[position], at[position], until[position] = entries.row, entries.at, entries.until
+    hit = np.flatnonzero(file >= 0)
+    names = sorted(numbers)
+    ranks = {name: rank for rank, name in enumerate(names)}
+    rank = np.array([ranks[name] for name in numbers], dtype=np.int64)
+    entries = Entries(keys[hit], rank[file[hit]], row[hit], at[hit], until[hit], tuple(names))
+    order = np.lexsort((entries.row, entries.file))
+    return Hits(hit[order], entries.take(order))
+
+
+def search(segment: Segment, wanted: Wanted) -> Hits:
+    """What one segment has of the wanted keys, the newest of each; unsorted."""
+    positions: list[Int] = [np.empty(0, dtype=np.int64)]
+    found: list[Entries] = []
+    spans = []
+    for group in segment.groups:
+        smallest, largest = segment.bounds(group)
+        first = int(np.searchsorted(wanted.high, smallest[0], "left"))
+        last = int(np.searchsorted(wanted.high, largest[0], "right"))
+        if first < last:
+            spans.append((group, first, last))
+    segment.load_for(len(spans))
+    for group, first, last in spans:
+        entries = segment.read(group)
+        position, index = matches((wanted.high[first:last], wanted.low[first:last]), entries.keys)
+        alive = (entries.until[index] > wanted.now) & (entries.at[index] >= wanted.since)
+        positions.append(position[alive] + first)
+        found.append(entries.take(index[alive]))
+    position, entries = np.concatenate(positions), concat(found)
+    order = np.lexsort((-entries.at, position))
+    position, entries = position[order], entries.take(order)
+    newest: npt.NDArray[np.bool_] = np.ones(len(position), dtype=np.bool_)
+    newest[1:] = position[1:] != position[:-1]
+    return Hits(position[newest], entries.take(newest))
+
+
+def matches(wanted: tuple[Half, Half], keys: Keys) -> tuple[Int, Int]:
+    """All pairs of equal keys: positions in `wanted`, given as sorted halves, and in the sorted `keys`.
+
+    First halves are searched, and the few entries with an equal one are compared by the other half.
+
+    :raises ValueError: `keys` are not sorted.
+    """
+    high = key_array.first_halves(keys)
+    if np.any(high[1:] < high[:-1]):
+        raise ValueError("its keys are not sorted")
+    left: Int = np.searchsorted(high, wanted[0], "left")
+    # Most keys are in one segment only, so most searches end here.
+    near = np.flatnonzero(high[np.minimum(left, len(high) - 1)] == wanted[0])
+    left = left[near]
+    count = np.searchsorted(high, wanted[0][near], "right") - left
+    position: Int = np.repeat(near, count)
+    index: Int = np.arange(len(position)) + np.repeat(left - (np.cumsum(count) - count), count)
+    same = key_array.halves(keys[index])[1] == wanted[1][position]
+    return position[same], index[same]
+
+
+def _looking(folder: Folder, entry: Entry, look: Callable[[Segment], T]) -> Callable[[], T | UnusableError]:
+    def task() -> T | UnusableError:
+        try:
+            return reading(folder, entry, lambda: look(Segment(folder, entry)))
+        except GoneError as error:
+            return error
+        except UnusableError as error:
+            return UnusableError(f"{entry.path} {error}")
+
+    return task

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One segment of the index: sorted keys, and for each the file and row of its response.
+
+A segment is written once, whole, and never changed. What it says is a hint: the row it points to has its own
+key, and only that decides (:mod:`airflow_provider_raybatch.job.reuse.store.data`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.request.key_array import KEY, Half, Keys
+from airflow_provider_raybatch.job.reuse.store.files import paid_by, parquet_file
+from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.ranged_file import RangedFile
+
+ROWS_PER_GROUP = 65_536
+ROWS_PER_SEGMENT = 8 * ROWS_PER_GROUP
+"""So that one segment, about 10 MB, can be made in memory, whatever the size of the store."""
+_LARGEST_LOADED = 16 * 1024 * 1024
+FOREVER = 2**63 - 1
+"""`until` of what never expires."""
+
+_FILES = b"raybatch.files"
+_SCHEMA = pa.schema([
+    pa.field("key", KEY, nullable=False),
+    pa.field("file", pa.int32(), nullable=False),
+    pa.field("row", pa.int32(), nullable=False),
+    pa.field("at", pa.int64(), nullable=False),
+    pa.field("until", pa.int64(), nullable=False),
+])
+
+Int: TypeAlias = npt.NDArray[np.signedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What the index knows, a position each.
+
+    :param file: number of the data file in `files`.
+    :param row: position in it.
+    :param at: when it was paid for, seconds since 1970.
+    :param until: when it expires, :data:`FOREVER` for never.
+    """
+
+    keys: Keys
+    file: Int
+    row: Int
+    at: Int
+    until: Int
+    files: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, which: Any) -> Entries:
+        """Those at positions `which`, or where `which` is true."""
+        return Entries(
+            self.keys[which], self.file[which], self.row[which], self.at[which], self.until[which], self.files
+        )
+
+
+def concat(several: Sequence[Entries]) -> Entries:
+    """All of them, with one list of files."""
+    numbers: dict[str, int] = {}
+    renumbered = []
+    for one in several:
+        new = np.array([numbers.setdefault(name, len(numbers)) for name in one.files], dtype=np.int64)
+        renumbered.append(new[one.file] if len(one) else np.empty(0, dtype=np.int64))
+    return Entries(
+        keys=np.concatenate([np.empty(0, dtype="S16"), *(one.keys for one in several)]),
+        file=_joined(renumbered),
+        row=_joined([one.row for one in several]),
+        at=_joined([one.at for one in several]),
+        until=_joined([one.until for one in several]),
+        files=tuple(numbers),
+    )
+
+
+def _joined(columns: Sequence[Int]) -> Int:
+    return np.concatenate([np.empty(0, dtype=np.int64), *columns])
+
+
+def by_key(entries: Entries) -> Entries:
+    """Sorted: by key, the newest first among equal keys."""
+    high, low = key_array.halves(entries.keys)
+    return entries.take(np.lexsort((-entries.at, low, high)))
+
+
+def write(folder: Folder, path: str, entries: Entries) -> None:
+    """Write sorted entries as one segment that names the files they point to and no others.
+
+    :raises StorageError: it can't be written.
+    """
+    used, file = np.unique(entries.file, return_inverse=True)
+    names = json.dumps([entries.files[number] for number in used])
+    table = pa.table(
+        [
+            key_array.to_arrow(entries.keys),
+            file.astype(np.int32),
+            entries.row.astype(np.int32),
+            entries.at,
+            entries.until,
+        ],
+        schema=_SCHEMA.with_metadata({_FILES: names}),
+    )
+    buffer = io.BytesIO()
+    # Keys and rows are random numbers: only the other columns shrink, and a dictionary does that.
+    pq.write_table(
+        table,
+        buffer,
+        row_group_size=ROWS_PER_GROUP,
+        compression="none",
+        use_dictionary=["file", "at", "until"],
+        write_statistics=["key", "at", "until"],
+    )
+    folder.write(path, buffer.getvalue())
+
+
+class Segment:
+    """A segment, open. Reads its footer at once, and a row group at a time afterwards.
+
+    :raises ValueError: it is none.
+    """
+
+    def __init__(self, folder: Folder, entry: Entry) -> None:
+        self._stream, self._size = RangedFile(folder, entry), entry.size
+        self._file = parquet_file(self._stream)
+        self._metadata = self._file.metadata
+        if not self._file.schema_arrow.equals(_SCHEMA):
+            raise ValueError("it is no segment of this version")
+        self.files: tuple[str, ...] = tuple(json.loads((self._metadata.metadata or {})[_FILES]))
+        for name in self.files:
+            paid_by(name)
+
+    @property
+    def rows(self) -> int:
+        """How many entries it has."""
+        return int(self._metadata.num_rows)
+
+    @property
+    def groups(self) -> range:
+        """Its row groups."""
+        return range(self._metadata.num_row_groups)
+
+    @cached_property
+    def first_expiry(self) -> int:
+        """The smallest `until`."""
+        found = [self._statistics(group, "until") for group in self.groups]
+        return min((limits[0] for limits in found if limits is not None), default=FOREVER)
+
+    def bounds(self, group: int) -> tuple[Half, Half]:
+        """First halves of the smallest and the largest key of a row group."""
+        limits = self._statistics(group, "key") or (bytes(16), b"\xff" * 16)
+        smallest, largest = (key_array.halves(key_array.from_bytes(limit))[0] for limit in limits)
+        return smallest, largest
+
+    def load_for(self, groups: int) -> None:
+        """Fetch all row groups at once if most of them will be read, and it is no strange, huge file.
+
+        Bytes cost an object store less time than requests.
+        """
+        if 2 * groups > len(self.groups) and self._size <= _LARGEST_LOADED:
+            self._stream.load()
+
+    def read(self, group: int) -> Entries:
+        """The entries of one row group."""
+        # Its callers have threads of their own; Arrow's would only hand work to and fro.
+        table = self._file.read_row_group(group, use_threads=False)
+        keys = key_array.from_arrow(table["key"])
+        file, row, at, until = (table[name].to_numpy() for name in _SCHEMA.names[1:])
+        if len(file) and not 0 <= file.min() <= file.max() < len(self.files):
+            raise ValueError("it points to files that it does not name")
+        return Entries(keys, file, row, at, until, self.files)
+
+    def times(self) -> Iterator[tuple[Int, Int]]:
+        """`at` and `until` of the entries, a row group at a time."""
+        for group in self.groups:
+            table = self._file.read_row_group(group, columns=["at", "until"])
+            yield table["at"].to_numpy(), table["until"].to_numpy()
+
+    def between(self, first: int, last: int) -> Entries:
+        """The entries whose key's first half lies between, both included."""
+        found = []
+        for group in self.groups:
+            smallest, largest = self.bounds(group)
+            if smallest[0] <= last and largest[0] >= first:
+                entries = self.read(group)
+                high, _ = key_array.halves(entries.keys)
+                found.append(entries.take((high >= first) & (high <= last)))
+        return concat(found)
+
+    def _statistics(self, group: int, column: str) -> tuple[Any, Any] | None:
+        found = self._metadata.row_group(group).column(_SCHEMA.names.index(column)).statistics
+        return (found.min, found.max) if found is not None and found.has_min_max else None

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How large a store is, and how old."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.job.reuse.store.files import DATA
+from airflow_provider_raybatch.job.reuse.store.index import segments, visit
+from airflow_provider_raybatch.job.reuse.store.segment import Segment
+from airflow_provider_raybatch.storage.folder import Folder
+
+
+@dataclass(frozen=True)
+class StoreReport:
+    """Figures of a store.
+
+    :param rows: entries of the index; a response that was paid for twice counts twice until compaction.
+    :param expired: those of them that nobody gets any more.
+    :param submissions: whose responses are there.
+    :param oldest: when the first was stored, in seconds since 1970; ``None`` in an empty store.
+    :param unusable: segments that can't be read.
+    """
+
+    rows: int
+    expired: int
+    segments: int
+    index_bytes: int
+    data_files: int
+    data_bytes: int
+    submissions: int
+    oldest: int | None
+    newest: int | None
+    unusable: int
+
+    def text(self) -> str:
+        """For people."""
+        return (
+            f"{self.rows:,} responses ({self.expired:,} expired) of {self.submissions:,} submissions, stored "
+            f"{_day(self.oldest)} to {_day(self.newest)}; {self.data_bytes / 1e6:,.1f} MB in "
+            f"{self.data_files:,} data files, {self.index_bytes / 1e6:,.1f} MB in {self.segments:,} segments "
+            f"of the index ({self.unusable:,} unreadable)"
+        )
+
+
+def report(folder: Folder, now: float) -> StoreReport:
+    """Count what is in the store; of the index, only the columns with times are read.
+
+    :param now: seconds since 1970.
+    :raises StorageError: the store doesn't answer.
+    """
+
+    def look(segment: Segment) -> tuple[int, int, int | None, int | None]:
+        rows, expired, oldest, newest = 0, 0, list[int](), list[int]()
+        for at, until in segment.times():
+            rows, expired = rows + len(at), expired + int((until <= now).sum())
+            oldest.append(int(at.min()))
+            newest.append(int(at.max()))
+        return rows, expired, min(oldest, default=None), max(newest, default=None)
+
+    unusable: list[str] = []
+    found = list(visit(folder, look, unusable))
+    index, data = segments(folder), folder.list(DATA)
+    files = [entry for entry in data if entry.path.endswith(".parquet")]
+    return StoreReport(
+        rows=sum(one[0] for one in found),
+        expired=sum(one[1] for one in found),
+        segments=len(index),
+        index_bytes=sum(entry.size for entry in index),
+        data_files=len(files),
+        data_bytes=sum(entry.size for entry in data),
+        submissions=len({entry.path.split("/")[2] for entry in files}),
+        oldest=min((one[2] for one in found if one[2] is not None), default=None),
+        newest=max((one[3] for one in found if one[3] is not None), default=None),
+        unusable=len(unusable),
+    )
+
+
+def _day(at: int | None) -> str:
+    if at is None:
+        return "never"
+    return datetime.datetime.fromtimestamp(at, datetime.timezone.utc).date().isoformat()

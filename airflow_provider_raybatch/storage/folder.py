@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders on local disks and in S3, with the operation that the commit stands on: create, unless it exists.
+
+pyarrow's S3 file system has no conditional put, obstore has (``If-None-Match: *``). On local disks and NFS,
+link(2) fails where the name is taken, which is the same promise.
+
+A file that was written survives a power loss, and so do its name and its folders, since those are synced
+(:mod:`~airflow_provider_raybatch.storage.durable`). S3 answers when an object is stored for good, and NFS
+when the server has stored a name, unless it is exported as ``async``.
+
+A write that a killed process left half done is seen by nobody: on a disk it lies under a hidden scratch name
+beside its target, in S3 it is an upload that was never completed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from airflow_provider_raybatch.contract.location import local_path
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.storage import durable
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.errors import TakenError, local_error
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
+
+__all__ = ["Entry", "Folder", "LocalFolder", "S3Folder", "folder"]
+
+_SCRATCH = ".raybatch-"
+
+
+class Folder(Protocol):
+    """A place for files.
+
+    Paths are relative to `uri`, with forward slashes. Picklable, so that tasks can have it.
+    """
+
+    @property
+    def uri(self) -> str:
+        """Where the folder is, without a trailing slash."""
+
+    def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
+        """All files below `prefix`, recursively, sorted by path; none if there is no such folder.
+
+        Symbolic links to folders are followed, but each folder is listed once: under its own name where it
+        lies below `prefix`, else under the first name that leads there.
+
+        :param depth: levels that are wanted, 1 for the files of the folder itself.
+        """
+
+    def head(self, path: str) -> Entry | None:
+        """One file, ``None`` if there is none."""
+
+    def read(self, path: str) -> bytes:
+        """A whole file. :raises StorageError: it can't be read."""
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from byte `start` on, in one request; fewer where the file ends.
+
+        :param length: at least 1.
+        :raises StorageError: they can't be read.
+        """
+
+    def open(self, path: str, size: int | None = None) -> BinaryIO:
+        """A seekable file object for reading.
+
+        :param size: in bytes, where a listing or the writer told it; saves a request.
+        :raises StorageError: it can't be opened.
+        """
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file; readers see the old content or the new, never a part.
+
+        :raises StorageError: it can't.
+        """
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a file unless the name is taken.
+
+        :param content: unlike anybody else's. A store may do a call whose answer gets lost; the repeated
+            call then finds the name taken, and only the content tells by whom.
+        :raises TakenError: it is.
+        :raises StorageError: it can't.
+        """
+
+    def replace(self, path: str, old: bytes | None, new: bytes) -> None:
+        """Write a small file if it still holds `old`, however late this comes.
+
+        :param old: ``None`` for a file that must not be there.
+        :param new: unlike what anybody else writes there.
+        :raises TakenError: it holds something else, or a rival was about to change it.
+        :raises StorageError: it can't be written.
+        """
+
+    def sync(self, path: str = "") -> None:
+        """Make what a folder lists survive a power loss, also where a dead process wrote it.
+
+        :raises StorageError: it can't be written.
+        """
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; missing ones are no error. :raises StorageError: it can't."""
+
+    def abandoned(self, age: float) -> Sequence[str]:
+        """Files below that a writer left half written and nobody touched for `age` seconds.
+
+        Listings leave them out. In S3 there are none: a bucket's lifecycle rule ends unfinished uploads.
+        """
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """A folder of a file system that all nodes see under the same path."""
+
+    root: str
+
+    @property
+    def uri(self) -> str:
+        """The absolute path."""
+        return self.root
+
+    def _path(self, path: str) -> Path:
+        return Path(self.root, path) if path else Path(self.root)
+
+    def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
+        """See :class:`Folder`."""
+        start = self._path(prefix)
+        try:
+            found = [self._entry(start)] if start.is_file() else self._entries(start, depth)
+        except OSError as error:
+            raise local_error("list", start, error) from error
+        return sorted(found, key=lambda entry: entry.path)
+
+    def _entries(self, start: Path, depth: int | None) -> Sequence[Entry]:
+        found = []
+        for path in _files(start, through_links=True, depth=depth):
+            try:
+                if not path.name.startswith(_SCRATCH):
+                    found.append(self._entry(path))
+            except OSError as error:
+                # A link to nothing or to itself, or gone since the folder was read.
+                if error.errno not in (errno.ENOENT, errno.ELOOP):
+                    raise
+        return found
+
+    def _entry(self, path: Path) -> Entry:
+        stat = path.stat()
+        return Entry(
+            path.relative_to(self.root).as_posix(), stat.st_size, f"{stat.st_mtime_ns}-{stat.st_size}"
+        )
+
+    def head(self, path: str) -> Entry | None:
+        """See :class:`Folder`."""
+        full = self._path(path)
+        try:
+            return self._entry(full) if full.is_file() else None
+        except OSError as error:  # a folder on the way that nobody may look into
+            raise local_error("read", full, error) from error
+
+    def read(self, path: str) -> bytes:
+        """See :class:`Folder`."""
+        try:
+            return self._path(path).read_bytes()
+        except OSError as error:
+            raise local_error("read", self._path(path), error) from error
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See :class:`Folder`."""
+        try:
+            with self._path(path).open("rb") as stream:
+                stream.seek(start)
+                return stream.read(length)
+        except OSError as error:
+            raise local_error("read", self._path(path), error) from error
+
+    def open(self, path: str, size: int | None = None) -> BinaryIO:
+        """See :class:`Folder`."""
+        try:
+            return self._path(path).open("rb")
+        except OSError as error:
+            raise local_error("read", self._path(path), error) from error
+
+    def write(self, path: str, content: bytes) -> None:
+        """See :class:`Folder`."""
+        self._put(path, content, exclusive=False)
+
+    def create(self, path: str, content: bytes) -> None:
+        """See :class:`Folder`."""
+        self._put(path, content, exclusive=True)
+
+    def _put(self, path: str, content: bytes, exclusive: bool) -> None:
+        target = self._path(path)
+        scratch = target.parent / f"{_SCRATCH}{uuid.uuid4().hex}"
+        try:
+            self._make_folder(target.parent)
+            try:
+                self._fill(scratch, content)
+                self._name(scratch, target, exclusive)
+                durable.sync_folder(target.parent)
+            finally:
+                scratch.unlink(missing_ok=True)
+        except OSError as error:
+            raise local_error("write", target, error) from error
+
+    @staticmethod
+    def _fill(scratch: Path, content: bytes) -> None:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @staticmethod
+    def _make_folder(path: Path) -> None:
+        try:
+            durable.make_folder(path)
+        except FileExistsError:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+
+    @staticmethod
+    def _name(scratch: Path, target: Path, exclusive: bool) -> None:
+        if not exclusive:
+            scratch.replace(target)
+            return
+        try:
+            os.link(scratch, target)
+        except FileExistsError as error:
+            # NFS repeats a link(2) whose answer was lost; that the scratch file has two names tells.
+            if scratch.stat().st_nlink != 2:
+                raise TakenError(f"destination: {target} exists already.") from error
+
+    def replace(self, path: str, old: bytes | None, new: bytes) -> None:
+        """See :class:`Folder`.
+
+        Rivals exclude each other by their scratch files, without which they can't rename. Whoever wrote its
+        scratch file later removes the other's; if that was renamed before, it sees the target changed.
+        """
+        if old is None:
+            self.create(path, new)
+            return
+        target = self._path(path)
+        rivals = f"{_SCRATCH}{target.name}-"
+        scratch = target.parent / f"{rivals}{uuid.uuid4().hex}"
+        try:
+            try:
+                self._fill(scratch, new)
+                for one in target.parent.iterdir():
+                    if one.name.startswith(rivals) and one != scratch:
+                        one.unlink(missing_ok=True)
+                if target.read_bytes() != old:
+                    raise TakenError(f"destination: {target} has changed.")
+                scratch.replace(target)
+                durable.sync_folder(target.parent)
+            except FileNotFoundError as error:
+                raise TakenError(f"destination: {target} is being changed by another job.") from error
+            finally:
+                scratch.unlink(missing_ok=True)
+        except OSError as error:
+            raise local_error("write", target, error) from error
+
+    def sync(self, path: str = "") -> None:
+        """See :class:`Folder`."""
+        full = self._path(path)
+        try:
+            durable.sync_folder(full)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise local_error("write", full, error) from error
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See :class:`Folder`."""
+        for path in paths:
+            full = self._path(path)
+            try:
+                if full.is_dir():
+                    durable.remove_folder(full)
+                else:
+                    full.unlink(missing_ok=True)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise local_error("delete", full, error) from error
+
+    def abandoned(self, age: float) -> Sequence[str]:
+        """See :class:`Folder`."""
+        latest, found = time.time() - age, []
+        try:
+            # Not through links: what lies behind them is somebody else's, and these files get deleted.
+            for path in _files(Path(self.root), through_links=False):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.name.startswith(_SCRATCH) and path.stat().st_mtime < latest:
+                        found.append(path.relative_to(self.root).as_posix())
+        except OSError as error:
+            raise local_error("list", Path(self.root), error) from error
+        return sorted(found)
+
+
+def _files(start: Path, through_links: bool, depth: int | None = None) -> Iterator[Path]:
+    """All files below a folder; none if it is missing, but an error if it can't be read."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise error
+
+    root = start.resolve()
+    listed = {root}
+    for folder, subfolders, names in os.walk(start, onerror=refuse, followlinks=through_links):
+        yield from (Path(folder, name) for name in names)
+        if depth is not None and len(Path(folder).relative_to(start).parts) + 1 >= depth:
+            subfolders.clear()
+        elif through_links:
+            subfolders[:] = [name for name in sorted(subfolders) if _is_new(Path(folder, name), root, listed)]
+
+
+def _is_new(path: Path, root: Path, listed: set[Path]) -> bool:
+    """Whether a folder below `root` is to be listed under this name; from now on it counts as listed."""
+    real = path.resolve()
+    if real in listed or (path.is_symlink() and real.is_relative_to(root)):
+        return False
+    listed.add(real)
+    return True
+
+
+def folder(uri: str, credentials: AwsCredentials | None = None) -> Folder:
+    """The folder at `uri`.
+
+    :param uri: local path, ``file://`` or ``s3://``.
+    :param credentials: for S3; ``None`` for the cluster's own identity.
+    """
+    if uri.startswith("s3://"):
+        bucket, _, prefix = uri[5:].partition("/")
+        return S3Folder(bucket, prefix.strip("/"), credentials)
+    # Not resolved: a symbolic link may lead elsewhere on another node, or later.
+    return LocalFolder(os.path.normpath(Path(local_path(uri)).absolute()))

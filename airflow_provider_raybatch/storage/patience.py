@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long S3 is waited for, and what is tried again.
+
+obstore repeats a request that got a 5xx, 429 or no answer, but neither creations nor deletions whose answer
+was lost, nor listings that were cut off: it can't know whether they may be repeated. All calls here may, so
+they are made again as a whole; what that means for a creation is :meth:`S3Folder.create`'s business.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from airflow_provider_raybatch.storage.errors import StorageError, may_heal, s3_error
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """In seconds. A call ends at the latest after `whole` + `repeat` + `answer`: 5 minutes.
+
+    :param connect: for a connection to be made; longer than a lost SYN packet and its repetition take.
+    :param answer: for one request, until the answer's last byte. Requests carry at most 8 MiB (a whole file
+        that is read goes on where it was cut off), so this asks for 140 kB/s of each.
+    :param repeat: obstore repeats a request for that long, and at most `repeats` times, with the signature
+        it was made with, which S3 accepts for 15 minutes.
+    :param whole: after that no new attempt is made. Longer than S3 takes to recover from most hiccups, and
+        cheap against the start of an engine, which a failed job would have to repeat.
+    :param first_pause: before the second attempt. Pauses double, with jitter, up to `longest_pause`.
+    """
+
+    connect: float = 10
+    answer: float = 60
+    repeat: float = 60
+    repeats: int = 10
+    whole: float = 180
+    first_pause: float = 0.1
+    longest_pause: float = 10
+
+
+PATIENCE = Patience()
+
+
+def patiently(attempt: Callable[[], T], verb: str, uri: str) -> T:
+    """Attempt a call until it works, or can't, or patience ends.
+
+    :param attempt: may be repeated, whether or not it was done before.
+    :param verb: for the message: what can't be done.
+    :param uri: to what.
+    :raises StorageError: one sentence.
+    """
+    began, pause = time.monotonic(), PATIENCE.first_pause
+    while True:
+        try:
+            return attempt()
+        except StorageError:
+            raise
+        except Exception as error:
+            tried = time.monotonic() - began
+            if not may_heal(error):
+                raise s3_error(verb, uri, error) from error
+            if tried + pause > PATIENCE.whole:
+                raise s3_error(verb, uri, error, tried) from error
+        time.sleep(pause * random.uniform(0.5, 1))
+        pause = min(2 * pause, PATIENCE.longest_pause)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file of a folder, read in exact ranges."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from airflow_provider_raybatch.storage.folder import Entry, Folder
+
+
+class RangedFile(io.RawIOBase):
+    """A file of a folder that is read by one request a range and never further than asked.
+
+    A store's own file object reads ahead by megabytes after each seek, and Parquet seeks to every column.
+    """
+
+    def __init__(self, folder: Folder, entry: Entry) -> None:
+        self._folder = folder
+        self._entry = entry
+        self._at = 0
+        self._content: bytes | None = None
+
+    def load(self) -> None:
+        """Take the whole file into memory by one request, for all reads from now on."""
+        self._content = self._folder.read_range(self._entry.path, 0, self._entry.size)
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go somewhere."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.size}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """The next bytes."""
+        left = max(0, self._entry.size - self._at)
+        length = left if size is None or size < 0 else min(size, left)
+        if self._content is not None:
+            content = self._content[self._at : self._at + length]
+        else:
+            content = self._folder.read_range(self._entry.path, self._at, length) if length else b""
+        self._at += len(content)
+        return content
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill `buffer` as far as the file reaches."""
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to S3 through obstore, with credentials given or found."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.storage import patience
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_STORES: dict[Any, S3Store] = {}
+
+
+def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
+    """One store a process and identity: a store holds a connection pool."""
+    try:
+        from obstore.store import S3Store
+    except ImportError as error:
+        raise PreflightError(
+            f"s3://{bucket}: 'obstore' can't be imported on this node ({error}){_shipped_for()}; install it "
+            "in the cluster's image, or by runtime_env={'pip': ['obstore']}."
+        ) from error
+    known = credentials.model_dump_json(exclude_none=True) if credentials else ""
+    secret = (
+        credentials.aws_secret_access_key.get_secret_value()
+        if credentials and credentials.aws_secret_access_key
+        else ""
+    )
+    key = (os.getpid(), bucket, known, secret, patience.PATIENCE)
+    if key not in _STORES:
+        _STORES[key] = S3Store(bucket, **_s3_options(credentials, patience.PATIENCE))
+    return _STORES[key]
+
+
+def _shipped_for() -> str:
+    """What tells a wheel that does not fit this node: the worker's platform and the node's."""
+    try:
+        wheel = importlib.metadata.distribution("obstore").read_text("WHEEL") or ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    tags = [line.removeprefix("Tag: ") for line in wheel.splitlines() if line.startswith("Tag: ")]
+    here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return f": the wheel found is {' or '.join(tags)}, and this is {here}" if tags else ""
+
+
+def _s3_options(credentials: AwsCredentials | None, limits: patience.Patience) -> dict[str, Any]:
+    given = credentials or AwsCredentials()
+    endpoint = (
+        given.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    region = (
+        given.region_name
+        or os.environ.get("AWS_REGION")
+        or os.environ.get("AWS_DEFAULT_REGION")
+        or "us-east-1"
+    )
+    options: dict[str, Any] = {
+        "region": region,
+        "client_options": {
+            "connect_timeout": timedelta(seconds=limits.connect),
+            "timeout": timedelta(seconds=limits.answer),
+        },
+        "retry_config": {
+            "max_retries": limits.repeats,
+            "retry_timeout": timedelta(seconds=limits.repeat),
+            "backoff": {
+                "init_backoff": timedelta(seconds=limits.first_pause),
+                "max_backoff": timedelta(seconds=limits.longest_pause),
+                "base": 2,
+            },
+        },
+    }
+    if endpoint:
+        # Self-hosted stores seldom have the wildcard DNS that virtual-hosted requests need.
+        options.update(endpoint=endpoint, virtual_hosted_style_request=False)
+        options["client_options"]["allow_http"] = endpoint.startswith("http://")
+    if given.aws_access_key_id and given.aws_secret_access_key:
+        options["access_key_id"] = given.aws_access_key_id.get_secret_value()
+        options["secret_access_key"] = given.aws_secret_access_key.get_secret_value()
+        if given.aws_session_token:
+            options["session_token"] = given.aws_session_token.get_secret_value()
+    elif not os.environ.get("AWS_ACCESS_KEY_ID") and (provider := _profile_credentials()):
+        options["credential_provider"] = provider
+    return options
+
+
+def _profile_credentials() -> Any:
+    """boto3's chain (profiles, SSO), where boto3 is there: obstore itself reads no profiles."""
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return None
+    session = boto3.Session()
+    return Boto3CredentialProvider(session) if session.get_credentials() else None
