@@ -20,7 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from ..engine_log import Engine, engines
+from tests.support.engine_log import Engine, engines
+
 from .places import Part
 
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from ..faulty_s3 import Fault, by_seed, faulty
-from ..s3_server import serving
+from tests.support.faulty_s3 import Fault, by_seed, faulty
+from tests.support.s3_server import serving
 
 SHARE = 0.05
 FAULTS = (

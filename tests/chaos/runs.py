@@ -26,7 +26,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ..engine_log import engines
+from tests.support.engine_log import engines
+
 from ..integration.end_to_end.rest import RUN_ENDED, Run
 from . import small_disk
 from .counting import Count, count, generated_by_now

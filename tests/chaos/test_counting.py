@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ..engine_log import Engine, engines
+from tests.support.engine_log import Engine, engines
+
 from . import results, table
 from .counting import Count, count, generated_by_now, living
 from .places import Disk, Part, Parts, phase

@@ -16,8 +16,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.local.head import RayHead
-
-from ..s3_server import S3Server, serving
+from tests.support.s3_server import S3Server, serving
 
 CPUS = 2
 

@@ -26,9 +26,8 @@ from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.folder import folder as folder_at
-
-from ..engine_log import engines
-from ..s3_server import S3Server
+from tests.support.engine_log import engines
+from tests.support.s3_server import S3Server
 
 ROWS = 400
 

@@ -9,7 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from ...s3_server import serving
+from tests.support.s3_server import serving
+
 from ..version import version
 from ..world import World
 from . import results

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-
-from ...s3_server import S3Server
+from tests.support.s3_server import S3Server
 
 
 class Place(Protocol):

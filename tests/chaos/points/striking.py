@@ -20,10 +20,10 @@ import httpx
 import psutil
 
 from airflow_provider_raybatch.contract.spec import REUSED_COLUMN
+from tests.support.s3_server import S3Server
 
 from ...integration.end_to_end.rest import RUN_ENDED, Run
 from ...integration.end_to_end.waiting import wait_for
-from ...s3_server import S3Server
 from ..workload import Pace, check, write_source
 from ..world import World
 from . import stored

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ...s3_server import S3Server, serving
+from tests.support.s3_server import S3Server, serving
+
 from . import stored
 from .catalogue import BATCH, POINTS, ROWS, ROWS_PER_PART, STORES, table
 from .places import Disk, Place, place
@@ -43,7 +44,7 @@ from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.parts.part import Outcome, write
 from airflow_provider_raybatch.job.input.table import table_of
-from tests.unit.specs import submitted
+from tests.support.specs import submitted
 import pyarrow as pa
 root, struck, rows, batch, per_part = *map(pathlib.Path, sys.argv[1:3]), *map(int, sys.argv[3:])
 (struck / "driver.pid").write_text(str(os.getpid()))

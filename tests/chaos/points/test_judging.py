@@ -23,11 +23,11 @@ from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.storage.folder import folder
+from tests.support.publishing import part
+from tests.support.s3_server import S3Server
+from tests.support.specs import submitted
 
 from ...integration.end_to_end.waiting import wait_for
-from ...s3_server import S3Server
-from ...unit.job.publishing import part
-from ...unit.specs import submitted
 from ..version import Version
 from ..workload import output_of, prompt_of
 from . import results

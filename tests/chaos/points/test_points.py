@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from ...s3_server import serving
+from tests.support.s3_server import serving
+
 from ..turn import TURN, turn
 from .catalogue import POINTS
 from .journeys import journeys

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.cluster.submit import resolve as submission
+from tests.support.airflow_tasks import airflow_db, ray, test_dag  # noqa: F401 - fixtures
+from tests.support.fake_ray import FakeRay, lasting
 
-from ...unit.face.conftest import airflow_db, ray, test_dag  # noqa: F401 - fixtures
-from ...unit.face.fake_ray import FakeRay, lasting
 from ..plan import MODES
 from .catalogue import POINTS
 from .striking import INSIDE

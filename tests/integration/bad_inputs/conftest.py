@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ...s3_server import S3Server
+from tests.support.s3_server import S3Server
+
 from .place import Place
 
 

@@ -22,8 +22,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-
-from ...s3_server import S3Server
+from tests.support.s3_server import S3Server
 
 KEY = "ab" * 32
 TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}

@@ -19,8 +19,8 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets, seal
+from tests.support.s3_server import S3Server
 
-from ...s3_server import S3Server
 from .place import (
     GOOD,
     TASK,

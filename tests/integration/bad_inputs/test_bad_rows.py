@@ -16,8 +16,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.storage.folder import folder as open_folder
+from tests.support.s3_server import S3Server
 
-from ...s3_server import S3Server
 from .place import Place, function
 
 LEADING = 1000

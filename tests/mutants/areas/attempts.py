@@ -9,9 +9,9 @@ _RECORD = "operators/run_record.py"
 _BASE = "operators/base.py"
 _KILLING = "operators/killing.py"
 _STOPPING = "operators/stopping.py"
-_RECORDED = ("face/test_run_record.py",)
-_ONE = ("face/test_one_submission.py",)
-_RESUMED = ("face/test_resuming.py",)
+_RECORDED = ("operators/test_run_record.py",)
+_ONE = ("operators/test_one_submission.py",)
+_RESUMED = ("operators/test_resuming.py",)
 
 MUTANTS = (
     Mutant(
@@ -48,7 +48,7 @@ MUTANTS = (
         "_asked(lambda: store.set(KEY, record.to_json(), retention=NEVER_EXPIRE))",
         "_asked(lambda: store.set(KEY, record.to_json()))",
         "A retry that comes after Airflow has swept its store submits a second job.",
-        ("face/test_record_stays.py::test_a_retry_that_comes_late_finds_its_run",),
+        ("operators/test_record_stays.py::test_a_retry_that_comes_late_finds_its_run",),
     ),
     Mutant(
         "clear-is-a-retry",
@@ -194,7 +194,9 @@ MUTANTS = (
             stop_earlier_runs(address, run, submitted.submission_id, self.log)
 """,
         "A worker that is killed in between leaves the cleared run's job running for good.",
-        ("face/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",),
+        (
+            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
+        ),
     ),
     Mutant(
         "unstopped-runs-forgotten",
@@ -202,7 +204,9 @@ MUTANTS = (
         "        return False\n",
         "        return True\n",
         "A job that could not be stopped at once runs on for good.",
-        ("face/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",),
+        (
+            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
+        ),
     ),
     Mutant(
         "earlier-runs-that-can-not-be-stopped-fail-the-task",
@@ -210,7 +214,9 @@ MUTANTS = (
         "    except (RaybatchError, RayBatchException) as error:\n",
         "    except ZeroDivisionError as error:\n",
         "A task fails because of a job that is not its own.",
-        ("face/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",),
+        (
+            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
+        ),
     ),
     Mutant(
         "kill-during-the-post-finds-no-id",
@@ -218,7 +224,7 @@ MUTANTS = (
         "            self._target.submission_id, self._target.posts = submission_id, True\n",
         "",
         "Airflow's supervisor kills a task before its job is stopped: the job runs on.",
-        ("face/test_killing.py::test_a_kill_during_the_post_waits_for_the_job",),
+        ("operators/test_killing.py::test_a_kill_during_the_post_waits_for_the_job",),
     ),
     Mutant(
         "kill-before-the-post-arrives",
@@ -226,7 +232,7 @@ MUTANTS = (
         "            self._target.submission_id, self._target.posts = submission_id, True\n",
         "            self._target.submission_id = submission_id\n",
         "A task that is killed while its POST is under way leaves the job.",
-        ("face/test_killing.py::test_a_kill_during_the_post_waits_for_the_job",),
+        ("operators/test_killing.py::test_a_kill_during_the_post_waits_for_the_job",),
     ),
     Mutant(
         "posts-though-killed",
@@ -234,7 +240,7 @@ MUTANTS = (
         "            if self._killed:  # after the line above",
         "            if False:  # after the line above",
         "A task that is killed while it uploads submits its job all the same.",
-        ("face/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
+        ("operators/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
     ),
     Mutant(
         "kill-while-it-submits-forgotten",
@@ -242,7 +248,7 @@ MUTANTS = (
         "        if self._killed:\n            self.kill(log)",
         "        if False:\n            self.kill(log)",
         "A task that is killed while it submits follows its job all the same.",
-        ("face/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
+        ("operators/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
     ),
     Mutant(
         "last-attempt-leaves-a-job",
@@ -258,6 +264,6 @@ MUTANTS = (
         "                run.deadline.refuse_if_passed()  # here,",
         "                pass  # here,",
         "A job is submitted that no attempt has time for.",
-        ("face/test_deadline.py",),
+        ("operators/test_deadline.py",),
     ),
 )

@@ -29,7 +29,7 @@ MUTANTS = (
         "    renew_copy(folder, journal)",
         "    pass",
         "`manifest.json` stays at the older dataset.",
-        ("job/test_newest.py::test_a_commit_leaves_the_copy",),
+        ("job/output/test_manifest_copy.py::test_a_commit_leaves_the_copy",),
     ),
     Mutant(
         "manifest-after-journal",
@@ -64,7 +64,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if rows + errors != expected_rows:",
         "if rows + errors > expected_rows:",
         "A dataset that lacks rows is published as complete.",
-        ("job/test_publish.py::TestNothing::test_a_missing_row_publishes_nothing",),
+        ("job/output/test_publish.py::TestNothing::test_a_missing_row_publishes_nothing",),
     ),
     Mutant(
         "publishes-without-looking",
@@ -72,7 +72,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "    journal.check()\n    name =",
         "    name =",
         "An overtaken driver writes the whole dataset once more before it is refused.",
-        ("job/test_publish.py::TestNothing::test_a_claim_in_between_publishes_nothing",),
+        ("job/output/test_publish.py::TestNothing::test_a_claim_in_between_publishes_nothing",),
     ),
     Mutant(
         "commit-after-anybody",
@@ -80,7 +80,9 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         'self._append("commit", self._mine, published)',
         'self._append("commit", self.last(), published)',
         "An older driver publishes after a newer one has claimed.",
-        ("job/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",),
+        (
+            "job/output/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",
+        ),
     ),
     Mutant(
         "entry-overwritten",
@@ -88,7 +90,9 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "            self._folder.create(\n",
         "            self._folder.write(\n",
         "Two writers get the same place in the journal.",
-        ("job/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",),
+        (
+            "job/output/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",
+        ),
     ),
     Mutant(
         "claim-of-a-finished-run",
@@ -100,7 +104,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "",
         "A run commits twice: all rows are paid for again where parts were lost.",
         (
-            "job/test_journal.py::"
+            "job/output/test_journal.py::"
             "test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again",
         ),
     ),
@@ -113,7 +117,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
 """,
         "                return done\n",
         "Two tasks, or an older run of the same task, take the destination from each other after preflight.",
-        ("job/test_journal.py::TestOlderRun::test_it_claims_no_more",),
+        ("job/output/test_journal.py::TestOlderRun::test_it_claims_no_more",),
     ),
     Mutant(
         "owner-not-refused",
@@ -121,7 +125,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "history[-1].owner != self._submission.task and not self._take_over",
         "history[-1].owner != self._submission.task and self._take_over",
         "Another task overwrites the dataset that readers of this one see.",
-        ("job/test_journal.py::TestOwner::test_another_task_is_refused_before_it_writes_anything",),
+        ("job/output/test_journal.py::TestOwner::test_another_task_is_refused_before_it_writes_anything",),
     ),
     Mutant(
         "claim-forgets-the-dataset",
@@ -129,7 +133,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         'self._append("claim", last, last.published if last else None)',
         'self._append("claim", last, None)',
         "From a claim until its commit, readers and the run's retry find no dataset.",
-        ("job/test_journal.py::test_the_dataset_stays_published_while_a_new_run_claims",),
+        ("job/output/test_journal.py::test_the_dataset_stays_published_while_a_new_run_claims",),
     ),
     Mutant(
         "any-run-is-mine",
@@ -137,7 +141,9 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if published is None or published.run_token != self._submission.run_token:",
         "if published is None:",
         "A cleared task returns its old dataset and runs nothing.",
-        ("job/test_journal.py::test_a_second_submission_of_the_same_run_finds_what_the_first_committed",),
+        (
+            "job/output/test_journal.py::test_a_second_submission_of_the_same_run_finds_what_the_first_committed",
+        ),
     ),
     Mutant(
         "any-arguments-are-mine",
@@ -145,7 +151,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if published.fingerprint != self._fingerprint:",
         "if not published.fingerprint:",
         "A retry with other arguments returns the dataset of the old ones.",
-        ("job/test_journal.py::TestOtherArguments::test_their_dataset_is_not_the_runs_any_more",),
+        ("job/output/test_journal.py::TestOtherArguments::test_their_dataset_is_not_the_runs_any_more",),
     ),
     Mutant(
         "reports-an-unsynced-commit",
@@ -153,7 +159,9 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "            self._folder.sync(JOURNAL)",
         "            pass",
         "A dataset that was reported is gone after a power loss.",
-        ("job/test_durable.py::test_a_commit_that_is_reported_by_another_process_than_the_one_that_died",),
+        (
+            "storage/test_durable.py::test_a_commit_that_is_reported_by_another_process_than_the_one_that_died",
+        ),
     ),
     Mutant(
         "entries-by-spelling",
@@ -161,7 +169,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         '{entry.number:08d}.json"',
         '{entry.number}.json"',
         "From the tenth entry on, the ninth counts as the last: the destination can't be claimed any more.",
-        ("job/test_journal.py::test_a_claim_then_its_commit",),
+        ("job/output/test_journal.py::test_a_claim_then_its_commit",),
     ),
     Mutant(
         "claim-of-the-same-run",
@@ -169,7 +177,9 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if self._mine is None or last is None or last.number != self._mine.number:",
         "if self._mine is None or last is None or last.run_token != self._submission.run_token:",
         "A driver that its own retry has overtaken deletes what the retry publishes.",
-        ("job/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",),
+        (
+            "job/output/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",
+        ),
     ),
     Mutant(
         "entries-alike",
@@ -177,7 +187,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "            nonce=uuid.uuid4().hex,\n",
         "",
         "In S3, two processes of one submission id both believe that they made the entry.",
-        ("job/test_journal.py::test_two_processes_of_one_submission_id_are_two",),
+        ("job/output/test_journal.py::test_two_processes_of_one_submission_id_are_two",),
     ),
     Mutant(
         "clear-told-by-the-last-entry",
@@ -185,7 +195,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "for entry in self.history())",
         "for entry in self.history()[-1:])",
         "The retry of a cleared run takes the answers that the user wanted anew.",
-        ("job/test_journal.py::test_a_cleared_run_stays_one_after_it_has_claimed",),
+        ("job/output/test_journal.py::test_a_cleared_run_stays_one_after_it_has_claimed",),
     ),
     Mutant(
         "run-began-at-its-last-entry",
@@ -193,7 +203,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "return min(datetime",
         "return max(datetime",
         "A retry asks with another date in its prompts than the first attempt: all rows have other keys.",
-        ("job/test_held_to_what_was_checked.py::test_the_date_of_a_run_is_that_of_its_first_claim",),
+        ("job/preflight/test_ready.py::test_the_date_of_a_run_is_that_of_its_first_claim",),
     ),
     Mutant(
         "older-run-claims",
@@ -201,7 +211,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         " or run_number(token) < max(newest)",
         "",
         "A cleared run that had not claimed takes the destination from its successor.",
-        ("job/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
     ),
     Mutant(
         "same-number-same-run",
@@ -209,7 +219,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "newest.get(run_number(token)) != token or ",
         "",
         "A run of a deleted DAG run, or of an older version, claims after its successor.",
-        ("job/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
     ),
     Mutant(
         "runs-of-a-deleted-dag-run-stay",
@@ -217,7 +227,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "return {number: token} if number in runs else {**runs, number: token}",
         "return {**runs, number: token}",
         "A DAG run that was deleted and made again can't publish.",
-        ("job/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
     ),
     Mutant(
         "copy-read-too-late",
@@ -231,7 +241,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         old = _content(folder)
 """,
         "A writer that is frozen between the two puts an older `manifest.json` back.",
-        ("job/test_newest.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
     ),
     Mutant(
         "copy-overwritten",
@@ -239,7 +249,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "folder.replace(COPY, old, new)",
         "folder.write(COPY, new)",
         "A writer that is frozen before it puts an older `manifest.json` back.",
-        ("job/test_newest.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
     ),
     Mutant(
         "copy-of-my-own",
@@ -247,7 +257,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "last = journal.last()",
         "last = journal._mine or journal.last()",
         "The copy goes back to the dataset of an overtaken run.",
-        ("job/test_newest.py::test_a_writer_that_was_frozen_before_the_copy",),
+        ("job/output/test_manifest_copy.py::test_a_writer_that_was_frozen_before_the_copy",),
     ),
     Mutant(
         "equal-copy-not-synced",
@@ -255,7 +265,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "                folder.sync()\n",
         "",
         "The copy goes back after a power loss, though the run was reported.",
-        ("job/test_durable.py::test_a_copy_whose_writer_died_before_its_sync",),
+        ("storage/test_durable.py::test_a_copy_whose_writer_died_before_its_sync",),
     ),
     Mutant(
         "left-overs-listed-after-history",
@@ -272,7 +282,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         dead = unpublished(files, history)
 """,
         "The dataset that a newer run publishes meanwhile is deleted.",
-        ("job/test_collecting.py::test_a_newer_run_that_publishes_before_each_call_of_a_collector",),
+        ("job/output/test_collecting.py::test_a_newer_run_that_publishes_before_each_call_of_a_collector",),
     ),
     Mutant(
         "left-overs-without-a-look",
@@ -280,7 +290,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "        journal.check()\n",
         "",
         "An overtaken driver collects, too.",
-        ("job/test_leftovers.py", "job/test_collecting.py"),
+        ("job/output/test_cleanup.py", "job/output/test_collecting.py"),
         equivalent="Files are listed before the history is read. So whoever wrote one had claimed by then. "
         "Where the last entry is a commit, this writer's own is in the history, or its place is taken.",
     ),
@@ -290,7 +300,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         'if not history or history[-1].kind != "commit":',
         "if not history:",
         "The files that another driver is about to publish are deleted.",
-        ("job/test_leftovers.py::TestDecision::test_in_doubt_everything_stays",),
+        ("job/output/test_cleanup.py::TestDecision::test_in_doubt_everything_stays",),
     ),
     Mutant(
         "left-overs-of-the-last-commit",
@@ -298,7 +308,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "for entry in history if entry.published}",
         "for entry in history[-1:] if entry.published}",
         "Older datasets are deleted while somebody reads them.",
-        ("job/test_leftovers.py::TestDecision::test_what_any_entry_published_stays",),
+        ("job/output/test_cleanup.py::TestDecision::test_what_any_entry_published_stays",),
     ),
     Mutant(
         "left-overs-before-the-journal",
@@ -306,7 +316,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         " and name not in published and name >= began",
         " and name not in published",
         "Where the journal was deleted, all older datasets are.",
-        ("job/test_leftovers.py::TestDecision::test_what_is_older_than_the_journal_stays",),
+        ("job/output/test_cleanup.py::TestDecision::test_what_is_older_than_the_journal_stays",),
     ),
     Mutant(
         "left-overs-with-a-gap",
@@ -314,7 +324,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if [entry.number for entry in history] != list(range(1, len(history) + 1)):",
         "if not history[0].number:",
         "Datasets whose journal entries were lost are deleted.",
-        ("job/test_leftovers.py::TestDecision::test_in_doubt_everything_stays",),
+        ("job/output/test_cleanup.py::TestDecision::test_in_doubt_everything_stays",),
     ),
     Mutant(
         "failed-before-good",
@@ -322,7 +332,9 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         '("ok", "descending")',
         '("ok", "ascending")',
         "A row that failed once and then succeeded is published as failed.",
-        ("job/test_publish.py::TestDoubles::test_a_good_row_wins_over_a_failed_one_whatever_came_first",),
+        (
+            "job/output/test_publish.py::TestDoubles::test_a_good_row_wins_over_a_failed_one_whatever_came_first",
+        ),
     ),
     Mutant(
         "rows-twice",
@@ -330,7 +342,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "first_of_each[1:] = ordinals[1:] != ordinals[:-1]",
         "first_of_each[1:] = True",
         "A row that two submissions answered is in the dataset twice.",
-        ("job/test_publish.py::TestDoubles::test_rows_that_several_submissions_wrote_come_once",),
+        ("job/output/test_publish.py::TestDoubles::test_rows_that_several_submissions_wrote_come_once",),
     ),
     Mutant(
         "range-lacks-a-part",
@@ -338,6 +350,6 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if part.last >= first)",
         "if part.last > first)",
         "A part that ends where a range begins is left out.",
-        ("job/test_publish.py::TestFiles::test_ranges_cover_the_input",),
+        ("job/output/test_publish.py::TestFiles::test_ranges_cover_the_input",),
     ),
 )

@@ -10,9 +10,9 @@ _FOLLOWING = "cluster/follow/poll.py"
 _CONTROL = "cluster/follow/control.py"
 _SHARED = "cluster/follow/loop.py"
 _TRIGGER = "triggers/ray_job.py"
-_JUDGED = ("cluster/test_judging.py",)
-_FOLLOWED = ("cluster/test_following.py", "cluster/test_last_words.py")
-_KILLED = ("face/test_trigger.py",)
+_JUDGED = ("cluster/follow/test_outcome.py",)
+_FOLLOWED = ("cluster/follow/test_poll.py", "cluster/follow/test_last_words.py")
+_KILLED = ("triggers/test_ray_job.py",)
 
 MUTANTS = (
     Mutant(
@@ -94,7 +94,7 @@ MUTANTS = (
         "        tail, limit = await _end_of_log(client, info, state)\n"
         "        info = await client.info(submission_id) or info\n",
         "A job that commits between the two has no dataset: it is paid for again.",
-        ("cluster/test_last_words.py::test_a_job_that_commits_and_ends_right_after_its_log_was_read",),
+        ("cluster/follow/test_last_words.py::test_a_job_that_commits_and_ends_right_after_its_log_was_read",),
     ),
     Mutant(
         "last-look-is-short",
@@ -102,7 +102,7 @@ MUTANTS = (
         "    if state.looked and not info.status.is_terminal and state.expected_lines < TAIL_LINES:\n",
         "    if state.looked and state.expected_lines < TAIL_LINES:\n",
         "Noise after a commit hides it: the dataset is paid for again.",
-        ("cluster/test_last_words.py::test_a_job_that_is_stopped_after_its_commit_was_shown",),
+        ("cluster/follow/test_last_words.py::test_a_job_that_is_stopped_after_its_commit_was_shown",),
     ),
     Mutant(
         "unreachable-ends-the-look",
@@ -119,7 +119,7 @@ MUTANTS = (
         "        self._next = now + self.control.interval\n",
         "        self._next = now + 10 * self.control.interval * _ORDERS_A_LEASE\n",
         "A healthy job that is followed takes itself for an orphan.",
-        ("cluster/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
+        ("cluster/follow/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
     ),
     Mutant(
         "orders-alike",
@@ -127,7 +127,7 @@ MUTANTS = (
         "            nonce=random_tokens.token_hex(8),\n",
         '            nonce="",\n',
         "A healthy job that is followed takes itself for an orphan.",
-        ("cluster/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
+        ("cluster/follow/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
     ),
     Mutant(
         "told-end-is-asked-again",
@@ -135,7 +135,7 @@ MUTANTS = (
         "    if told.saw_the_end:\n        return told\n",
         "",
         "A deferred task whose job was lost waits for a cluster that doesn't know it.",
-        ("face/test_resuming.py", "face/test_trigger.py"),
+        ("operators/test_resuming.py", "triggers/test_ray_job.py"),
         equivalent="Its callers ask `saw_the_end` themselves.",
     ),
     Mutant(
@@ -144,7 +144,7 @@ MUTANTS = (
         "        if not failure_class.retryable:\n",
         "        if failure_class is FailureClass.INTERNAL:\n",
         "A healthy job whose trigger failed is left without a follower, and the task fails for good.",
-        ("face/test_resuming.py",),
+        ("operators/test_resuming.py",),
     ),
     Mutant(
         "healthy-job-followed-by-nobody",
@@ -152,7 +152,7 @@ MUTANTS = (
         "        if not leave_to_a_retry:\n",
         "        if False:\n",
         "The last attempt fails while its job is healthy.",
-        ("face/test_resuming.py",),
+        ("operators/test_resuming.py",),
     ),
     Mutant(
         "stopped-though-it-finished",
@@ -160,7 +160,7 @@ MUTANTS = (
         '    if finished is not None and finished.state in {"succeeded", "failed"}:\n',
         '    if finished is not None and finished.state in {"failed"}:\n',
         "A dataset that was published in the last second is reported as late, and paid for again.",
-        ("face/test_trigger.py",),
+        ("triggers/test_ray_job.py",),
     ),
     Mutant(
         "not-stopped-at-its-deadline",
@@ -168,7 +168,7 @@ MUTANTS = (
         '        if outcome.state == "timeout" and job.stop_at_deadline:\n',
         "        if False:\n",
         "A job that ignores its deadline keeps its GPUs.",
-        ("face/test_deadline.py", "face/test_trigger.py"),
+        ("operators/test_deadline.py", "triggers/test_ray_job.py"),
     ),
     Mutant(
         "stop-is-asked-once",
@@ -181,7 +181,7 @@ MUTANTS = (
         "            raise\n"
         "        await asyncio.sleep(_ASK_AGAIN_SECONDS)\n",
         "A cluster that is away for a second keeps the job of a task that can't go on.",
-        ("face/test_deadline.py::test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it",),
+        ("operators/test_deadline.py::test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it",),
     ),
     Mutant(
         "asked-after-the-order",
@@ -202,7 +202,7 @@ MUTANTS = (
                 if not may_come():
 """,
         "A killed task leaves the job whose POST arrived right after the order to stop.",
-        ("face/test_stop_at_once.py::test_a_job_that_arrives_between_the_order_and_the_next_look",),
+        ("triggers/test_stop_at_once.py::test_a_job_that_arrives_between_the_order_and_the_next_look",),
     ),
     Mutant(
         "one-order-to-stop",
@@ -211,7 +211,7 @@ MUTANTS = (
         "                    return True\n",
         "                    return True\n",
         "Ray ignores the order to stop a pending job: a killed task leaves it.",
-        ("face/test_stop_at_once.py::test_a_job_that_has_not_begun_is_told_again",),
+        ("triggers/test_stop_at_once.py::test_a_job_that_has_not_begun_is_told_again",),
     ),
     Mutant(
         "stops-deferred-tasks-jobs",

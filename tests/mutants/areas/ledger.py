@@ -19,7 +19,7 @@ MUTANTS = (
         "        if part.ok:\n",
         "Rows that failed, or that no part has, are never asked: the commit lacks them.",
         (
-            "job/test_resume.py::"
+            "job/reuse/test_remaining.py::"
             "TestLookBack::test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not",
         ),
     ),
@@ -30,7 +30,7 @@ MUTANTS = (
         "good[ordinals[inside]] = True",
         "A row that failed once is not asked again.",
         (
-            "job/test_resume.py::"
+            "job/reuse/test_remaining.py::"
             "TestLookBack::test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not",
         ),
     ),
@@ -40,7 +40,7 @@ MUTANTS = (
         "    failures[good] = 0\n",
         "",
         "A row that succeeded in the end counts as failed, and the job as failing.",
-        ("job/test_resume.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
+        ("job/reuse/test_remaining.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
     ),
     Mutant(
         "given-up-one-try-late",
@@ -48,7 +48,7 @@ MUTANTS = (
         "self.failures >= attempts",
         "self.failures > attempts",
         "A row that can't succeed is paid for once more than `max_row_attempts`.",
-        ("job/test_resume.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
+        ("job/reuse/test_remaining.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
     ),
     Mutant(
         "parts-of-another-question",
@@ -57,7 +57,7 @@ MUTANTS = (
         "own = files",
         "Answers to another prompt or input are published under this one.",
         (
-            "job/test_savings.py::"
+            "job/reuse/test_reuse.py::"
             "TestRegenerate::test_a_retry_over_a_changed_input_keeps_what_its_own_run_paid_for",
         ),
     ),
@@ -68,7 +68,7 @@ MUTANTS = (
         'return f"{run}/{submission_id}~0"',
         "After a head restart, two drivers of one submission id write over each other's parts.",
         (
-            "job/test_savings.py::"
+            "job/reuse/test_reuse.py::"
             "TestFromNightToNight::test_a_driver_with_the_id_of_an_earlier_one_stores_its_rows_too",
         ),
     ),
@@ -79,7 +79,7 @@ MUTANTS = (
         'return f"{task_folder(submission)}/{listing_digest[:16]}"',
         "Answers to another prompt are published under this one.",
         (
-            "job/test_publish.py::"
+            "job/output/test_publish.py::"
             "TestLedger::test_the_folder_of_a_run_depends_on_task_question_and_input_only",
         ),
     ),
@@ -90,7 +90,7 @@ MUTANTS = (
         'return f"{task_folder(submission)}/{question[:16]}-"',
         "Answers are published beside rows of a changed input that never asked for them.",
         (
-            "job/test_publish.py::"
+            "job/output/test_publish.py::"
             "TestLedger::test_the_folder_of_a_run_depends_on_task_question_and_input_only",
         ),
     ),
@@ -100,7 +100,7 @@ MUTANTS = (
         'path = f"{stem}.{first}-{last}.{rows}.{ok}.parquet"',
         'path = f"{stem}.{first}-{last}.{rows}.{rows}.parquet"',
         "Rows that failed are never asked again.",
-        ("job/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
+        ("job/output/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
     ),
     Mutant(
         "part-with-a-gap-is-solid",
@@ -108,7 +108,7 @@ MUTANTS = (
         "return self.ok == self.rows == self.last - self.first + 1",
         "return self.ok == self.rows",
         "Rows that a drained chunk left out are never asked: the commit lacks them.",
-        ("job/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
+        ("job/output/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
     ),
     Mutant(
         "tokens-of-failed-rows-are-free",
@@ -120,7 +120,7 @@ MUTANTS = (
         "        if isinstance(outcome.result, Response)\n"
         "    )",
         "`max_tokens_total` is passed by the rows that fail.",
-        ("job/test_replica.py::test_what_should_be_json_is_checked",),
+        ("job/execution/replica/test_replica.py::test_what_should_be_json_is_checked",),
     ),
     Mutant(
         "another-rows-answer",
@@ -128,7 +128,7 @@ MUTANTS = (
         "        return places[right], rows_there[right]\n",
         "        return places, rows_there\n",
         "A row gets the answer of a request that is not its own.",
-        ("job/test_savings.py::test_a_function_that_asks_another_thing_each_time_is_told",),
+        ("job/reuse/test_reuse.py::test_a_function_that_asks_another_thing_each_time_is_told",),
     ),
     Mutant(
         "failures-shared-as-answers",
@@ -136,7 +136,7 @@ MUTANTS = (
         'pc.equal(table["ok"], not self._failures)',
         'pc.or_(table["ok"], True)',
         "Equal rows share a failure where one of them has an answer.",
-        ("job/test_reuse.py::test_the_ledger_gives_its_answers_or_its_failures",),
+        ("job/reuse/test_response_store.py::test_the_ledger_gives_its_answers_or_its_failures",),
     ),
     Mutant(
         "finished-rows-asked-again",
@@ -144,7 +144,7 @@ MUTANTS = (
         "WorkItem(number, chunk, _runs(done), numbers)",
         "WorkItem(number, chunk, (), numbers)",
         "A resume pays for whole chunks of which one row is left.",
-        ("job/test_resume.py::test_work_is_exactly_what_is_not_done",),
+        ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
     Mutant(
         "touched-chunks-count-as-done",
@@ -152,7 +152,7 @@ MUTANTS = (
         "        if not done.all():\n",
         "        if not done.any():\n",
         "Rows of a chunk that was begun are never asked: the commit lacks them.",
-        ("job/test_resume.py::test_work_is_exactly_what_is_not_done",),
+        ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
     Mutant(
         "repetitions-of-the-next-chunk",
@@ -160,7 +160,7 @@ MUTANTS = (
         "numbers = tuple((ordinal - first, times) for ordinal, times in inside)",
         "numbers = tuple((ordinal, times) for ordinal, times in inside)",
         "Equal sampled rows have other keys after a resume, and are paid for again.",
-        ("job/test_resume.py::test_repetitions_travel_with_their_chunk",),
+        ("job/reuse/test_remaining.py::test_repetitions_travel_with_their_chunk",),
     ),
     Mutant(
         "skips-one-row-too-many",
@@ -168,6 +168,6 @@ MUTANTS = (
         "starts = [0, *(stop for _, stop in self.skip)]",
         "starts = [0, *(stop + 1 for _, stop in self.skip)]",
         "The row after a finished run is never asked: the commit lacks it.",
-        ("job/test_resume.py::test_work_is_exactly_what_is_not_done",),
+        ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
 )

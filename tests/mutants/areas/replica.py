@@ -8,7 +8,7 @@ from ..mutant import Mutant
 _REPLICA = "job/execution/replica/replica.py"
 _ANSWERS = "job/execution/replica/answers.py"
 _CONTROL = "job/control/control.py"
-_POISON = ("job/test_poison.py",)
+_POISON = ("job/execution/replica/test_poison_rows.py",)
 
 MUTANTS = (
     Mutant(
@@ -17,7 +17,9 @@ MUTANTS = (
         "                        self._board.passed.remote(item.number, self._process)\n",
         "",
         "Rows that have come out are suspected of the next death: more restarts, and the wrong rows in them.",
-        ("job/test_replica_and_board.py::test_rows_that_have_passed_are_not_suspected_of_what_comes_after",),
+        (
+            "job/execution/replica/test_replica_and_board.py::test_rows_that_have_passed_are_not_suspected_of_what_comes_after",
+        ),
     ),
     Mutant(
         "passed-sent-before-the-answer",
@@ -32,7 +34,7 @@ MUTANTS = (
                         written += await self._answer(chunk, group.rows, watch)
 """,
         "The rows that an engine died with are cleared: a row that kills is never found.",
-        ("job/test_poison.py::test_one_row_is_found_within_the_bound",),
+        ("job/execution/replica/test_poison_rows.py::test_one_row_is_found_within_the_bound",),
     ),
     Mutant(
         "abort-never-sent",
@@ -56,7 +58,9 @@ MUTANTS = (
         "written = await self._thread(self._written, item) if suspicion.repeated else []",
         "written: list[parts.Part] = []",
         "A chunk that is repeated is paid for and written twice.",
-        ("job/test_replica.py::test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again",),
+        (
+            "job/execution/replica/test_replica.py::test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again",
+        ),
     ),
     Mutant(
         "failed-rows-not-looked-up",
@@ -65,7 +69,9 @@ MUTANTS = (
         "both = (parts.outcomes(self._job.folder, part) for part in written)\n"
         "        ordinals = (found[good] for found, good in both)",
         "A repeated chunk pays for its failed rows again, in the same submission.",
-        ("job/test_replica.py::test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again",),
+        (
+            "job/execution/replica/test_replica.py::test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again",
+        ),
     ),
     Mutant(
         "asks-while-it-drains",
@@ -81,7 +87,7 @@ MUTANTS = (
         "while pending and not self._draining.is_set():",
         "while pending:",
         "A stopped job pays for rows that it will throw away.",
-        ("job/test_replica.py", "job/test_replica_and_board.py"),
+        ("job/execution/replica/test_replica.py", "job/execution/replica/test_replica_and_board.py"),
         equivalent="The same is asked once more inside of the gate, before any row is. A killer that was "
         "found is written, which costs nothing.",
     ),
@@ -106,7 +112,9 @@ MUTANTS = (
                     await self._die(failure)
 """,
         "Rows that waited for their turn seem to have died with those that killed the engine.",
-        ("job/test_replica_and_board.py::test_who_waits_while_an_engine_dies_is_not_suspected",),
+        (
+            "job/execution/replica/test_replica_and_board.py::test_who_waits_while_an_engine_dies_is_not_suspected",
+        ),
     ),
     Mutant(
         "no-last-words",
@@ -114,7 +122,9 @@ MUTANTS = (
         "        if self._dying < self._asking:\n",
         "        if self._dying < 0:\n",
         "Rows that a dead engine had finished for other chunks are paid for again.",
-        ("job/test_replica_and_board.py::test_each_chunk_of_a_dead_engine_writes_what_it_has",),
+        (
+            "job/execution/replica/test_replica_and_board.py::test_each_chunk_of_a_dead_engine_writes_what_it_has",
+        ),
     ),
     Mutant(
         "board-not-asked",
@@ -145,7 +155,7 @@ MUTANTS = (
                     raise error
                 ends""",
         "Rows that a dead engine had finished are paid for again.",
-        ("job/test_answers.py",),
+        ("job/execution/replica/test_answers.py",),
     ),
     Mutant(
         "drain-gives-nothing-out",
@@ -153,7 +163,7 @@ MUTANTS = (
         "ends = flight.is_over or error is not None or self._draining()",
         "ends = flight.is_over or error is not None",
         "Rows that a stopped job had finished are paid for again.",
-        ("job/test_answers.py",),
+        ("job/execution/replica/test_answers.py",),
     ),
     Mutant(
         "late-rows-are-lost",
@@ -161,7 +171,7 @@ MUTANTS = (
         "return self.is_over and not self._finished and self.error is None",
         "return self.is_over and self.error is None",
         "Rows that come while others are written are never written: the commit lacks them.",
-        ("job/test_answers.py",),
+        ("job/execution/replica/test_answers.py",),
     ),
     Mutant(
         "slow-row-holds-all-back",
@@ -169,7 +179,7 @@ MUTANTS = (
         "if ends or flight.waits_for() >= self._spec.limits.flush_interval:",
         "if ends:",
         "A killed replica loses all finished rows of its chunks, not those of one `flush_interval`.",
-        ("job/test_answers.py",),
+        ("job/execution/replica/test_answers.py",),
     ),
     Mutant(
         "older-attempts-order-wins",
@@ -177,7 +187,7 @@ MUTANTS = (
         "        if order.attempt >= self._attempt:\n",
         "        if True:\n",
         "A follower of an earlier attempt takes back the deadline of the present one.",
-        ("job/test_control.py",),
+        ("job/control/test_control.py",),
     ),
     Mutant(
         "every-look-renews-the-lease",
@@ -185,7 +195,7 @@ MUTANTS = (
         "        if order is None or order == self._seen:\n",
         "        if order is None:\n",
         "A job that no task follows any more never ends itself.",
-        ("job/test_control.py",),
+        ("job/control/test_control.py",),
     ),
     Mutant(
         "late-driver-ends-inside-its-commit",
@@ -193,7 +203,7 @@ MUTANTS = (
         "        with self._ending, self.draining():\n",
         "        with self.draining():\n",
         "A published dataset is reported as late.",
-        ("job/test_control.py",),
+        ("job/control/test_control.py",),
     ),
     Mutant(
         "stop-ends-inside-a-commit",
@@ -201,6 +211,6 @@ MUTANTS = (
         "        with self._ending, self.draining():\n",
         "        with self._ending:\n",
         "A published dataset is reported as stopped.",
-        ("job/test_control.py",),
+        ("job/control/test_control.py",),
     ),
 )

@@ -9,12 +9,12 @@ _STORE = "job/reuse/store/store.py"
 _COMPACTION = "job/reuse/store/compaction.py"
 _DATA = "job/reuse/store/data.py"
 _INDEX = "job/reuse/store/index.py"
-_ADDING = "job/response_store/test_adding.py"
-_COMPACTING = "job/response_store/test_compaction.py"
-_SWEEPING = "job/response_store/test_sweeping.py"
-_LOOK_UP = "job/response_store/test_look_up.py"
-_EXPIRY = "job/response_store/test_expiry.py"
-_DAMAGE = "job/response_store/test_damage.py"
+_ADDING = "job/reuse/store/test_adding.py"
+_COMPACTING = "job/reuse/store/test_compaction.py"
+_SWEEPING = "job/reuse/store/test_sweeping.py"
+_LOOK_UP = "job/reuse/store/test_look_up.py"
+_EXPIRY = "job/reuse/store/test_expiry.py"
+_DAMAGE = "job/reuse/store/test_damage.py"
 
 MUTANTS = (
     Mutant(
@@ -95,7 +95,7 @@ MUTANTS = (
 """,
         "Data that came between the two, with an old date, is deleted and still named.",
         (
-            "job/response_store/test_sweeping.py::"
+            "job/reuse/store/test_sweeping.py::"
             "test_an_add_before_each_listing_of_a_sweep_by_a_clock_that_is_behind",
         ),
     ),

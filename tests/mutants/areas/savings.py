@@ -9,7 +9,7 @@ _SAVINGS = "job/reuse/reuse.py"
 _REPEATS = "job/reuse/duplicates.py"
 _REUSE = "job/reuse/response_store.py"
 _ADOPTING = "job/reuse/cached_parts.py"
-_TESTS = ("job/test_savings.py", "job/test_reuse.py")
+_TESTS = ("job/reuse/test_reuse.py", "job/reuse/test_response_store.py")
 
 MUTANTS = (
     Mutant(
@@ -30,7 +30,7 @@ MUTANTS = (
         return written
 """,
         "A driver that is killed in between makes the next one pay for answers that are there.",
-        ("job/test_killed_searches.py::test_what_a_killed_driver_had_found_is_found_again",),
+        ("job/reuse/test_killed_searches.py::test_what_a_killed_driver_had_found_is_found_again",),
     ),
     Mutant(
         "search-finds-nothing-new",
@@ -78,7 +78,7 @@ MUTANTS = (
         "for failures in (False, True):",
         "for failures in (True, False):",
         "Equal rows share a failure where one of them has an answer.",
-        ("job/test_fan_out.py::test_an_answer_counts_more_than_an_earlier_failure",),
+        ("job/reuse/test_fan_out.py::test_an_answer_counts_more_than_an_earlier_failure",),
     ),
     Mutant(
         "answered-rows-asked-again",
@@ -87,7 +87,7 @@ MUTANTS = (
         "answered = followers_of(repeats, nobody, earlier.good)",
         "A row is paid for though an equal one has been answered by an earlier attempt.",
         (
-            "job/test_savings.py::"
+            "job/reuse/test_reuse.py::"
             "TestRegenerate::test_an_equal_row_takes_the_answer_that_an_earlier_attempt_paid_for",
         ),
     ),
@@ -97,7 +97,7 @@ MUTANTS = (
         "answered.and_others(followers_of(repeats, missing, missing))",
         "answered.and_others(followers_of(repeats, missing, ~rows))",
         "Rows wait for the answer of one that is not asked any more: the commit lacks them.",
-        ("job/test_savings.py::TestResume::test_a_follower_leads_where_its_leader_has_failed_for_good",),
+        ("job/reuse/test_reuse.py::TestResume::test_a_follower_leads_where_its_leader_has_failed_for_good",),
     ),
     Mutant(
         "shares-against-the-users-word",
@@ -114,7 +114,7 @@ MUTANTS = (
         "repeated = repeats.sampled[~(settled | rows)[repeats.sampled]]",
         "An answer that can't be read after all is paid for under another row's key.",
         (
-            "job/test_savings.py::"
+            "job/reuse/test_reuse.py::"
             "TestFromNightToNight::test_a_stored_answer_that_is_gone_is_asked_for_under_its_own_key",
         ),
     ),
@@ -156,6 +156,6 @@ MUTANTS = (
         '.sort_by("hit")',
         "",
         "Rows get each other's stored answers.",
-        ("job/test_savings.py::TestResume::test_no_key_is_made_and_no_part_is_opened",),
+        ("job/reuse/test_reuse.py::TestResume::test_no_key_is_made_and_no_part_is_opened",),
     ),
 )

@@ -18,7 +18,7 @@ MUTANTS = (
         "        os.fsync(number)\n",
         "        pass\n",
         "After a power loss a reported commit is gone.",
-        ("job/test_durable.py::test_each_way_of_writing",),
+        ("storage/test_durable.py::test_each_way_of_writing",),
     ),
     Mutant(
         "folder-sync-fails-unheard",
@@ -26,7 +26,7 @@ MUTANTS = (
         "        if error.errno not in _NO_SUCH_CALL:\n            raise\n",
         "        pass\n",
         "A dataset is reported though the disk has failed to keep it.",
-        ("job/test_durable.py::test_a_file_system_without_folder_syncs",),
+        ("storage/test_durable.py::test_a_file_system_without_folder_syncs",),
     ),
     Mutant(
         "new-folders-not-synced",
@@ -34,7 +34,7 @@ MUTANTS = (
         "        sync_folder(one.parent)\n",
         "",
         "After a power loss a folder is gone with all that is in it.",
-        ("job/test_durable.py::test_each_way_of_writing",),
+        ("storage/test_durable.py::test_each_way_of_writing",),
     ),
     Mutant(
         "folders-of-others-not-synced",
@@ -42,7 +42,7 @@ MUTANTS = (
         "    path.mkdir(parents=True, exist_ok=True)\n",
         "    if path.exists():\n        return\n    path.mkdir(parents=True, exist_ok=True)\n",
         "A folder that a killed process made is gone after a power loss.",
-        ("job/test_durable.py::test_folders_that_a_dead_process_made",),
+        ("storage/test_durable.py::test_folders_that_a_dead_process_made",),
     ),
     Mutant(
         "removed-folders-count-as-synced",
@@ -50,7 +50,7 @@ MUTANTS = (
         "    _NAMED.difference_update([one for one in _NAMED if path in (one, *one.parents)])\n",
         "",
         "A folder that was removed and made again is gone after a power loss.",
-        ("job/test_durable.py::test_folders_that_were_removed_and_made_again",),
+        ("storage/test_durable.py::test_folders_that_were_removed_and_made_again",),
     ),
     Mutant(
         "file-not-synced",
@@ -58,7 +58,7 @@ MUTANTS = (
         "            os.fsync(file.fileno())\n",
         "",
         "After a power loss a file is there and empty.",
-        ("job/test_durable.py::test_each_way_of_writing",),
+        ("storage/test_durable.py::test_each_way_of_writing",),
     ),
     Mutant(
         "written-name-not-synced",
@@ -67,7 +67,7 @@ MUTANTS = (
         "                durable.sync_folder(target.parent)\n",
         "                self._name(scratch, target, exclusive)\n",
         "After a power loss a part or a journal entry is gone.",
-        ("job/test_durable.py::test_each_way_of_writing",),
+        ("storage/test_durable.py::test_each_way_of_writing",),
     ),
     Mutant(
         "replaced-name-not-synced",
@@ -75,7 +75,7 @@ MUTANTS = (
         "                scratch.replace(target)\n                durable.sync_folder(target.parent)\n",
         "                scratch.replace(target)\n",
         "After a power loss the copy of the manifest is the older one.",
-        ("job/test_durable.py::test_each_way_of_writing",),
+        ("storage/test_durable.py::test_each_way_of_writing",),
     ),
     Mutant(
         "written-in-place",
@@ -85,7 +85,7 @@ MUTANTS = (
         "                scratch.touch()\n"
         "                exclusive and self._name(",
         "A reader sees half a file, and a killed writer leaves one.",
-        ("job/test_full_disk.py::test_what_does_not_fit_is_refused_in_one_sentence_and_leaves_nothing",),
+        ("storage/test_full_disk.py::test_what_does_not_fit_is_refused_in_one_sentence_and_leaves_nothing",),
     ),
     Mutant(
         "creates-over-another",
@@ -93,7 +93,9 @@ MUTANTS = (
         "            os.link(scratch, target)\n",
         "            scratch.replace(target)\n",
         "Two drivers on a disk both commit.",
-        ("job/test_storage.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",),
+        (
+            "storage/test_folder.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",
+        ),
     ),
     Mutant(
         "own-link-counts-as-taken",
@@ -101,7 +103,7 @@ MUTANTS = (
         "if scratch.stat().st_nlink != 2:",
         "if scratch.stat().st_nlink:",
         "On NFS a job takes its own journal entry for another's, and throws its rows away.",
-        ("job/test_storage.py::TestLocal::test_a_link_whose_answer_was_lost_is_ours",),
+        ("storage/test_folder.py::TestLocal::test_a_link_whose_answer_was_lost_is_ours",),
     ),
     Mutant(
         "taken-link-counts-as-own",
@@ -109,7 +111,9 @@ MUTANTS = (
         "if scratch.stat().st_nlink != 2:",
         "if not scratch.stat().st_nlink:",
         "Two drivers on a disk both commit.",
-        ("job/test_storage.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",),
+        (
+            "storage/test_folder.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",
+        ),
     ),
     Mutant(
         "rivals-stay",
@@ -117,7 +121,7 @@ MUTANTS = (
         "                        one.unlink(missing_ok=True)\n",
         "                        pass\n",
         "Of two writers at once, the older one puts the copy back.",
-        ("job/test_newest.py::TestReplace::test_of_two_on_a_disk_at_most_one_succeeds",),
+        ("job/output/test_manifest_copy.py::TestReplace::test_of_two_on_a_disk_at_most_one_succeeds",),
     ),
     Mutant(
         "compared-before-rivals-go",
@@ -137,7 +141,7 @@ MUTANTS = (
                         one.unlink(missing_ok=True)
 """,
         "Of two writers at once, the older one puts the copy back.",
-        ("job/test_newest.py::TestReplace::test_of_two_on_a_disk_at_most_one_succeeds",),
+        ("job/output/test_manifest_copy.py::TestReplace::test_of_two_on_a_disk_at_most_one_succeeds",),
     ),
     Mutant(
         "scratch-files-listed",
@@ -145,7 +149,7 @@ MUTANTS = (
         "                if not path.name.startswith(_SCRATCH):\n                    found",
         "                if path.name:\n                    found",
         "Half a part of a killed writer counts.",
-        ("job/test_storage.py::TestLocal::test_unfinished_writes_are_not_listed",),
+        ("storage/test_folder.py::TestLocal::test_unfinished_writes_are_not_listed",),
     ),
     Mutant(
         "no-scratch-file-is-old",
@@ -153,7 +157,7 @@ MUTANTS = (
         "path.stat().st_mtime < latest",
         "path.stat().st_mtime > latest",
         "Scratch files of running writers are deleted.",
-        ("job/test_leftovers.py::test_old_scratch_files_go_and_new_ones_stay",),
+        ("job/output/test_cleanup.py::test_old_scratch_files_go_and_new_ones_stay",),
     ),
     Mutant(
         "put-without-if-none-match",
@@ -161,7 +165,9 @@ MUTANTS = (
         'mode="create", use_multipart=False',
         'mode="overwrite", use_multipart=False',
         "Two drivers in S3 both commit.",
-        ("job/test_storage.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",),
+        (
+            "storage/test_folder.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",
+        ),
     ),
     Mutant(
         "taken-key-counts-as-own",
@@ -169,7 +175,9 @@ MUTANTS = (
         "if there != content:",
         "if not there:",
         "Two drivers in S3 both commit.",
-        ("job/test_storage.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",),
+        (
+            "storage/test_folder.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",
+        ),
     ),
     Mutant(
         "own-key-counts-as-taken",
@@ -177,7 +185,7 @@ MUTANTS = (
         "if there != content:",
         "if there:",
         "A job whose answer S3 lost throws its rows away.",
-        ("job/test_faults.py::TestCreate::test_what_a_lost_call_created_is_ours",),
+        ("storage/test_faults.py::TestCreate::test_what_a_lost_call_created_is_ours",),
     ),
     Mutant(
         "conflict-counts-as-taken",
@@ -185,7 +193,7 @@ MUTANTS = (
         'raise ConflictError("another creation was under way") from error',
         'raise TakenError("another creation was under way") from error',
         "After S3's 409 that no writer won, a job throws its rows away.",
-        ("job/test_faults.py::TestCreate::test_a_conflict_that_nobody_won_is_no_loss",),
+        ("storage/test_faults.py::TestCreate::test_a_conflict_that_nobody_won_is_no_loss",),
     ),
     Mutant(
         "put-without-if-match",
@@ -193,7 +201,7 @@ MUTANTS = (
         'mode={"e_tag": found.meta["e_tag"]}',
         'mode="overwrite"',
         "A frozen writer in S3 puts the copy back.",
-        ("job/test_newest.py::test_a_newer_writer_in_s3_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_a_newer_writer_in_s3_before_each_call_of_an_older_one",),
     ),
     Mutant(
         "own-replacement-counts-as-change",
@@ -201,7 +209,7 @@ MUTANTS = (
         "            if there == new:\n                return  # by a call whose answer was lost\n",
         "",
         "A commit whose copy's answer S3 lost fails, after it was published.",
-        ("job/test_newest.py::TestReplace::test_one_whose_answer_was_lost_counts",),
+        ("job/output/test_manifest_copy.py::TestReplace::test_one_whose_answer_was_lost_counts",),
     ),
     Mutant(
         "never-patient",
@@ -209,7 +217,7 @@ MUTANTS = (
         "            if tried + pause > PATIENCE.whole:",
         "            if tried + pause:",
         "One lost answer of S3 ends the job.",
-        ("job/test_faults.py::test_every_operation_bears_every_fault",),
+        ("storage/test_faults.py::test_every_operation_bears_every_fault",),
     ),
     Mutant(
         "ever-patient",
@@ -217,7 +225,7 @@ MUTANTS = (
         "            if tried + pause > PATIENCE.whole:",
         "            if tried + pause < 0:",
         "A job on a store that is gone never ends.",
-        ("job/test_faults.py::test_a_store_that_is_down_is_one_sentence",),
+        ("storage/test_faults.py::test_a_store_that_is_down_is_one_sentence",),
     ),
     Mutant(
         "refusal-is-tried-again",
@@ -225,7 +233,9 @@ MUTANTS = (
         "        except StorageError:\n            raise\n",
         "",
         "That a journal entry is taken ends the job, in place of the next entry being tried.",
-        ("job/test_storage.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",),
+        (
+            "storage/test_folder.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",
+        ),
     ),
     Mutant(
         "conflicts-do-not-heal",
@@ -233,7 +243,7 @@ MUTANTS = (
         "(exceptions.GenericError, exceptions.AlreadyExistsError, ConflictError)",
         "(exceptions.GenericError, exceptions.AlreadyExistsError)",
         "After S3's 409 that no writer won, a job throws its rows away.",
-        ("job/test_faults.py::TestCreate::test_a_conflict_that_nobody_won_is_no_loss",),
+        ("storage/test_faults.py::TestCreate::test_a_conflict_that_nobody_won_is_no_loss",),
     ),
     Mutant(
         "s3s-own-call-for-a-retry",
@@ -241,6 +251,6 @@ MUTANTS = (
         "    if said and said.group(1) in _PASSING:\n        return True\n",
         "",
         "A request that S3 asks to repeat ends the job.",
-        ("job/test_faults.py::TestCreate::test_what_somebody_else_created_is_not",),
+        ("storage/test_faults.py::TestCreate::test_what_somebody_else_created_is_not",),
     ),
 )

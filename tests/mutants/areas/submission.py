@@ -8,7 +8,7 @@ from ..mutant import Mutant
 _SUBMISSION = "cluster/submit/resolve.py"
 _TOKEN = "contract/run_token.py"
 _CONTROL = "contract/control.py"
-_TESTS = ("cluster/test_submission.py",)
+_TESTS = ("cluster/submit/test_resolve.py",)
 
 MUTANTS = (
     Mutant(
@@ -76,7 +76,7 @@ MUTANTS = (
         "    return await finished(job)\n",
         "    return job.status is JobStatus.SUCCEEDED and await finished(job)\n",
         "A dataset whose driver was stopped after it had published is paid for again.",
-        ("face/test_one_submission.py::test_a_retry_returns_what_a_job_published_before_it_was_ended",),
+        ("operators/test_one_submission.py::test_a_retry_returns_what_a_job_published_before_it_was_ended",),
     ),
     Mutant(
         "fingerprint-not-compared",
@@ -116,7 +116,7 @@ MUTANTS = (
         "json.dumps([self.task.digest, self.run_token]).encode()",
         "json.dumps([self.task.digest]).encode()",
         "A cleared task finds the jobs of the run before it.",
-        (*_TESTS, "face/test_one_submission.py"),
+        (*_TESTS, "operators/test_one_submission.py"),
     ),
     Mutant(
         "id-without-the-task",
@@ -132,7 +132,7 @@ MUTANTS = (
         "metadata={JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)}",
         "metadata={JOB_NAME: key.job_name, **key.metadata(fingerprint), **request.metadata}",
         "A job whose metadata a user sets is never found again: each retry submits another.",
-        ("cluster/test_metadata.py::test_a_name_of_ours_in_the_users_metadata_changes_nothing",),
+        ("cluster/submit/test_metadata.py::test_a_name_of_ours_in_the_users_metadata_changes_nothing",),
     ),
     Mutant(
         "kill-leaves-a-post-behind",
@@ -140,7 +140,9 @@ MUTANTS = (
         "        await asyncio.shield(task)\n",
         "        await task\n",
         "A task that is killed during its POST leaves a job that no task follows.",
-        ("cluster/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",),
+        (
+            "cluster/submit/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",
+        ),
     ),
     Mutant(
         "kill-does-not-await-the-post",
@@ -148,7 +150,9 @@ MUTANTS = (
         "        await asyncio.wait([task], timeout=_POST_GRACE)\n",
         "",
         "A task that is killed during its POST leaves a job that no task follows.",
-        ("cluster/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",),
+        (
+            "cluster/submit/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",
+        ),
     ),
     Mutant(
         "stops-its-successors-job",
@@ -190,7 +194,7 @@ MUTANTS = (
         'return f"{_NAMED}try{try_number}-{uuid.uuid4()}"',
         'return f"{_NAMED}{uuid.uuid4()}"',
         "The journal can't tell an older run from a newer one.",
-        ("face/test_run_record.py",),
+        ("operators/test_run_record.py",),
     ),
     Mutant(
         "tokens-alike",
@@ -198,7 +202,7 @@ MUTANTS = (
         'return f"{_NAMED}try{try_number}-{uuid.uuid4()}"',
         'return f"{_NAMED}try{try_number}-{uuid.UUID(int=0)}"',
         "A DAG run that was deleted and made again returns the dataset of the first one.",
-        ("face/test_run_record.py::test_a_dag_run_made_again_has_a_run_of_its_own",),
+        ("operators/test_run_record.py::test_a_dag_run_made_again_has_a_run_of_its_own",),
     ),
     Mutant(
         "numbers-of-one-digit",
@@ -206,7 +210,7 @@ MUTANTS = (
         r'try(\d+)-")',
         r'try(\d)")',
         "From the tenth try on, a clear counts as an older run and can't publish.",
-        ("job/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
     ),
     Mutant(
         "anybodys-events",
@@ -214,7 +218,7 @@ MUTANTS = (
         "    return hmac.compare_digest(sign(key, purpose, content).encode(), signature.encode())\n",
         "    return len(signature) == len(sign(key, purpose, content))\n",
         "A row whose text looks like an event makes a failed job succeed.",
-        ("contract/test_control.py", "cluster/test_judging.py"),
+        ("contract/test_control.py", "cluster/follow/test_outcome.py"),
     ),
     Mutant(
         "one-key-for-all-jobs",

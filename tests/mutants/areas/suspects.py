@@ -7,7 +7,7 @@ from ..mutant import Mutant
 
 _SUSPECTS = "job/monitor/poison_rows.py"
 _GATE = "job/execution/replica/gate.py"
-_TESTS = ("job/test_poison.py",)
+_TESTS = ("job/execution/replica/test_poison_rows.py",)
 
 MUTANTS = (
     Mutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         "        suspicion.alone and suspicion.tested and len(suspected) == 1 and",
         "        suspicion.tested and len(suspected) == 1 and",
         "A row is blamed for a death that it shared with rows of other chunks.",
-        ("job/test_poison.py::test_processes_of_the_same_number_are_told_apart",),
+        ("job/execution/replica/test_poison_rows.py::test_processes_of_the_same_number_are_told_apart",),
     ),
     Mutant(
         "blamed-at-its-first-death",
@@ -24,7 +24,7 @@ MUTANTS = (
         "        suspicion.alone and suspicion.tested and len(suspected) == 1 and",
         "        suspicion.alone and len(suspected) == 1 and",
         "A row that was in the engine by chance is blamed for the first death.",
-        ("job/test_poison.py::test_what_was_written_before_the_death_is_no_suspect",),
+        ("job/execution/replica/test_poison_rows.py::test_what_was_written_before_the_death_is_no_suspect",),
     ),
     Mutant(
         "blamed-for-kills-from-outside",
@@ -32,7 +32,7 @@ MUTANTS = (
         "return 0 < kills < _KILLS_OF_A_ROW",
         "return False",
         "Two kills from outside make a dead letter of an innocent row.",
-        ("job/test_poison.py::test_processes_that_end_without_a_word_are_no_proof",),
+        ("job/execution/replica/test_poison_rows.py::test_processes_that_end_without_a_word_are_no_proof",),
     ),
     Mutant(
         "never-blamed-for-kills-from-outside",
@@ -40,7 +40,9 @@ MUTANTS = (
         "return 0 < kills < _KILLS_OF_A_ROW",
         "return kills > 0",
         "A row that takes more memory than there is ends the job.",
-        ("job/test_poison.py::test_a_row_of_which_the_system_kills_the_engine_is_found_later",),
+        (
+            "job/execution/replica/test_poison_rows.py::test_a_row_of_which_the_system_kills_the_engine_is_found_later",
+        ),
     ),
     Mutant(
         "kills-of-others-add-up",
@@ -48,7 +50,9 @@ MUTANTS = (
         "return told.kills if record.alone and told.alone and told.asked == record.asked else 0",
         "return told.kills",
         "Kills from outside that hit a row beside others count against it.",
-        ("job/test_poison.py::test_who_waited_for_his_turn_when_another_died_alone_is_cleared",),
+        (
+            "job/execution/replica/test_poison_rows.py::test_who_waited_for_his_turn_when_another_died_alone_is_cleared",
+        ),
     ),
     Mutant(
         "kills-do-not-add-up",
@@ -56,7 +60,9 @@ MUTANTS = (
         "return told.kills if record.alone and told.alone and told.asked == record.asked else 0",
         "return 0",
         "A row that takes more memory than there is ends the job.",
-        ("job/test_poison.py::test_a_row_of_which_the_system_kills_the_engine_is_found_later",),
+        (
+            "job/execution/replica/test_poison_rows.py::test_a_row_of_which_the_system_kills_the_engine_is_found_later",
+        ),
     ),
     Mutant(
         "abort-not-heard",
@@ -64,7 +70,7 @@ MUTANTS = (
         "        self._aborted.add(process)\n",
         "        pass\n",
         "A row that kills the engine takes three more restarts.",
-        ("job/test_poison.py::test_processes_that_end_without_a_word_are_no_proof",),
+        ("job/execution/replica/test_poison_rows.py::test_processes_that_end_without_a_word_are_no_proof",),
     ),
     Mutant(
         "alone-beside-others",
@@ -72,7 +78,9 @@ MUTANTS = (
         "            record.alone = len(asking) == 1\n",
         "            record.alone = True\n",
         "A row is blamed for a death that it shared with rows of other chunks.",
-        ("job/test_poison.py::test_who_waited_for_his_turn_when_another_died_alone_is_cleared",),
+        (
+            "job/execution/replica/test_poison_rows.py::test_who_waited_for_his_turn_when_another_died_alone_is_cleared",
+        ),
     ),
     Mutant(
         "no-halving",
@@ -80,7 +88,7 @@ MUTANTS = (
         "left = (sum(len(record.asked) for _, record in asking) + 1) // 2",
         "left = sum(len(record.asked) for _, record in asking)",
         "The search for a row that kills never narrows, and the job fails.",
-        ("job/test_poison.py::test_the_halves_are_of_all_rows_that_were_in_flight",),
+        ("job/execution/replica/test_poison_rows.py::test_the_halves_are_of_all_rows_that_were_in_flight",),
     ),
     Mutant(
         "halves-at-the-same-time",
@@ -88,7 +96,7 @@ MUTANTS = (
         "(suspicion.process, bool(first)), tested=True)",
         "suspicion.process, tested=True)",
         "Both halves are in the engine together: the search narrows to nothing.",
-        ("job/test_poison.py::test_the_halves_are_of_all_rows_that_were_in_flight",),
+        ("job/execution/replica/test_poison_rows.py::test_the_halves_are_of_all_rows_that_were_in_flight",),
     ),
     Mutant(
         "passed-rows-stay-suspected",
@@ -96,7 +104,7 @@ MUTANTS = (
         "left = tuple(position for position in suspicion.asked if position not in done)",
         "left = suspicion.asked",
         "Rows that have passed are tried again.",
-        ("job/test_poison.py::test_the_halves_are_of_all_rows_that_were_in_flight",),
+        ("job/execution/replica/test_poison_rows.py::test_the_halves_are_of_all_rows_that_were_in_flight",),
     ),
     Mutant(
         "half-that-is-left-counts-as-tested",
@@ -104,7 +112,7 @@ MUTANTS = (
         "return replace(suspicion, asked=left, tested=False, deaths=0)",
         "return replace(suspicion, asked=left, deaths=0)",
         "A row is blamed because the others passed, though a user had killed the engine.",
-        ("job/test_poison.py::test_a_row_that_only_others_point_at_is_not_to_blame",),
+        ("job/execution/replica/test_poison_rows.py::test_a_row_that_only_others_point_at_is_not_to_blame",),
     ),
     Mutant(
         "passing-not-noted",
@@ -112,7 +120,9 @@ MUTANTS = (
         "            record.asked = ()\n",
         "",
         "Rows that have passed are suspected of the next death.",
-        ("job/test_poison.py::test_who_has_passed_and_waits_for_his_next_turn_is_cleared",),
+        (
+            "job/execution/replica/test_poison_rows.py::test_who_has_passed_and_waits_for_his_next_turn_is_cleared",
+        ),
     ),
     Mutant(
         "waiting-suspects-not-narrowed",
@@ -120,7 +130,9 @@ MUTANTS = (
         "            self._told[item] = narrowed(self._told[item], record.asked)\n",
         "",
         "After another death, rows that have passed are suspects again.",
-        ("job/test_replica_and_board.py::test_rows_that_have_passed_are_not_suspected_of_what_comes_after",),
+        (
+            "job/execution/replica/test_replica_and_board.py::test_rows_that_have_passed_are_not_suspected_of_what_comes_after",
+        ),
     ),
     Mutant(
         "explained-deaths-clear-nobody",
@@ -128,7 +140,9 @@ MUTANTS = (
         "            if told.process in self._explained:\n                told = Suspicion(True)\n",
         "",
         "Rows stay suspected of a death that another row is known to have caused: more restarts.",
-        ("job/test_poison.py::test_who_waited_for_his_turn_when_another_died_alone_is_cleared",),
+        (
+            "job/execution/replica/test_poison_rows.py::test_who_waited_for_his_turn_when_another_died_alone_is_cleared",
+        ),
     ),
     Mutant(
         "repetition-not-told",
@@ -136,7 +150,9 @@ MUTANTS = (
         "told = Suspicion(item in self._ended)",
         "told = Suspicion()",
         "A chunk whose end never reached Ray is paid for and written twice.",
-        ("job/test_replica.py::test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again",),
+        (
+            "job/execution/replica/test_replica.py::test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again",
+        ),
     ),
     Mutant(
         "waiting-chunk-not-repeated",
@@ -144,7 +160,9 @@ MUTANTS = (
         "told = replace(self._told[item], repeated=True)",
         "told = self._told[item]",
         "A chunk that waited for its turn when its process died is paid for and written twice.",
-        ("job/test_suspects_rules.py::test_a_chunk_that_waits_for_its_turn_may_have_rows_that_are_written",),
+        (
+            "job/monitor/test_poison_rows.py::test_a_chunk_that_waits_for_its_turn_may_have_rows_that_are_written",
+        ),
     ),
     Mutant(
         "the-dead-have-their-say",
@@ -152,7 +170,7 @@ MUTANTS = (
         "return record is not None and record.process == process and process not in self._known_dead",
         "return record is not None",
         "The last words of a process clear, or end, the chunk that another one has by then.",
-        ("job/test_suspects_rules.py",),
+        ("job/monitor/test_poison_rows.py",),
     ),
     Mutant(
         "deaths-never-end",
@@ -160,7 +178,9 @@ MUTANTS = (
         "return max(self._deaths[replica] - found - 1, found)",
         "return 0",
         "An engine that dies of everything is restarted for ever.",
-        ("job/test_poison.py::test_giving_up_takes_two_deaths_and_two_for_each_restart_at_most",),
+        (
+            "job/execution/replica/test_poison_rows.py::test_giving_up_takes_two_deaths_and_two_for_each_restart_at_most",
+        ),
     ),
     Mutant(
         "deaths-are-not-forgiven",
@@ -168,7 +188,7 @@ MUTANTS = (
         "        self._deaths[replica] = self._found[replica] = 0\n",
         "        self._found[replica] = 0\n",
         "A long job fails after a few deaths over days.",
-        ("job/test_poison.py::test_processes_of_the_same_number_are_told_apart",),
+        ("job/execution/replica/test_poison_rows.py::test_processes_of_the_same_number_are_told_apart",),
     ),
     Mutant(
         "finished-rows-not-told",
@@ -192,7 +212,7 @@ MUTANTS = (
         "    if suspicion.deaths >= _DEATHS_BEFORE_SINGLE_ROWS:\n",
         "    if suspicion.deaths < 0:\n",
         "Where only rows that kill are left, the search does not end.",
-        ("job/test_poison.py::test_after_two_deaths_in_a_row_a_single_row_is_tried",),
+        ("job/execution/replica/test_poison_rows.py::test_after_two_deaths_in_a_row_a_single_row_is_tried",),
     ),
     Mutant(
         "suspects-before-others",
@@ -200,7 +220,7 @@ MUTANTS = (
         "((others or suspected)[-1],)",
         "((suspected or others)[-1],)",
         "To see whether an engine works at all, it is given the rows that have just killed it.",
-        ("job/test_poison.py::test_after_two_deaths_in_a_row_a_single_row_is_tried",),
+        ("job/execution/replica/test_poison_rows.py::test_after_two_deaths_in_a_row_a_single_row_is_tried",),
     ),
     Mutant(
         "killer-beside-a-stranger",
@@ -208,7 +228,7 @@ MUTANTS = (
         "return not self._inside or self._group == name",
         "return True",
         "Innocent rows die with those that are tried.",
-        ("job/test_gate.py::test_nobody_meets_a_stranger",),
+        ("job/execution/replica/test_gate.py::test_nobody_meets_a_stranger",),
     ),
     Mutant(
         "suspects-wait-for-ever",
@@ -216,6 +236,6 @@ MUTANTS = (
         "        if name is None and self._waiting:\n            return False\n",
         "",
         "Rows that were in a dead engine are never asked while other chunks come.",
-        ("job/test_gate.py::test_ordinary_users_let_the_others_go_first",),
+        ("job/execution/replica/test_gate.py::test_ordinary_users_let_the_others_go_first",),
     ),
 )

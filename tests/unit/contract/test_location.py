@@ -10,8 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import local_path, plain
-
-from ..specs import spec
+from tests.support.specs import spec
 
 HERE = str(Path.cwd())
 HOME = str(Path.home())

@@ -9,8 +9,7 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-
-from ..specs import TASK
+from tests.support.specs import TASK
 
 
 def document(**fields: Any) -> dict[str, Any]:

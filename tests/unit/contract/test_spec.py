@@ -17,8 +17,7 @@ from airflow_provider_raybatch.contract.spec import (
     SourceSpec,
     TaskKey,
 )
-
-from ..specs import TASK, document, spec, submitted
+from tests.support.specs import TASK, document, spec, submitted
 
 REASONING = (
     "engine.args: reasoning_parser 'qwen3' lets the model reason before its answer, and the dataset has no "

@@ -3,62 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from airflow_provider_raybatch.storage import patience
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
-
-from ...faulty_s3 import BRIEF, ONCE, FaultyS3, faulty
-from ...s3_server import S3Server, serving
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture(params=["local", "s3"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """An empty folder of each kind."""
-    if request.param == "local":
-        return LocalFolder(str(tmp_path_factory.mktemp("folder") / "out"))
-    server = request.getfixturevalue("s3_server")
-    return S3Folder(server.new_bucket(), "a/out", server.credentials)
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
-    """S3 is waited for in the same way, but a hundred times shorter."""
-    short = patience.Patience(connect=1, answer=0.3, repeat=5, whole=20, first_pause=0.01, longest_pause=0.1)
-    monkeypatch.setattr(patience, "PATIENCE", short)
-    return short
-
-
-@pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
-    """S3 is given up soon."""
-    monkeypatch.setattr(patience, "PATIENCE", BRIEF)
-    return BRIEF
-
-
-@pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
-    """S3 is asked once, and waited for as long as it takes."""
-    monkeypatch.setattr(patience, "PATIENCE", ONCE)
-    return ONCE
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server, impatient: patience.Patience) -> Iterator[FaultyS3]:
-    """A proxy before the S3 server, still without faults."""
-    with faulty(s3_server, slow=0.1) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> LocalFolder:
-    return LocalFolder(str(tmp_path / "out"))
+from tests.support.folders import (  # noqa: F401 - fixtures
+    brief,
+    disk,
+    folder,
+    impatient,
+    once,
+    proxy,
+    s3_server,
+)

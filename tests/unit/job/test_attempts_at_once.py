@@ -14,10 +14,10 @@ import pytest
 
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from tests.support.faulty_s3 import FaultyS3, by_seed
+from tests.support.s3_server import S3Server
+from tests.support.specs import submitted
 
-from ...faulty_s3 import FaultyS3, by_seed
-from ...s3_server import S3Server
-from ..specs import submitted
 from .test_faulty_cycles import ROWS, published
 
 pytestmark = pytest.mark.slow
@@ -32,8 +32,8 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import patience
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import folder
-from tests.unit.job.publishing import commit_only, part
-from tests.unit.specs import submitted
+from tests.support.publishing import commit_only, part
+from tests.support.specs import submitted
 
 patience.PATIENCE = patience.Patience(answer=0.5, repeat=5, whole=30, first_pause=0.01, longest_pause=0.1)
 number, url = int(sys.argv[1]), sys.argv[2]

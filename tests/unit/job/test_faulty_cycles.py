@@ -19,12 +19,11 @@ from airflow_provider_raybatch.storage import patience
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, S3Folder
 from airflow_provider_raybatch.storage.patience import Patience
-
-from ...faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
-from ...s3_server import S3Server
-from ..specs import submitted
-from .publishing import rows_of
-from .whole_job import attempt, without_cluster
+from tests.support.faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
+from tests.support.publishing import rows_of
+from tests.support.s3_server import S3Server
+from tests.support.specs import submitted
+from tests.support.whole_job import attempt, without_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,7 @@ from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import S3Folder
-
-from ..specs import submitted
+from tests.support.specs import submitted
 
 
 def test_ray_data_export_of_a_job_tells_no_secret(tmp_path: Path) -> None:

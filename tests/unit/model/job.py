@@ -20,9 +20,9 @@ from airflow_provider_raybatch.job.output.journal import Entry, Journal
 from airflow_provider_raybatch.job.output.manifest_copy import COPY, renew_copy
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.parts.ledger import look_back
+from tests.support.publishing import part, rows_of
+from tests.support.specs import submitted
 
-from ..job.publishing import part, rows_of
-from ..specs import submitted
 from .memory import Memory, nothing
 
 ROWS = 2

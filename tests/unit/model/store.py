@@ -18,8 +18,8 @@ import pytest
 from airflow_provider_raybatch.job.reuse.store import compaction, data, index, segment, store
 from airflow_provider_raybatch.job.reuse.store.compaction import GRACE
 from airflow_provider_raybatch.job.reuse.store.segment import Segment
+from tests.support.responses import START, Shop, table
 
-from ..job.response_store.responses import START, Shop, table
 from .memory import Memory, nothing
 
 SHORT = 3600.0

@@ -35,8 +35,8 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 from airflow_provider_raybatch.operators.run_record import KEY, RunRecord
 from airflow_provider_raybatch.triggers import ray_job
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+from tests.support.airflow_tasks import OutletEvents, Store
 
-from ..face.conftest import OutletEvents, Store
 from .clock import Clock, Loops
 from .jobs_api import CLAIM, PENDING, Driver, Ray
 

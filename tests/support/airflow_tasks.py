@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fake Jobs API, and a real Airflow whose metadata lies in the test run's own folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import JsonValue, TypeAdapter
+
+from tests.support.fake_ray import FakeRay, serving
+
+JSON_VALUE: TypeAdapter[Any] = TypeAdapter(JsonValue)
+
+
+@pytest.fixture(autouse=True)
+def installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests run tasks without Airflow's task runner, through which Variables are asked for."""
+    monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "this-airflow")
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
+    """A cluster that the connection ``ray_default`` reaches."""
+    with serving(FakeRay()) as fake:
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(fake.url))
+        yield fake
+
+
+def connection(host: str | None, **fields: Any) -> str:
+    """A connection as Airflow reads it from the environment."""
+    return json.dumps({"conn_type": "ray", "host": host, **fields})
+
+
+class Store:
+    """Airflow's task state store, as far as operators see it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.broken = False
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if self.broken:
+            raise ConnectionError("the API server is away")
+        return self.values.get(key, default)
+
+    def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
+        if self.broken:
+            raise ConnectionError("the API server is away")
+        JSON_VALUE.validate_python(value)  # as Airflow does; it takes no tuple
+        self.values[key] = json.loads(json.dumps(value))
+
+
+class OutletEvents(dict[Any, Any]):
+    def __missing__(self, asset: Any) -> Any:
+        self[asset] = SimpleNamespace(extra={})
+        return self[asset]
+
+
+class Run:
+    """One run of a task, attempt by attempt, as the task runner makes its context."""
+
+    def __init__(self, dag_id: str = "d", task_id: str = "t", run_id: str = "r", map_index: int = -1) -> None:
+        self.store = Store()
+        self.outlet_events = OutletEvents()
+        self.xcoms: dict[str, Any] = {}
+        self.try_number, self.retries = 1, 2
+        self.max_tries = self.retries
+        self.ids = {"dag_id": dag_id, "task_id": task_id, "run_id": run_id, "map_index": map_index}
+
+    def clear(self) -> None:
+        """What Airflow does with a task instance that a user clears."""
+        self.max_tries = self.try_number + self.retries
+        self.try_number += 1
+
+    def context(self) -> Any:
+        ti = SimpleNamespace(
+            **self.ids,
+            try_number=self.try_number,
+            max_tries=self.max_tries,
+            start_date=datetime.now(UTC),
+            xcom_push=lambda key, value: self.xcoms.update({key: value}),
+        )
+        return {"ti": ti, "task_state_store": self.store, "outlet_events": self.outlet_events}
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()
+
+
+@pytest.fixture(scope="session")
+def airflow_db() -> None:
+    """Airflow's metadata database, in the folder that the test run made for Airflow."""
+    subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=180
+    )
+
+
+@pytest.fixture
+def test_dag(airflow_db: None) -> Callable[[Any], Any]:
+    """Runs a DAG object in this process, through Airflow's own task runner, triggers included."""
+
+    def run_dag(dag: Any) -> Any:
+        from airflow.dag_processing.bundles.manager import DagBundlesManager
+        from airflow.models.serialized_dag import SerializedDagModel
+        from airflow.serialization.serialized_objects import LazyDeserializedDAG
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            DagBundlesManager().sync_bundles_to_db(session=session)
+            session.commit()
+            from airflow.serialization.definitions.dag import SerializedDAG
+
+            SerializedDAG.bulk_write_to_db("dags-folder", None, [dag], session=session)
+            SerializedDagModel.write_dag(
+                LazyDeserializedDAG.from_dag(dag), bundle_name="dags-folder", session=session
+            )
+        return dag.test()
+
+    return run_dag

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch inferences as tests want them, and what may become of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_raybatch.contract.events import Failed
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from tests.support.fake_ray import FakeRay, Script
+
+
+def batch(**arguments: Any) -> RayBatchInferenceOperator:
+    defaults: dict[str, Any] = {
+        "task_id": "t", "source": "/in", "prompt": "Say {row.x}", "model": "m",
+        "destination": "s3://lake/out/", "poll_interval": 0.05,
+    }  # fmt: skip
+    return RayBatchInferenceOperator(**{**defaults, **arguments})
+
+
+def failing(failure_class: FailureClass, message: str = "It went wrong.") -> Any:
+    return lambda ray, body: Script(
+        last=[ray.line(body, Failed(failure_class=failure_class, message=message))], status="FAILED"
+    )
+
+
+def job_ids(ray: FakeRay) -> list[str]:
+    return list(ray.jobs)
+
+
+class Died(BaseException):
+    """Stands for the end of a worker process."""
+
+
+def die(*args: Any, **kwargs: Any) -> Any:
+    raise Died

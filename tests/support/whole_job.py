@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All of a job in this process: the real `job.run`, with one replica beside it and no cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import ray
+
+from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.job import driver as run_module
+from airflow_provider_raybatch.job.execution import pool
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport, Reporter
+from airflow_provider_raybatch.job.output.commit import in_sequence
+from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.reuse import row_keys
+from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+from airflow_provider_raybatch.storage.folder import Folder, S3Folder
+from tests.support.specs import submitted
+from tests.unit.job.execution.replica.test_replica import Handle
+
+
+def without_cluster(patch: pytest.MonkeyPatch) -> None:
+    """Replace what a job asks Ray for."""
+    patch.setattr(replica_module, "_actor", lambda: "replica")
+    patch.setattr(replica_module, "_node", lambda: "node-1")
+    patch.setattr(ray, "get", lambda reference, timeout=None: reference)
+    patch.setattr(Reporter, "_run", lambda reporter: None)
+    patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
+    patch.setattr(run_module, "keys_over_the_cluster", row_keys.in_sequence)
+    patch.setattr(run_module, "publish_over_the_cluster", in_sequence)
+    patch.setattr(pool, "run", _one_replica)
+
+
+def _one_replica(job: Job, plan: Any, items: Sequence[WorkItem], *_: Any) -> pool.Ran:
+    board, ran = Board(), pool.Ran()
+    replica = Replica(job, Handle(board))
+
+    async def work() -> None:
+        async for made in replica({"item": [item.as_json() for item in items]}):
+            ran.add(Done.from_json(made["done"][0]))
+
+    asyncio.run(work())
+    ran.reports = [ReplicaReport(**report) for report in board.snapshot()]
+    ran.engine = board.engine() or ran.engine
+    return ran
+
+
+def attempt(place: Folder, number: int, source: str, **fields: Any) -> Summary:
+    """A submission's job, from preflight to commit.
+
+    :param source: a file.
+    """
+    spec = submitted(
+        number,
+        **{
+            "source": {"paths": [source]},
+            "prompt": {"kind": "template", "template": "Say {row.id}"},
+            "engine": {"kind": "echo", "batch_size": 3},
+            "destination": {"uri": place.uri, "rows_per_part": 5},
+            **fields,
+        },
+    )
+    said: list[events.Event] = []
+    secrets = Secrets(aws=place.credentials) if isinstance(place, S3Folder) else None
+    summary = run_module.run(spec, spec.submission, said.append, secrets)
+    assert [event.summary for event in said if isinstance(event, events.Committed)] == [summary]
+    return summary

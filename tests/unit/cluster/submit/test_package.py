@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
+from airflow_provider_raybatch.cluster.submit import package as package_module
+from airflow_provider_raybatch.cluster.submit.package import (
+    Package,
+    package_of_files,
+    package_of_folder,
+    package_of_provider,
+    package_of_wheel,
+)
+
+
+def names(package):
+    return zipfile.ZipFile(io.BytesIO(package.content)).namelist()
+
+
+def test_same_files_give_the_same_bytes_whatever_their_order_and_age():
+    one = package_of_files({"b/x.py": b"1", "a.py": b"2"})
+    time.sleep(0.01)
+    two = package_of_files({"a.py": b"2", "b/x.py": b"1"}, "another name")
+    assert one.content == two.content
+    assert one.uri == two.uri
+    assert names(one) == ["a.py", "b/x.py"]
+
+
+@pytest.mark.parametrize("other", [{"a": b"bc"}, {"ab": b"d"}, {"a": b"b", "c": b"d"}, {"a": b""}])
+def test_other_files_give_another_uri(other):
+    assert package_of_files(other).uri != package_of_files({"a": b"b"}).uri
+
+
+def test_uri_is_one_that_ray_takes():
+    package = package_of_files({"spec.json": b"{}"})
+    assert package.uri == f"gcs://_ray_pkg_{package.digest}.zip"
+    assert len(package.digest) == 32
+
+
+def test_unpacked_files_are_readable(tmp_path):
+    entry = zipfile.ZipFile(io.BytesIO(package_of_files({"a": b"b"}).content)).getinfo("a")
+    assert entry.external_attr >> 16 == 0o100644
+
+
+def test_provider_package_has_what_the_job_needs_and_nothing_else():
+    package = package_of_provider()
+    files = set(package.files)
+    folders = {Path(path).parts[1] for path in files if len(Path(path).parts) > 2}
+    assert folders == {"contract", "job"}
+    assert {path for path in files if path.count("/") == 1} == {
+        "airflow_provider_raybatch/__init__.py",
+        "airflow_provider_raybatch/py.typed",
+    }
+    assert "airflow_provider_raybatch/job/__main__.py" in files
+    assert not any("__pycache__" in path or path.endswith(".pyc") for path in files)
+
+
+def test_unpacked_provider_package_imports_without_airflow_httpx_and_ray(tmp_path):
+    zipfile.ZipFile(io.BytesIO(package_of_provider().content)).extractall(tmp_path)
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['airflow', 'httpx', 'ray']));"
+        "import airflow_provider_raybatch.contract.spec as spec; print(spec.__file__)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == str(tmp_path / "airflow_provider_raybatch/contract/spec.py")
+
+
+def test_obstore_is_shipped_with_its_extension_and_imports_from_there(tmp_path):
+    package = package_of_wheel("obstore")
+    assert any(path.endswith(".abi3.so") for path in package.files)
+    assert all(
+        path.startswith("raybatch_wheels/obstore/")
+        or path.endswith((".dist-info/METADATA", ".dist-info/WHEEL"))
+        for path in package.files
+    )
+    zipfile.ZipFile(io.BytesIO(package.content)).extractall(tmp_path)
+    code = "import obstore, importlib.metadata as m; print(obstore.__file__, m.version('obstore'))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "raybatch_wheels")}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.split()[0].startswith(str(tmp_path))
+    assert package.name == f"obstore {shown.stdout.split()[1]}"
+    assert package_of_wheel("obstore") is package
+
+
+def test_a_shipped_wheel_is_found_by_the_job_unless_the_cluster_has_its_own(tmp_path):
+    for name in ("ours", "h11"):
+        folder = tmp_path / "unpacked/raybatch_wheels" / name
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("")
+    code = "import airflow_provider_raybatch.job, ours, h11; print(ours.__file__); print(h11.__file__)"
+    root = Path(package_module.__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "unpacked"), str(root)])}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert shown[0].startswith(str(tmp_path))
+    assert "site-packages" in shown[1]
+
+
+def test_a_wheel_of_another_platform_is_told_by_the_job(tmp_path):
+    """As a worker on a Mac sends it: the job on Linux names both platforms and the remedy."""
+    for path, content in package_of_wheel("obstore").files.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.name == "WHEEL":
+            content = b"Wheel-Version: 1.0\nTag: cp311-abi3-macosx_11_0_arm64\n"
+        file.write_bytes(b"\xcf\xfa\xed\xfe" if file.suffix == ".so" else content)
+    code = (
+        "from airflow_provider_raybatch.storage.s3_store import s3_store\n"
+        "try: s3_store('b', None)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    root = Path(package_module.__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([f"{tmp_path}/raybatch_wheels", str(root)])}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.startswith("PreflightError s3://b: 'obstore' can't be imported on this node (")
+    assert "the wheel found is cp311-abi3-macosx_11_0_arm64, and this is Python 3." in shown
+    assert shown.strip().endswith(
+        "install it in the cluster's image, or by runtime_env={'pip': ['obstore']}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("distribution", "told"),
+    [("no-such-distribution", "is not installed here"), ("pydantic-core", "fits only this Python")],
+)
+def test_wheels_that_can_not_be_shipped(distribution, told):
+    with pytest.raises(PackageError, match=f"^wheels: .*{told}"):
+        package_of_wheel(distribution)
+
+
+def test_a_folder_without_its_caches(tmp_path):
+    for path in (
+        "code/a.py",
+        "code/.git/HEAD",
+        "code/sub/__pycache__/b.pyc",
+        "code/sub/b.py",
+        "code/old.pyc",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    assert set(package_of_folder(tmp_path / "code").files) == {"a.py", "sub/b.py"}
+    assert set(package_of_folder(tmp_path / "code", inside="code").files) == {"code/a.py", "code/sub/b.py"}
+
+
+def test_a_missing_folder(tmp_path):
+    with pytest.raises(PackageError, match="is no folder here"):
+        package_of_folder(tmp_path / "nowhere")
+
+
+def test_a_folder_that_is_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(package_module, "FOLDER_LIMIT", 1000)
+    (tmp_path / "data.bin").write_bytes(bytes(1001))
+    with pytest.raises(PackageError, match="move data and models out of it"):
+        package_of_folder(tmp_path)
+
+
+def test_contents_stay_out_of_the_representation():
+    assert "s3cret" not in repr(Package("x", {"a": b"s3cret"}))

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a connection of type ``ray`` means, and what is said about one that can't be used."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+
+from airflow_provider_raybatch.exceptions import RayBatchUnavailableException, RayConnectionError
+from airflow_provider_raybatch.hooks.connection import read_connection
+from airflow_provider_raybatch.hooks.ray import RayHook
+from tests.support.airflow_tasks import connection
+from tests.support.fake_ray import FakeRay
+
+
+def read(**fields: Any) -> Any:
+    return read_connection(Connection(conn_id="my_ray", conn_type="ray", **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "url"),
+    [
+        ({"host": "head"}, "http://head:8265"),
+        ({"host": "head", "port": 9000}, "http://head:9000"),
+        ({"host": "head", "port": 0}, "http://head:8265"),
+        ({"host": "http://head:9000", "port": 0}, "http://head:9000"),
+        ({"host": "ray.example.com", "schema": "https"}, "https://ray.example.com"),
+        ({"host": "ray.example.com", "schema": "https", "port": 8443}, "https://ray.example.com:8443"),
+        ({"host": "http://head"}, "http://head"),
+        ({"host": "https://ray.example.com/team-a/"}, "https://ray.example.com/team-a"),
+        ({"host": "https://ray.example.com:444", "schema": "http"}, "https://ray.example.com:444"),
+        ({"host": "head", "extra": '{"path_prefix": "/ray/"}'}, "http://head:8265/ray"),
+        ({"host": "fd00::1", "port": 1}, None),
+        ({"host": "[fd00::1]", "port": 1}, "http://[fd00::1]:1"),
+        ({"host": " local "}, ""),
+        ({"host": None}, None),
+        ({"host": ""}, None),
+    ],
+)
+def test_url(fields: dict[str, Any], url: str | None) -> None:
+    if url is None:
+        with pytest.raises(RayConnectionError, match="field host"):
+            read(**fields)
+    else:
+        assert (read(**fields).url or "") == url
+
+
+def test_everything_arrives_in_the_address(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("certificates")
+    extra = (
+        '{"headers": "{\\"X-Key\\": \\"h-secret\\"}", "cookies": {"session": "c-secret"},'
+        ' "connect_timeout": "3",'
+        f' "request_timeout": 7, "ca_bundle": "{bundle}", "namespace": "team-a", "seal_key": "s-secret",'
+        ' "dashboard_url": "https://people.example.com/"}'
+    )
+    found = read(host="head", password="t-secret", extra=extra)
+    address = found.address()
+    assert (address.token, address.headers, address.cookies) == (
+        "t-secret",
+        {"X-Key": "h-secret"},
+        {"session": "c-secret"},
+    )
+    assert (address.connect_timeout, address.request_timeout, address.verify) == (3.0, 7.0, str(bundle))
+    assert (found.namespace, found.seal_key) == ("team-a", "s-secret")
+    assert found.job_page("j-1") == "https://people.example.com/#/jobs/j-1"
+    assert set(found.secrets) == {"t-secret", "h-secret", "c-secret", "s-secret"}
+    assert "secret" not in repr(found) + repr(address)
+
+
+def test_unknown_extras_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """astro-provider-ray has connections of this type, too."""
+    extra = {
+        "address": "http://head:8265",
+        "verfy": False,
+        "create_cluster_if_missing": True,
+        "verify": False,
+    }
+    assert read(host="head", extra=json.dumps(extra)).verify is False
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "Connection 'my_ray', field extra: 'address', 'create_cluster_if_missing', 'verfy' are not known "
+        "here and without effect; known are ca_bundle,"
+    )
+
+
+def test_a_token_loses_its_line_feed() -> None:
+    assert read(host="head", password="t-secret\n").token == "t-secret"
+
+
+def test_tls_is_verified_unless_told_otherwise() -> None:
+    assert read(host="head").address().verify is True
+    assert read(host="head", extra='{"verify": "false"}').address().verify is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"host": "a b"}, "field host: 'a b' is no address"),
+        ({"host": "ftp://head"}, "field host: 'ftp://head' is no address"),
+        ({"host": "http://me:1234567@head"}, "field host: it carries a login, which would end up in logs"),
+        ({"host": "http://me:1234567@head:port"}, "field host: it carries a login"),
+        ({"host": "http://me:[1234567@head"}, "field host: it carries a login"),
+        ({"host": "https://me:x/1234567@head"}, "field host: it carries a login"),
+        ({"host": "head:port"}, "field host: 'head:port' is no address"),
+        ({"host": "head", "schema": "grpc"}, "field schema: 'grpc' is unknown; use http or https"),
+        ({"host": "head", "extra": "{"}, "field extra: it is no JSON object"),
+        ({"host": "head", "extra": "[1]"}, "field extra: it is no JSON object"),
+        (
+            {"host": "head", "extra": '{"verify": "maybe"}'},
+            "field verify in extra: 'maybe' is neither true nor",
+        ),
+        (
+            {"host": "head", "extra": '{"ca_bundle": "/no/such.pem"}'},
+            "field ca_bundle in extra: '/no/such.pem'",
+        ),
+        (
+            {"host": "head", "extra": '{"headers": "x"}'},
+            "field headers in extra: it is no JSON object of texts",
+        ),
+        (
+            {"host": "head", "extra": '{"cookies": {"a": 1}}'},
+            "field cookies in extra: it is no JSON object of",
+        ),
+        (
+            {"host": "head", "extra": '{"connect_timeout": 0}'},
+            "field connect_timeout in extra: 0 is no positive",
+        ),
+        (
+            {"host": "head", "extra": '{"request_timeout": "x"}'},
+            "field request_timeout in extra: 'x' is no pos",
+        ),
+        *(
+            (
+                {"host": "head", "extra": json.dumps({"dashboard_url": url})},
+                f"field dashboard_url in extra: {sentence}",
+            )
+            for url, sentence in [
+                ("https://me:1234567@people", "it carries a login, which everybody would see in the link"),
+                ("https://me:[1234567@people", "it carries a login"),
+                ("https://me:x/1234567@people", "it carries a login"),
+                ("me:1234567@people", "it carries a login"),
+                (
+                    "javascript:alert(1)",
+                    "'javascript:alert(1)' is no address that a browser opens; use https",
+                ),
+                ("people.example.com", "'people.example.com' is no address that a browser opens"),
+            ]
+        ),
+        ({"host": "head", "extra": '{"seal_key": 1234567}'}, "field seal_key in extra: a value of type int"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RayConnectionError) as caught:
+        read(**fields)
+    message = str(caught.value)
+    assert message.startswith("Connection 'my_ray', ")
+    assert sentence in message
+    assert message.endswith(".")
+    assert "1234567" not in message
+
+
+@pytest.mark.parametrize("conn_id", ["ray_default", "no_such_ray"])
+def test_a_missing_connection_is_an_error_with_its_remedy(conn_id: str) -> None:
+    # Airflow says "not found" also while a secrets backend is away, so it is worth a retry.
+    command = f"create it with `airflow connections add {conn_id} --conn-type ray --conn-host "
+    with pytest.raises(RayBatchUnavailableException, match=command) as caught:
+        RayHook(conn_id).read()
+    assert str(caught.value).startswith(f"Connection '{conn_id}' was not found, or Airflow could not read it")
+
+
+async def test_a_connection_that_airflow_denies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(*args: Any) -> Any:
+        raise PermissionError("Access denied")
+
+    monkeypatch.setattr(RayHook, "get_connection", deny)
+    monkeypatch.setattr(RayHook, "aget_connection", deny)
+    with pytest.raises(RayConnectionError, match="denies this task access"):
+        RayHook().read()
+    with pytest.raises(RayConnectionError, match="denies this task access"):
+        await RayHook().aread()
+
+
+async def test_asynchronous_reading_gives_the_same(ray: FakeRay) -> None:
+    assert await RayHook().aread() == RayHook().read()
+    assert (await RayHook().aget_address()).url == ray.url
+
+
+def test_a_private_ray_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
+    with pytest.raises(RayConnectionError, match="field host: 'local' names no cluster"):
+        RayHook().get_address()
+
+
+class TestTheTestButton:
+    def test_tells_versions(self, ray: FakeRay) -> None:
+        works, message = RayHook().test_connection()
+        assert works
+        assert message == f"Ray 2.60.0 answers at {ray.url}, session {ray.session_name}."
+
+    def test_tells_a_wrong_token(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+        ray.token = "right"
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="wrong-token"))
+        works, message = RayHook().test_connection()
+        assert not works
+        assert "403" in message or "token" in message
+        assert "wrong-token" not in message
+
+    def test_accepts_the_right_token(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+        ray.token = "right"
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="right"))
+        assert RayHook().test_connection()[0]
+
+    def test_tells_a_field_that_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("head", schema="grpc"))
+        works, message = RayHook().test_connection()
+        assert not works
+        assert "field schema" in message
+
+    def test_tells_what_a_private_ray_needs(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        works, message = RayHook().test_connection()
+        assert not works
+        assert "airflow-provider-raybatch[embedded]" in message
+
+        package = tmp_path / "ray-2.60.0.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: ray\nVersion: 2.60.0\n")
+        works, message = RayHook().test_connection()
+        assert works
+        assert "private Ray 2.60.0" in message

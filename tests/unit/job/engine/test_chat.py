@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chat templates and tokenisers, with the demo model's own and with one that adds special tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.spec import ModelSpec
+from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
+from airflow_provider_raybatch.job.execution.ray_data_llm import stages
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from tests.support.specs import spec
+
+MODEL = Path(__file__).parents[4] / "dags_examples" / "demo_model" / "model"
+LLAMA_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def adding(tokenizer: Any) -> Any:
+    """As Llama's: the tokeniser puts BOS before every text, and the chat template writes it, too."""
+    import tokenizers
+    import transformers
+
+    words = {"<unk>": 0, "<s>": 1, "hello": 2, "world": 3}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", unk_token="<unk>", chat_template=LLAMA_TEMPLATE
+    )
+
+
+def chat(*texts: str) -> Request:
+    return Request(messages=[{"role": "user", "content": text} for text in texts])
+
+
+def encode(tokenizer: Any, *requests: Request, template: str | None = None, **kwargs: Any) -> list[Any]:
+    return list(ChatEncoder(tokenizer, hf_renderer(tokenizer, template, kwargs)).encode(requests))
+
+
+def test_a_template_and_a_tokeniser_that_both_add_bos_give_it_once(adding: Any) -> None:
+    (ids,) = encode(adding, chat("hello world"))
+    assert ids.count(adding.bos_token_id) == 1
+    assert ids[0] == adding.bos_token_id
+    # The trap: tokenised like any other text, it comes twice.
+    text = adding.apply_chat_template(chat("hello").messages, tokenize=False, add_generation_prompt=True)
+    assert adding(text)["input_ids"].count(adding.bos_token_id) == 2
+
+
+def test_a_raw_prompt_gets_the_tokenisers_special_tokens(adding: Any) -> None:
+    assert encode(adding, Request(prompt="hello world")) == [[1, 2, 3]]
+
+
+def test_a_chat_is_what_the_tokeniser_itself_makes_of_it(tokenizer: Any) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 3?"}]
+    (ids,) = encode(tokenizer, Request(messages=messages))
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert ids == list(expected)
+    bos = tokenizer.bos_token_id
+    assert bos is None or ids.count(bos) <= 1
+
+
+def test_a_template_of_ones_own_and_its_variables(adding: Any) -> None:
+    template = "{% if loud %}hello {% endif %}{{ messages[0]['content'] }}"
+    (quiet,) = encode(adding, chat("world"), template=template)
+    (loud,) = encode(adding, chat("world"), template=template, loud=True)
+    assert (quiet, loud) == ([3], [2, 3])
+
+
+def test_kinds_of_requests_mix_and_keep_their_places(adding: Any) -> None:
+    made = encode(adding, Request(prompt="hello"), chat("hello"), Request(prompt="world"), chat("world"))
+    assert made[0] == [1, 2]
+    assert made[2] == [1, 3]
+    assert made[1] != made[3]
+    assert all(ids[0] == 1 for ids in made)
+
+
+def test_a_chat_that_its_template_refuses_fails_alone(adding: Any) -> None:
+    template = (
+        "{% if messages|length > 1 %}{{ raise_exception('only one message, please') }}{% endif %}"
+        "{{ messages[0]['content'] }}"
+    )
+    made = encode(adding, chat("hello"), chat("hello", "world"), chat("world"), template=template)
+    assert [made[0], made[2]] == [[2], [3]]
+    assert isinstance(made[1], RowFailure)
+    assert made[1].step == "template"
+    assert "only one message, please" in made[1].reason
+
+
+def test_a_broken_template_says_so_for_each_row(adding: Any) -> None:
+    (made,) = encode(adding, chat("hello"), template="{% if %}")
+    assert isinstance(made, RowFailure)
+    assert "TemplateSyntaxError" in made.reason
+
+
+def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
+    """However the template quotes its format; what it says of the date besides stays as it is."""
+    inner = "{{ strftime_now('%d %b') }} {{ strftime_now( \"it's %Y\" ) }}"
+    template = "{% if strftime_now is defined %}" + inner + "{% endif %}"
+    model = ModelSpec(name="m", chat_template=template, template_time=86400.0 * 365)
+    filled = template_of(model, adding)
+    assert hf_renderer(adding, filled, {})(chat("x").messages or []) == "01 Jan it's 1971"
+    assert template_of(ModelSpec(name="m", template_time=5.0), adding) is None
+
+
+class Picky:
+    """A tokeniser that refuses one text, as real ones refuse what is no text."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __call__(self, texts: Any, **kwargs: Any) -> Any:
+        if "poison" in texts or (isinstance(texts, list) and any("poison" in text for text in texts)):
+            raise ValueError("can't tokenise this")
+        return self._inner(texts, **kwargs)
+
+
+def test_a_text_that_cannot_be_tokenised_fails_alone(adding: Any) -> None:
+    made = encode(Picky(adding), Request(prompt="hello"), Request(prompt="poison"), chat("world"))
+    assert made[0] == [1, 2]
+    assert made[1] == RowFailure("tokenize", "ValueError: can't tokenise this")
+    assert isinstance(made[2], list)
+
+
+def test_no_requests_are_no_work(adding: Any) -> None:
+    assert encode(adding) == []
+
+
+def test_rays_stages_take_the_tokenizer_that_the_engine_is_told_to(adding: Any, tmp_path: Path) -> None:
+    adding.save_pretrained(tmp_path)
+    job = SimpleNamespace(
+        spec=spec(
+            engine={"kind": "ray_data_llm", "args": {"tokenizer": str(tmp_path)}},
+            model={"name": str(MODEL)},
+        )
+    )
+    request = Request(messages=[{"role": "user", "content": "hello world"}])
+    (own,) = stages._encoded(job, SimpleNamespace(needs_tokens=True), [request])  # type: ignore[arg-type]
+    (expected,) = ChatEncoder(adding, hf_renderer(adding, None, {})).encode([request])
+    assert own == expected

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
+from airflow_provider_raybatch.job.engine import echo
+from airflow_provider_raybatch.job.engine.base import EngineDeadError, Response
+from airflow_provider_raybatch.job.engine.echo import check
+from airflow_provider_raybatch.job.engine.opening import open_engine
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from tests.support.specs import spec, submitted
+
+
+def answers(
+    *requests: Request, sampling: dict[str, Any] | None = None, **options: Any
+) -> list[Response | RowFailure]:
+    """What the engine makes of the requests, asked all at once."""
+    engine = open_engine(spec(engine={"kind": "echo", "args": options}, sampling=sampling or {}))
+
+    async def ask() -> list[Any]:
+        encoded = engine.encode(requests)
+        return list(
+            await asyncio.gather(
+                *(
+                    asyncio.sleep(0, one) if isinstance(one, RowFailure) else engine.generate(one)
+                    for one in encoded
+                )
+            )
+        )
+
+    raw = asyncio.run(ask())
+    good = engine.decode([one for one in raw if not isinstance(one, RowFailure)])
+    return [one if isinstance(one, RowFailure) else good.pop(0) for one in raw]
+
+
+def answer(text: str, sampling: dict[str, Any] | None = None, **options: Any) -> Response:
+    (made,) = answers(Request(prompt=text), sampling=sampling, **options)
+    assert isinstance(made, Response)
+    return made
+
+
+def test_it_says_what_was_asked() -> None:
+    chat = Request(
+        messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": "a b  c"}]
+    )
+    made = answers(chat, Request(prompt="raw"))
+    assert [(one.completions[0].text, one.input_tokens) for one in made if isinstance(one, Response)] == [
+        ("a b c", 5),
+        ("raw", 1),
+    ]
+
+
+def test_it_stops_where_it_is_told_to() -> None:
+    cut = answer("a b c d", {"max_tokens": 2}).completions[0]
+    assert (cut.text, cut.finish_reason, cut.output_tokens) == ("a b", "length", 2)
+    whole = answer("a b", {"max_tokens": 2}).completions[0]
+    assert (whole.text, whole.finish_reason) == ("a b", "stop")
+
+
+def test_it_gives_as_many_completions_as_wanted_and_they_differ() -> None:
+    made = answer("a b", {"n": 3})
+    assert [completion.text for completion in made.completions] == ["a b", "a b #1", "a b #2"]
+
+
+def test_it_is_deterministic_also_with_a_temperature() -> None:
+    words = " ".join(str(number) for number in range(50))
+    hot = answer(words, {"temperature": 1, "seed": 1})
+    assert hot == answer(words, {"temperature": 1, "seed": 1})
+    assert hot != answer(words, {"temperature": 1, "seed": 2})
+    assert sorted(hot.completions[0].text.split()) == sorted(words.split())
+
+
+def test_structured_outputs_have_their_form() -> None:
+    choices = {"structured_outputs": {"choice": ["yes", "no", "maybe"]}}
+    picked = {answer(f"question {number}", choices).completions[0].text for number in range(30)}
+    assert picked == {"yes", "no", "maybe"}
+    for form in ({"json": {"type": "object"}}, {"json_object": True}):
+        assert json.loads(answer('say "x"', {"structured_outputs": form}).completions[0].text) == {
+            "echo": 'say "x"'
+        }
+
+
+def test_rows_fail_as_they_would_with_a_model() -> None:
+    made = answers(
+        Request(prompt="good one"),
+        Request(prompt="far too many words for it"),
+        Request(prompt="a bad one"),
+        max_model_len=5,
+        fail_pattern="bad",
+    )
+    assert isinstance(made[0], Response)
+    assert made[1] == RowFailure(
+        "tokenize", "the prompt has 6 tokens and the context holds 5, which leaves no room for a response"
+    )
+    assert made[2] == RowFailure("engine", "the echo engine fails requests that contain 'bad'")
+
+
+def test_a_rows_own_sampling_wins_and_junk_in_it_fails_that_row_alone() -> None:
+    made = answers(
+        Request(prompt="a b c", sampling={"max_tokens": 1}),
+        Request(prompt="a b c", sampling={"max_tokens": "many"}),
+        Request(prompt="a b c", sampling={"n": 0}),
+        sampling={"max_tokens": 2, "top_p": 0.9},
+    )
+    assert isinstance(made[0], Response)
+    assert made[0].completions[0].text == "a"
+    assert [one.step for one in made[1:] if isinstance(one, RowFailure)] == ["engine", "engine"]
+    assert "sampling.max_tokens: " in str(made[1])
+    assert "'many'" in str(made[1])
+
+
+def test_it_takes_its_time_and_no_more_requests_than_it_has_slots_for() -> None:
+    requests = [Request(prompt="a b c d e")] * 6
+    began = time.monotonic()
+    answers(*requests, seconds_per_token=0.02, max_num_seqs=2)
+    taken = time.monotonic() - began
+    assert taken >= 3 * 5 * 0.02
+    began = time.monotonic()
+    answers(*requests, seconds_per_token=0.02, max_num_seqs=6)
+    assert time.monotonic() - began < taken
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"engine": {"kind": "echo", "args": {"max_nums_seq": 4}}},
+            "engine_args.max_nums_seq: there is no such field; remove it or correct its spelling.",
+        ),
+        (
+            {"engine": {"kind": "echo", "args": {"max_num_seqs": 0}}},
+            "engine_args.max_num_seqs: it must be at least 1, but it is 0.",
+        ),
+        (
+            {"sampling": {"max_tokens": -5}},
+            "sampling.max_tokens: it must be at least 1, but it is -5.",
+        ),
+        (
+            {"sampling": {"temperature": "hot"}},
+            "sampling.temperature: it must be a number, but it is 'hot'.",
+        ),
+    ],
+)
+def test_wrong_options_are_found_before_it_starts(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        check(spec(**fields))
+    assert str(caught.value) == sentence
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
+
+
+def test_log_tells_engines_starts_and_ends(tmp_path: Path) -> None:
+    asked = [Request(prompt=prompt) for prompt in ("one", "two  three", "a bad one")]
+    before = time.time()
+    answers(*asked, request_log=str(tmp_path), fail_pattern="bad", max_num_seqs=1)
+    answers(asked[0], request_log=str(tmp_path))
+    lines = logged(tmp_path)
+    assert [(line["event"], line.get("prompt")) for line in lines] == [
+        *(("open", None), ("start", "one"), ("end", "one"), ("start", "two three"), ("end", "two three")),
+        ("start", "a bad one"),
+        *(("open", None), ("start", "one"), ("end", "one")),
+    ]
+    assert before <= lines[0]["at"] <= lines[-1]["at"] <= time.time()
+
+
+@pytest.mark.parametrize("pattern", ["kill_pattern", "hang_pattern"])
+def test_log_tells_starts_of_requests_that_never_end(tmp_path: Path, pattern: str) -> None:
+    engine = open_engine(
+        submitted(engine={"kind": "echo", "args": {"request_log": str(tmp_path), pattern: "bad"}})
+    )
+    (one,) = engine.encode([Request(prompt="a bad one")])
+
+    async def ask() -> None:
+        with pytest.raises((EngineDeadError, TimeoutError)):
+            await asyncio.wait_for(engine.generate(one), 0.05)
+
+    asyncio.run(ask())
+    opened, started = logged(tmp_path)
+    assert (opened["event"], opened["submission"]) == ("open", "raybatch-x-0")
+    assert (started["event"], started["prompt"]) == ("start", "a bad one")
+
+
+def test_an_engine_that_is_none_of_its_own_process_is_not_opened() -> None:
+    with pytest.raises(SpecError, match="runs as Ray Data stages"):
+        open_engine(spec(engine={"kind": "ray_data_llm"}))
+
+
+def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run finds what vLLM would refuse, in no time; without vLLM it tells what it could not check."""
+    from airflow_provider_raybatch.job.engine import vllm_compat
+
+    misspelt = spec(sampling={"guided_choice": ["a"], "temperature": 0, "top_k": 5})
+    names = (frozenset({"temperature", "top_k"}), frozenset({"choice"}))
+    monkeypatch.setattr(vllm_compat, "sampling_names", lambda: names)
+    with pytest.raises(PreflightError, match=r"vLLM .*has no parameter 'guided_choice'"):
+        echo.check_names(misspelt)
+    assert echo.check_names(spec(sampling={"temperature": 0, "top_k": 5})) == []
+    monkeypatch.setattr(vllm_compat, "sampling_names", lambda: None)
+    assert echo.check_names(misspelt) == ["guided_choice", "top_k"]
+
+
+def test_it_tells_the_tokens_of_requests_in_flight() -> None:
+    args = {"seconds_per_token": 0.001, "hang_pattern": "never"}
+    engine = open_engine(spec(engine={"kind": "echo", "args": args}))
+
+    async def ask() -> list[int]:
+        encoded = engine.encode([Request(prompt="a " * 1000), Request(prompt="never ends")])
+        asked = [asyncio.ensure_future(engine.generate(one)) for one in encoded]
+        told = [engine.tokens_in_flight()]
+        while not asked[0].done():
+            await asyncio.sleep(0.05)
+            told.append(engine.tokens_in_flight())
+        assert not asked[1].done()
+        asked[1].cancel()
+        return told
+
+    told = asyncio.run(ask())
+    assert told[0] == told[-1] == 0
+    assert told[:-1] == sorted(told[:-1])
+    assert 0 < max(told) <= 1000

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and values against the installed vLLM, which takes half a minute to import on a small machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from tests.support.specs import spec
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def vllm_args() -> Any:
+    pytest.importorskip("vllm")
+    from airflow_provider_raybatch.job.engine import vllm_args
+
+    return vllm_args
+
+
+def vllm(args: dict[str, Any] | None = None, **fields: Any) -> Any:
+    return spec(engine={"kind": "vllm", "args": args or {}}, model={"name": "some/model"}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (
+            {"tensor_paralel_size": 2},
+            "has no argument 'tensor_paralel_size'; did you mean 'tensor_parallel_size'.",
+        ),
+        ({"xyzzy": 1}, "has no argument 'xyzzy'; see vLLM's documentation for its names."),
+        ({"model": "x"}, "engine_args: 'model' is set by the operator's argument model; remove it here."),
+    ],
+)
+def test_engine_arguments_that_vllm_does_not_know(
+    vllm_args: Any, args: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(PreflightError) as caught:
+        vllm_args.engine_args(vllm(args))
+    assert str(caught.value).startswith("engine_args: ")
+    assert str(caught.value).endswith(sentence)
+
+
+def test_the_users_arguments_win(vllm_args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    assert vllm_args.engine_args(vllm())["model"] == "some/model"
+    assert vllm_args.engine_args(vllm())["enforce_eager"] is True
+    assert vllm_args.engine_args(vllm({"enforce_eager": False}))["enforce_eager"] is False
+    assert vllm_args.engine_args(vllm())["disable_log_stats"] is True
+    assert vllm_args.engine_args(vllm({"disable_log_stats": False}))["disable_log_stats"] is False
+    assert 0 < vllm_args.engine_args(vllm())["kv_cache_memory_bytes"] <= 4 * 1024**3
+    assert "kv_cache_memory_bytes" not in vllm_args.engine_args(vllm({"gpu_memory_utilization": 0.3}))
+    assert "distributed_executor_backend" not in vllm_args.engine_args(vllm())
+    parallel = vllm({"tensor_parallel_size": 2})
+    assert vllm_args.engine_args(parallel)["distributed_executor_backend"] == "mp"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"temprature": 1}, "has no parameter 'temprature'; did you mean 'temperature'."),
+        (
+            {"output_kind": 1},
+            "sampling: 'output_kind' is set by the engine, which asks for final outputs only",
+        ),
+        ({"detokenize": False}, "sampling: 'detokenize' is set by the engine"),
+        (
+            {"structured_outputs": {"json_schema": {}}},
+            "has no parameter 'json_schema' (it has choice, disable_additional_properties,",
+        ),
+        (
+            {"structured_outputs": {"choice": ["a"], "disable_any_whitespaces": True}},
+            "has no parameter 'disable_any_whitespaces'; did you mean 'disable_any_whitespace'.",
+        ),
+    ],
+)
+def test_sampling_parameters_that_vllm_does_not_know(
+    vllm_args: Any, values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(PreflightError) as caught:
+        vllm_args.sampling_params(values)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": -1},
+        {"top_p": 2},
+        {"structured_outputs": {}},
+        {"structured_outputs": {"regex": "a", "choice": ["a"]}},
+    ],
+)
+def test_values_that_vllm_refuses(vllm_args: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        vllm_args.sampling_params(values)
+
+
+def test_schemas_reach_vllm_unchanged(vllm_args: Any) -> None:
+    schema = {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"a": {"minimum": 1}}}]}
+    params = vllm_args.sampling_params({"n": 3, "seed": 1, "structured_outputs": {"json": schema}})
+    assert params.structured_outputs.json == schema
+    assert (params.n, params.seed) == (3, 1)
+
+
+class WordsTokenizer:
+    """A word is a token, so that lengths are seen in the text."""
+
+    is_fast = True
+
+    def __call__(self, texts: list[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
+        return {"input_ids": [list(range(len(text.split()))) for text in texts]}
+
+
+@pytest.fixture
+def engine(vllm_args: Any) -> Any:
+    """A VllmEngine as it is once its engine runs, for what happens before that is asked."""
+    from airflow_provider_raybatch.job.engine.chat import ChatEncoder
+    from airflow_provider_raybatch.job.engine.detokenize import Detokenizer
+    from airflow_provider_raybatch.job.engine.vllm import VllmEngine
+
+    engine = VllmEngine.__new__(VllmEngine)
+    engine._max_model_len = 8
+    engine._defaults = {"temperature": 0.6, "top_p": 0.9}
+    engine._chat = ChatEncoder(WordsTokenizer(), str)
+    engine._detokenizer = Detokenizer(WordsTokenizer())
+    engine._reasoning_parser = ""
+    engine._shared_params = None
+    return engine
+
+
+class TestEncode:
+    def test_a_row_of_bad_parameters_fails_alone(self, engine: Any) -> None:
+        made = engine.encode([
+            Request(prompt="a b"),
+            Request(prompt="a b", sampling={"temprature": 1}),
+            Request(prompt="a b", sampling={"temperature": -3}),
+            Request(prompt="a b", sampling={"n": "many"}),
+            Request(prompt="a b", sampling={"temperature": 0}),
+        ])
+        assert [isinstance(one, RowFailure) for one in made] == [False, True, True, True, False]
+        assert "did you mean 'temperature'" in made[1].reason
+        assert {one.step for one in made if isinstance(one, RowFailure)} == {"engine"}
+        assert made[4].params.temperature == 0
+        assert made[0].params.temperature == 0.6
+
+    def test_max_tokens_is_what_the_context_leaves(self, engine: Any) -> None:
+        made = engine.encode([
+            Request(prompt="a b c"),
+            Request(prompt="a"),
+            Request(prompt="a b c", sampling={"max_tokens": 100}),
+            Request(prompt="a b c", sampling={"max_tokens": 2}),
+            Request(prompt="a b c d e f g"),
+        ])
+        assert [one.params.max_tokens for one in made] == [5, 7, 5, 2, 1]
+
+    def test_prompts_that_leave_no_room_are_told(self, engine: Any) -> None:
+        (made,) = engine.encode([Request(prompt="a b c d e f g h")])
+        assert made == RowFailure(
+            "tokenize",
+            "the prompt has 8 tokens and the context holds 8, which leaves no room for a response",
+        )
+
+    def test_each_request_has_parameters_of_its_own(self, engine: Any) -> None:
+        # vLLM is told to make no copy of them, and writes the end-of-sequence token into them.
+        made = engine.encode([Request(prompt="a"), Request(prompt="a"), Request(prompt="a b")])
+        assert len({id(one.params) for one in made}) == 3
+        assert all(one.params.skip_clone for one in made)
+        assert made[0].params == made[1].params
+
+    def test_only_what_looks_for_text_is_detokenised_by_vllm(self, engine: Any) -> None:
+        made = engine.encode([Request(prompt="a"), Request(prompt="a", sampling={"stop": ["x"]})])
+        assert [one.params.detokenize for one in made] == [False, True]
+
+
+@pytest.mark.parametrize("values", [{"max_tokens": 10.0}, {"seed": 2**70}, {"seed": "x"}])
+def test_a_value_that_would_end_the_engine_process_is_refused(vllm_args: Any, values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Expected|serialize"):
+        vllm_args.sampling_params(values)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of a row inside of a replica, without a cluster around it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import ray
+
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.monitor.board import Board, Reporter
+from airflow_provider_raybatch.job.parts.part import paid_tokens
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.specs import submitted
+
+
+class Handle:
+    """In place of the board's actor handle: calls arrive at once, and what a coroutine waits for is there."""
+
+    def __init__(self, board: Board) -> None:
+        for name in ("report", "describe", "start", "finished", "passed", "end"):
+            setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
+        for name in ("begin", "ask", "aborted"):
+            setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
+
+    @staticmethod
+    def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any) -> Any:
+            return function(*args)
+
+        return call
+
+
+class Place:
+    """A destination, a source and a board, and replicas that work on them in this process."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, rows_per_chunk: int = 8) -> None:
+        self.rows_per_chunk = rows_per_chunk
+        monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
+        monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
+        monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
+        # Its thread would outlive the test, and then ask a real Ray, which would start for it.
+        monkeypatch.setattr(Reporter, "_run", lambda reporter: None)
+        self.source = folder / "x.jsonl"
+        self.out = LocalFolder(str(folder / "out"))
+        self.board = Board()
+        self.handle = Handle(self.board)
+
+    def replica(self, **fields: Any) -> tuple[Replica, list[WorkItem]]:
+        spec = submitted(**{
+            "source": {"paths": [str(self.source)]},
+            "prompt": {"kind": "template", "template": "{row.text}"},
+            "destination": {"uri": self.out.uri},
+            **fields,
+        })
+        source = look_at_source(spec, None)
+        items = [WorkItem(number, chunk) for number, chunk in enumerate(source.chunks(self.rows_per_chunk))]
+        keyer = Keyer(spec, {}, Digests())
+        return Replica(Job(spec, source.listing, self.out, "parts/0", keyer), self.handle), items
+
+    @property
+    def report(self) -> dict[str, Any]:
+        (report,) = self.board.snapshot()
+        return report
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, monkeypatch)
+
+
+def do(replica: Replica, items: list[WorkItem]) -> list[Done]:
+    async def run() -> list[Done]:
+        batch = {"item": [item.as_json() for item in items]}
+        return [Done.from_json(made["done"][0]) async for made in replica(batch)]
+
+    return asyncio.run(run())
+
+
+def written(place: Place, done: Done) -> list[dict[str, Any]]:
+    tables = [pq.read_table(io.BytesIO(place.out.read(part.path))) for part in done.parts]
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def lines(*rows: Any) -> str:
+    return "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+
+
+def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
+    place.source.write_text(
+        lines(
+            {"text": "good one", "n": 1},
+            {"text": None},
+            "{broken",
+            {"text": "far too many words to fit"},
+            {"text": "please break"},
+            {"text": "good two"},
+        )
+    )
+    args = {"max_model_len": 5, "fail_pattern": "break"}
+    replica, items = place.replica(engine={"kind": "echo", "args": args})
+    (done,) = do(replica, items)
+    rows = written(place, done)
+    assert [row["ordinal"] for row in rows] == list(range(6))
+    assert [row["ok"] for row in rows] == [True, False, False, False, False, True]
+    assert [row["failure"] and row["failure"]["step"] for row in rows] == [
+        None,
+        "template",
+        "read",
+        "tokenize",
+        "engine",
+        None,
+    ]
+    assert rows[2]["failure"]["request"] == "{broken\n"
+    assert json.loads(rows[4]["failure"]["request"])["messages"][0]["content"] == "please break"
+    assert [row["output"] and row["output"]["response"] for row in rows][0::5] == ["good one", "good two"]
+    assert [row["input"]["text"] for row in rows][:2] == ["good one", None]
+    (part,) = done.parts
+    assert (part.rows, part.ok, part.first, part.last) == (6, 2, 0, 5)
+    assert (done.report.rows, done.report.written, done.report.errors) == (6, 6, 4)
+    assert (done.report.input_tokens, done.report.output_tokens) == (4, 4)
+    assert set(done.seconds) == {"read", "render", "tokenize", "generate", "detokenize", "write"}
+
+
+def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
+    place.source.write_text(lines(*({"text": str(number)} for number in range(20))))
+    replica, items = place.replica()
+    (done,) = do(replica, [WorkItem(items[1].number, items[1].chunk, skip=((0, 1), (3, 4)))])
+    assert [row["ordinal"] for row in written(place, done)] == [9, 10, 12, 13, 14, 15]
+    assert [row["output"]["response"] for row in written(place, done)] == ["9", "10", "12", "13", "14", "15"]
+    assert done.report.rows == 6
+
+
+def test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "b"}))
+    first, (item,) = place.replica()
+    (done,) = do(first, [item])
+    second, _ = place.replica()
+    (again,) = do(second, [item])
+    assert again.parts == done.parts
+    assert again.report.rows == 0
+
+
+def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}, *["{"] * 19))
+    replica, items = place.replica()
+    (done,) = do(replica, items[1:2])
+    assert [row["failure"]["step"] for row in written(place, done)] == ["read"] * 8
+    (part,) = done.parts
+    assert (part.rows, part.ok) == (8, 0)
+
+
+def test_what_should_be_json_is_checked(place: Place) -> None:
+    place.source.write_text(lines({"text": '{"a": 1}'}, {"text": "no json"}, {"text": '{"a": 1, "b": 2}'}))
+    replica, items = place.replica(response_format={"json_object": True}, sampling={"max_tokens": 2})
+    (done,) = do(replica, items)
+    rows = written(place, done)
+    assert [row["ok"] for row in rows] == [True, False, False]
+    assert rows[1]["failure"]["step"] == "parse"
+    assert "the response is no JSON (" in rows[1]["failure"]["reason"]
+    assert "cut off by max_tokens" in rows[2]["failure"]["reason"]
+    (part,) = done.parts
+    assert paid_tokens(place.out, part) == done.report.input_tokens + done.report.output_tokens == 8 + 6
+
+
+def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
+    place.source.write_text(lines({"text": "a b"}))
+    replica, items = place.replica(sampling={"temperature": 0})
+    assert place.report["state"] == "ready"
+    assert place.report["replica"].startswith(f"replica-{os.getpid()}-")
+    assert (place.report["node"], place.report["rows"]) == ("node-1", 0)
+    engine = place.board.engine()
+    assert engine is not None
+    assert engine.effective_sampling == {"temperature": 0}
+    (done,) = do(replica, items)
+    assert "temperature" not in done.as_json()  # said once a process, not with each chunk and each second
+    assert "temperature" not in json.dumps(place.report)
+    replica._reporter.send()
+    assert (place.report["rows"], place.report["output_tokens"]) == (1, 2)
+    assert place.report["first_request"] > 0
+
+
+def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a process that ends before are counted by the next one."""
+
+    class Endless(EchoEngine):
+        async def generate(self, encoded: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+    async def ends_while_it_asks(replica: Replica, item: WorkItem) -> None:
+        working = asyncio.ensure_future(anext(replica({"item": [item.as_json()]})))
+        await asked.wait()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+    place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "far too many words to fit"}))
+    fields = {"engine": {"kind": "echo", "args": {"max_model_len": 5}}}
+    asked = asyncio.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(replica_module, "open_engine", Endless)
+        first, (item,) = place.replica(**fields)
+        asyncio.run(ends_while_it_asks(first, item))
+    second, _ = place.replica(**fields)
+    do(second, [item])
+    counted = [(one._report.written, one._report.errors) for one in (first, second)]
+    assert counted == [(0, 0), (3, 2)]
+
+
+def test_what_ends_a_replica_is_on_the_board(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}))
+    replica, items = place.replica()
+    place.source.write_text(lines({"text": "another"}))
+    with pytest.raises(StorageError):
+        do(replica, items)
+    assert place.report["failure"] == (
+        "storage",
+        f"source: {place.source} changed while the job ran; run the task again.",
+    )
+
+
+@pytest.mark.parametrize("completions", [1, 3])
+def test_all_completions_are_written(place: Place, completions: int) -> None:
+    place.source.write_text(lines({"text": "a"}))
+    replica, items = place.replica(sampling={"n": completions})
+    (done,) = do(replica, items)
+    (row,) = written(place, done)
+    texts = [one["text"] for one in row["output"].get("completions", [{"text": row["output"]["response"]}])]
+    assert texts == ["a", "a #1", "a #2"][:completions]
+
+
+@pytest.mark.parametrize(
+    ("codes", "killed"), [({"core": -9}, True), ({"core": -6}, False), ({"core": 1}, False), ({}, False)]
+)
+def test_what_ended_an_engine_is_told_by_its_exit_status(codes: dict[str, int], killed: bool) -> None:
+    manager = SimpleNamespace(finished_procs=lambda: codes)
+    resources = SimpleNamespace(engine_manager=manager)
+    assert vllm_compat.was_killed(SimpleNamespace(engine_core=SimpleNamespace(resources=resources))) is killed
+    assert not vllm_compat.was_killed(SimpleNamespace())

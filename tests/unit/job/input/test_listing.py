@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
+from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
+from airflow_provider_raybatch.job.input.survey import survey
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from tests.support.publishing import publish_rows
+from tests.support.s3_server import S3Server
+
+
+@pytest.fixture
+def lake(folder: Folder) -> Folder:
+    """Files of a day as they lie around, on disk and in S3."""
+    for name in [
+        "day1/part-1.parquet",
+        "day1/part-0.parquet",
+        "day1/sub/part-2.parquet",
+        "day1/_SUCCESS",
+        "day1/_temporary/0/part-9.parquet",
+        "day1/.part-0.parquet.crc",
+        "day2/part-0.parquet",
+        "notes.txt",
+        "rows.csv",
+        "more.csv.gz",
+        "x.jsonl",
+        "y.ndjson.zst",
+        "no_extension",
+    ]:
+        folder.write(name, b"")
+    return folder
+
+
+def names(folder: Folder, *paths: str, **fields: Any) -> list[str]:
+    listing = listed(folder, [f"{folder.uri}/{path}" if path else folder.uri for path in paths], **fields)
+    return [file.uri[len(folder.uri) + 1 :] for file in listing.files]
+
+
+def listed(folder: Folder, paths: Sequence[str], **fields: Any) -> Listing:
+    credentials = folder.credentials if isinstance(folder, S3Folder) else None
+    return resolve(SourceSpec(paths=list(paths), **fields), credentials)
+
+
+def test_a_file(lake: Folder) -> None:
+    assert names(lake, "rows.csv") == ["rows.csv"]
+
+
+def test_a_folder_is_its_files_sorted_by_name_without_bookkeeping(lake: Folder) -> None:
+    expected = ["day1/part-0.parquet", "day1/part-1.parquet", "day1/sub/part-2.parquet"]
+    assert names(lake, "day1") == names(lake, "day1/") == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("day*/part-0.parquet", ["day1/part-0.parquet", "day2/part-0.parquet"]),
+        ("day1/*", ["day1/part-0.parquet", "day1/part-1.parquet"]),
+        ("day1/**", ["day1/part-0.parquet", "day1/part-1.parquet", "day1/sub/part-2.parquet"]),
+        (
+            "**/*.parquet",
+            ["day1/part-0.parquet", "day1/part-1.parquet", "day1/sub/part-2.parquet", "day2/part-0.parquet"],
+        ),
+        ("**/sub/*", ["day1/sub/part-2.parquet"]),
+        ("day1/part-[0-9].parquet", ["day1/part-0.parquet", "day1/part-1.parquet"]),
+        ("day?/sub/part-?.parquet", ["day1/sub/part-2.parquet"]),
+        ("day1/_temporary/*/*.parquet", ["day1/_temporary/0/part-9.parquet"]),
+    ],
+)
+def test_globs(lake: Folder, pattern: str, expected: list[str]) -> None:
+    assert names(lake, pattern) == expected
+
+
+def test_a_file_whose_name_has_wildcards_is_meant_itself(lake: Folder) -> None:
+    lake.write("sales 1.csv", b"x\n1\n")
+    assert names(lake, "sales [1].csv") == ["sales 1.csv"]
+    lake.write("sales [1].csv", b"x\n1\n")
+    assert names(lake, "sales [1].csv") == ["sales [1].csv"]
+
+
+def test_the_order_of_the_paths_is_kept(lake: Folder) -> None:
+    assert names(lake, "day2", "day1/part-1.parquet") == ["day2/part-0.parquet", "day1/part-1.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("day1", "parquet"),
+        ("rows.csv", "csv"),
+        ("more.csv.gz", "csv"),
+        ("x.jsonl", "jsonl"),
+        ("y.ndjson.zst", "jsonl"),
+    ],
+)
+def test_the_extension_tells_the_format(lake: Folder, path: str, kind: str) -> None:
+    assert listed(lake, [f"{lake.uri}/{path}"]).format == kind
+
+
+def test_a_format_that_is_set_wins(lake: Folder) -> None:
+    assert listed(lake, [f"{lake.uri}/no_extension"], format="csv").format == "csv"
+    assert "no_extension" in names(lake, "", format="csv")
+
+
+@pytest.mark.parametrize(
+    ("paths", "sentence"),
+    [
+        (
+            ["nowhere"],
+            "source: nothing is at {lake}/nowhere; check the path, and that the cluster's nodes can see it.",
+        ),
+        (["nowhere/*.csv"], "source: nothing is at {lake}/nowhere/*.csv; check the path"),
+        (
+            ["day1/*.csv"],
+            "source: no file matches {lake}/day1/*.csv (4 other files are there); check the path",
+        ),
+        (
+            ["notes.txt"],
+            "source: {lake}/notes.txt has no known extension; set format to 'parquet', 'jsonl' or 'csv'.",
+        ),
+        (
+            ["rows.csv", "x.jsonl"],
+            "source: its files have different formats ({lake}/rows.csv is csv and {lake}/x.jsonl is jsonl); "
+            "name files of one format or set format.",
+        ),
+        (
+            ["day1", "day1/part-0.parquet"],
+            "source: {lake}/day1/part-0.parquet is named 2 times; its rows would come out as often.",
+        ),
+    ],
+)
+def test_what_cannot_be_a_source_is_told(lake: Folder, paths: list[str], sentence: str) -> None:
+    with pytest.raises(PreflightError) as caught:
+        names(lake, *paths)
+    assert str(caught.value).startswith(sentence.format(lake=lake.uri))
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+
+
+def test_a_folder_without_any_data_says_what_it_looked_for(folder: Folder) -> None:
+    folder.write("in/readme.txt", b"")
+    with pytest.raises(PreflightError, match="no Parquet, JSONL or CSV file is in"):
+        names(folder, "in")
+
+
+def test_local_uris_are_paths(tmp_path: Path) -> None:
+    (tmp_path / "a b.csv").write_bytes(b"")
+    assert len(resolve(SourceSpec(paths=[f"file://{tmp_path}/a%20b.csv"]), None).files) == 1
+
+
+class TestDigest:
+    def test_it_tells_one_input_from_another(self) -> None:
+        file = SourceFile("/a.csv", 3, "v1")
+        listings = [
+            Listing("csv", (file,)),
+            Listing("jsonl", (file,)),
+            Listing("csv", (dataclasses.replace(file, version="v2"),)),
+            Listing("csv", (dataclasses.replace(file, size=4),)),
+            Listing("csv", (file, SourceFile("/b.csv", 3, "v1"))),
+            Listing("csv", (SourceFile("/b.csv", 3, "v1"), file)),
+        ]
+        assert len({listing.digest for listing in listings}) == len(listings)
+
+    def test_it_changes_with_a_files_content(self, folder: Folder) -> None:
+        folder.write("x.csv", b"a\n1\n")
+        before = listed(folder, [f"{folder.uri}/x.csv"]).digest
+        assert listed(folder, [f"{folder.uri}/x.csv"]).digest == before
+        folder.write("x.csv", b"a\n2\n")
+        assert listed(folder, [f"{folder.uri}/x.csv"]).digest != before
+
+
+@pytest.mark.parametrize(
+    ("uri", "compression"),
+    [
+        ("/x.csv", None),
+        ("/x.CSV.GZ", "gzip"),
+        ("s3://b/x.jsonl.zst", "zstd"),
+        ("https://host/x.csv.gz?signature=abc.zst", "gzip"),
+        ("https://host/x.csv?name=y.gz", None),
+    ],
+)
+def test_the_extension_tells_the_compression(uri: str, compression: str | None) -> None:
+    assert SourceFile(uri, 0, "").compression == compression
+
+
+class TestDatasetOfOurs:
+    def test_a_destination_means_its_newest_dataset(self, folder: Folder) -> None:
+        publish_rows(folder, [{"text": "old"}], token="one")
+        manifest = publish_rows(folder, [{"text": "new"}], token="two")
+        listing = listed(folder, [folder.uri])
+        assert [file.uri for file in listing.files] == [
+            f"{manifest.uri}/{file.path}" for file in manifest.files
+        ]
+        assert listing.format == "parquet"
+        assert all(file.version for file in listing.files)
+
+    def test_the_journal_decides_and_not_the_file_for_people(self, folder: Folder) -> None:
+        manifest = publish_rows(folder, [{"text": "new"}])
+        folder.write("manifest.json", b"{half")
+        assert [file.uri for file in listed(folder, [folder.uri]).files] == [
+            f"{manifest.uri}/{file.path}" for file in manifest.files
+        ]
+
+    def test_a_claimed_destination_without_a_dataset_has_no_rows_to_offer(self, folder: Folder) -> None:
+        publish_rows(folder, None)
+        with pytest.raises(PreflightError, match="no Parquet, JSONL or CSV file is in"):
+            listed(folder, [folder.uri])
+
+    def test_a_moved_dataset_is_read_where_it_is(self, tmp_path: Path) -> None:
+        publish_rows(LocalFolder(str(tmp_path / "a")), [{"text": "x"}])
+        (tmp_path / "a").rename(tmp_path / "b")
+        listing = resolve(SourceSpec(paths=[str(tmp_path / "b")]), None)
+        assert [Path(file.uri).is_file() for file in listing.files] == [True]
+
+
+def test_s3_globs_stay_in_their_bucket(s3_server: S3Server) -> None:
+    place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
+    place.write("a/x.csv", b"")
+    place.write("b/y.csv", b"")
+    assert names(place, "*/x.csv") == ["a/x.csv"]
+    assert names(place, "") == ["a/x.csv", "b/y.csv"]
+
+
+def put_raw(server: S3Server, bucket: str, *keys: str) -> None:
+    """Objects under keys that obstore would not write."""
+    import boto3
+
+    known = server.credentials
+    client = boto3.client(
+        "s3",
+        endpoint_url=known.endpoint_url,
+        aws_access_key_id=known.aws_access_key_id.get_secret_value(),
+        aws_secret_access_key=known.aws_secret_access_key.get_secret_value(),
+        region_name="us-east-1",
+    )
+    for key in keys:
+        client.put_object(Bucket=bucket, Key=key, Body=b"" if key.endswith(("/", "$")) else b"text\na\n")
+
+
+@pytest.mark.parametrize("path", ["t", "t/*", "t/**", "t/a*/*"])
+def test_objects_that_stand_for_folders_are_no_files(s3_server: S3Server, path: str) -> None:
+    bucket = s3_server.new_bucket()
+    put_raw(s3_server, bucket, "t/", "t/a1/", "t/a2_$folder$", "t/a1/b/", "t/a1/x", "t/y")
+    spec = SourceSpec(paths=[f"s3://{bucket}/{path}"], format="csv")
+    expected = {"t": ["t/a1/x", "t/y"], "t/*": ["t/y"], "t/**": ["t/a1/x", "t/y"], "t/a*/*": ["t/a1/x"]}[path]
+    listing = resolve(spec, s3_server.credentials)
+    assert [file.uri.partition(f"{bucket}/")[2] for file in listing.files] == expected
+    assert survey(listing, s3_server.credentials).rows == len(expected)
+
+
+def test_a_glob_in_s3_lists_only_the_folders_that_it_means(s3_server: S3Server) -> None:
+    bucket = s3_server.new_bucket()
+    put_raw(
+        s3_server, bucket, "data1/x.csv", "data2/x.csv", "data2/deep/y.csv", "other//bad.csv", "/lead.csv"
+    )
+    listing = resolve(SourceSpec(paths=[f"s3://{bucket}/data*/x.csv"]), s3_server.credentials)
+    assert [file.uri for file in listing.files] == [f"s3://{bucket}/data{n}/x.csv" for n in (1, 2)]
+    listing = resolve(SourceSpec(paths=[f"s3://{bucket}/data*/**/*.csv"]), s3_server.credentials)
+    assert len(listing.files) == 3
+    for path in ("other", "**/*.csv"):
+        with pytest.raises(StorageError) as caught:
+            resolve(SourceSpec(paths=[f"s3://{bucket}/{path}"]), s3_server.credentials)
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+        assert "a key below it has an empty name between slashes" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_glob_looks_no_deeper_than_it_matches(folder: Folder) -> None:
+    for name in ("in/a.csv", "in/sub/b.csv", "in/sub/deep/c.csv"):
+        folder.write(name, b"x\n1\n")
+    assert [entry.path for entry in folder.list("in", 1)] == ["in/a.csv"]
+    assert [entry.path for entry in folder.list("in", 2)] == ["in/a.csv", "in/sub/b.csv"]
+    assert names(folder, "in/*.csv") == ["in/a.csv"]
+    assert names(folder, "in/*/*.csv") == ["in/sub/b.csv"]

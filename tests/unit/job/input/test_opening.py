@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are damaged, changed, or behind a URL."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import json
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.job.input import opening
+from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.input.reader import BadRow, Reader
+from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import S3Folder
+from tests.support.reading import ROWS, WRITERS, as_jsonl, listing_of, packed, read_all, text_of
+from tests.support.s3_server import S3Server
+
+
+class TestParquet:
+    @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1xxxxPAR1", b"not parquet at all"])
+    def test_a_damaged_file_is_refused(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "x.parquet").write_bytes(content)
+        with pytest.raises(
+            PreflightError, match=rf"source: {tmp_path}/x.parquet is no readable Parquet file \("
+        ):
+            survey(listing_of(tmp_path), None)
+
+    def test_a_column_that_is_there_twice_is_refused(self, tmp_path: Path) -> None:
+        table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+        pq.write_table(table, tmp_path / "x.parquet")
+        with pytest.raises(PreflightError, match="has the column 'a' 2 times"):
+            survey(listing_of(tmp_path), None)
+
+    def test_categories_are_read_as_their_values(self, tmp_path: Path) -> None:
+        values = ["red", "green", None, "red", "blue"]
+        table = pa.table({"c": pa.array(values).dictionary_encode(), "n": pa.array(range(5))})
+        pq.write_table(table, tmp_path / "x.parquet", row_group_size=2)
+        listing = listing_of(tmp_path)
+        _, rows, table_rows = read_all(listing)
+        assert [row["c"] for row in rows if isinstance(row, dict)] == values
+        reader = Reader(listing, None, None)
+        for chunk in cut(survey(listing, None), 2, None):
+            assert reader.read(chunk).columns().schema.field("c").type == pa.string()
+        assert [row["c"] for row in table_rows] == values
+
+    @pytest.mark.parametrize(
+        "column",
+        [
+            pa.Array.from_buffers(
+                pa.string(), 2, [None, pa.array([0, 1, 2], pa.int32()).buffers()[1], pa.py_buffer(b"a\xff")]
+            ),
+            pa.array([0, 2**62], pa.timestamp("us")),
+        ],
+        ids=["no UTF-8", "no date of Python's"],
+    )
+    def test_a_value_that_python_cannot_have_is_a_bad_row(self, tmp_path: Path, column: pa.Array) -> None:
+        pq.write_table(pa.table({"n": [1, 2], "c": column}), tmp_path / "x.parquet")
+        _, rows, table = read_all(listing_of(tmp_path))
+        assert [isinstance(row, dict) for row in rows] == [True, False]
+        assert isinstance(rows[1], BadRow)
+        assert rows[1].reason.startswith("column 'c' has a value that can't be read (")
+        assert table[0] == rows[0]
+        assert table[1] == {"n": None, "c": None}
+
+    @pytest.mark.parametrize(
+        ("view", "plain"), [(pa.string_view(), pa.string()), (pa.binary_view(), pa.binary())]
+    )
+    def test_views_are_read_as_what_they_show(
+        self, tmp_path: Path, view: pa.DataType, plain: pa.DataType
+    ) -> None:
+        values = pa.array([b"x", None, b"y"], pa.binary()).cast(plain)
+        pq.write_table(pa.table({"c": values.cast(view)}), tmp_path / "x.parquet")
+        listing = listing_of(tmp_path)
+        (chunk,) = cut(survey(listing, None), 10, None)
+        table = Reader(listing, None, None).read(chunk).columns()
+        # A replica takes the rows that it writes, which Arrow can't do with views.
+        assert table.take(pa.array([0, 2]))["c"].to_pylist() == values.take(pa.array([0, 2])).to_pylist()
+
+
+class TestChangedFiles:
+    @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+    @pytest.mark.parametrize("keep", [0, 100])
+    def test_a_file_that_became_another_is_told(self, tmp_path: Path, kind: str, keep: int) -> None:
+        path = tmp_path / f"x.{kind}"
+        path.write_bytes(WRITERS[kind](ROWS))
+        listing = listing_of(path)
+        found = cut(survey(listing, None), 100, None)
+        path.write_bytes(WRITERS[kind](ROWS[: keep or 1]))
+        with pytest.raises(StorageError, match="changed while the job ran; run the task again") as caught:
+            Reader(listing, None, None).read(found[-1])
+        assert caught.value.failure_class.retryable
+
+    def test_a_file_that_is_gone_is_told(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(as_jsonl(ROWS))
+        listing = listing_of(path)
+        found = cut(survey(listing, None), 100, None)
+        path.unlink()
+        with pytest.raises(StorageError, match="changed while the job ran"):
+            Reader(listing, None, None).read(found[0])
+
+    def test_an_object_of_the_same_size_is_another(self, s3_server: S3Server) -> None:
+        place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
+        place.write("x.jsonl", b'{"a": 1}\n')
+        listing = resolve(SourceSpec(paths=[place.uri]), s3_server.credentials)
+        found = cut(survey(listing, s3_server.credentials), 10, None)
+        place.write("x.jsonl", b'{"a": 2}\n')
+        with pytest.raises(StorageError, match="changed while the job ran"):
+            Reader(listing, None, s3_server.credentials).read(found[0])
+
+
+class TestPacked:
+    # What is garbled inside of a zstd archive shows only where it carries a checksum.
+    @pytest.mark.parametrize(
+        ("packing", "damage"),
+        [("gz", "no archive"), ("gz", "cut"), ("gz", "garbled"), ("zst", "no archive"), ("zst", "cut")],
+    )
+    def test_a_damaged_archive_is_refused(self, tmp_path: Path, packing: str, damage: str) -> None:
+        whole = packed(as_jsonl(ROWS) + os.urandom(20_000).hex().encode(), packing)
+        content = {
+            "no archive": b'{"a": 1}\n',
+            "cut": whole[: len(whole) // 2],
+            "garbled": whole[:2000] + bytes(byte ^ 0xFF for byte in whole[2000:4000]) + whole[4000:],
+        }[damage]
+        path = tmp_path / f"x.jsonl.{packing}"
+        path.write_bytes(content)
+        how = "gzip" if packing == "gz" else "zstd"
+        with pytest.raises(PreflightError, match=rf"source: {path} can't be unpacked as {how} \("):
+            survey(listing_of(path), None)
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    """Answers GET alone, as presigned URLs do."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+    promise_more: ClassVar[bool] = False
+
+    def do_GET(self) -> None:
+        content = self.files.get(self.path.partition("?")[0])
+        if content is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content) + (100 if self.promise_more else 0)))
+        self.send_header("ETag", '"1"')
+        self.end_headers()
+        self.wfile.write(content)
+
+    def do_HEAD(self) -> None:
+        self.send_error(403)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+class TestWeb:
+    @pytest.mark.parametrize("name", ["jsonl", "csv.gz", "parquet"])
+    def test_files_behind_a_url(self, web: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        kind, _, packing = name.partition(".")
+        content = WRITERS[kind](ROWS)
+        monkeypatch.setattr(Web, "files", {f"/x.{name}": packed(content, packing) if packing else content})
+        _, rows, _ = read_all(listing_of(f"{web}/x.{name}?signature=abc/def.txt"))
+        assert rows == ([text_of(row) for row in ROWS] if kind == "csv" else ROWS)
+
+    def test_a_missing_file_is_an_error_of_the_user_and_shows_no_signature(self, web: str) -> None:
+        with pytest.raises(StorageError) as caught:
+            listing_of(f"{web}/x.jsonl?signature=secret")
+        assert str(caught.value) == f"source: {web}/x.jsonl can't be read, the server answered 404."
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+
+    def test_a_server_that_is_away_may_come_back(self) -> None:
+        with pytest.raises(RaybatchError) as caught:
+            listing_of("http://127.0.0.1:9/x.jsonl")
+        assert caught.value.failure_class is FailureClass.STORAGE
+        assert "can't be read" in str(caught.value)
+
+    def test_a_download_that_ends_early_is_no_file(self, web: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Web, "files", {"/x.jsonl": as_jsonl(ROWS)})
+        monkeypatch.setattr(Web, "promise_more", True)
+        with pytest.raises(StorageError, match=r"only \d+ of \d+ bytes came") as caught:
+            survey(listing_of(f"{web}/x.jsonl"), None)
+        assert caught.value.failure_class is FailureClass.STORAGE
+
+
+def test_of_many_packed_files_few_are_kept_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_MOST_SPOOLS", 3)
+    monkeypatch.setattr(opening, "_SPOOLS", OrderedDict())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    for number in range(10):
+        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(b'{"x": %d}\n' % number))
+    files = resolve(SourceSpec(paths=[f"{tmp_path}/*.gz"]), None).files
+    streams = [opening.open_file(file, None) for file in (*files, *files[::-1])]
+    assert len(list((tmp_path / "scratch").iterdir())) == 3
+    assert [json.loads(stream.read())["x"] for stream in streams] == [*range(10), *range(10)[::-1]]
+    for stream in streams:
+        stream.close()
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_damaged_pages_are_told_with_file_and_column(tmp_path: Path, checksums: bool) -> None:
+    path = tmp_path / "x.parquet"
+    table = pa.table({"id": range(5000), "text": [f"row {number} " * 5 for number in range(5000)]})
+    pq.write_table(table, path, compression="none" if checksums else "snappy", write_page_checksum=checksums)
+    place = pq.ParquetFile(path).metadata.row_group(0).column(1).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[place + 100 : place + 160] = b"\xff" * 60
+    path.write_bytes(content)
+    listing = listing_of(path)
+    (chunk,) = cut(survey(listing, None), 5000, None)
+    with pytest.raises(StorageError) as caught:
+        Reader(listing, ["id"], None).read(chunk)
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert str(caught.value).startswith(
+        f"source: {path} is damaged, column 'text' of row group 0 can't be decoded ("
+    )
+    assert str(caught.value).endswith("); write the file again.")
+    assert Reader(listing, ["id"], None, whole=False).read(chunk).rows[-1] == {"id": 4999}

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that has lost its destination to another submission stops paying before its commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
+from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import folder
+from tests.support.specs import submitted
+
+
+class Looks:
+    """A look after each call of :meth:`next`, which waits for its end."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._wanted, self._done = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self._wanted.acquire()
+        try:
+            self._look()
+        finally:
+            self._done.release()
+
+    def next(self) -> None:
+        self._wanted.release()
+        assert self._done.acquire(timeout=10)
+
+
+def wait_for_the_end_of(watch: ClaimWatch) -> None:
+    for thread in threading.enumerate():
+        if thread.name == "raybatch-claim":
+            thread.join(10)
+
+
+def test_a_claim_of_a_newer_run_ends_the_older_ones_job(tmp_path) -> None:
+    older, newer = (submitted(number, token=new_run_token(number + 1)).submission for number in (0, 1))
+    mine = Journal(folder(str(tmp_path)), older, False)
+    mine.claim()
+    looks = Looks(mine.check)
+    watch = ClaimWatch(looks, interval=0)
+    with watch.looking():
+        looks.next()
+        watch.check()
+        Journal(folder(str(tmp_path)), newer, False).claim()
+        looks.next()
+        wait_for_the_end_of(watch)
+        with pytest.raises(SupersededError, match="was claimed by"):
+            watch.check()
+
+
+def test_a_store_that_gives_no_answer_ends_no_job() -> None:
+    def away() -> None:
+        raise StorageError("destination: no answer")
+
+    looks = Looks(away)
+    watch = ClaimWatch(looks, interval=0)
+    with watch.looking():
+        looks.next()
+        looks.next()
+        watch.check()
+    looks.next()
+    wait_for_the_end_of(watch)
+
+
+def test_a_lost_claim_is_told_each_time() -> None:
+    def lost() -> None:
+        raise SupersededError("destination: lost")
+
+    watch = ClaimWatch(lost)
+    with watch.looking():
+        wait_for_the_end_of(watch)
+    for _ in range(2):
+        with pytest.raises(RaybatchError):
+            watch.check()

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What dead submissions leave is deleted; what is or may be read, or is the user's, never."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, unpublished
+from airflow_provider_raybatch.job.output.journal import Entry, Journal, Published, SupersededError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.patience import Patience
+from tests.support.faulty_s3 import Fault, FaultyS3, after
+from tests.support.publishing import commit_only, failure, part, response, rows_of
+from tests.support.s3_server import S3Server
+from tests.support.specs import TASK, submitted
+
+LATER = "20990101T000000-0123abcd"
+"""A commit that no journal names."""
+
+
+def committed(folder: Folder, number: int, token: str = "token") -> tuple[Journal, BatchManifest]:
+    """A dataset with a dead letter, and the journal of the submission that published it."""
+    written = part(folder, [{"id": 1}, {"id": 2}], [response(), failure()], submission=number)
+    spec = submitted(number, token=token, destination={"uri": folder.uri})
+    journal = Journal(folder, spec.submission, take_over=False)
+    journal.claim()
+    return journal, commit_only(folder, journal, [written], 2, spec)
+
+
+def leave(folder: Folder, name: str = LATER) -> list[str]:
+    """What a driver leaves that died before its journal entry."""
+    paths = [
+        f"data/{name}/part-00000.parquet",
+        f"dead_letter/{name}/part-00000.jsonl",
+        f"manifests/{name}.json",
+    ]
+    for path in paths:
+        folder.write(path, b"left")
+    return paths
+
+
+def paths(folder: Folder) -> set[str]:
+    return {entry.path for entry in folder.list()}
+
+
+def test_an_unpublished_commit_goes_and_everything_else_stays(folder: Folder) -> None:
+    _, older = committed(folder, 0)
+    journal, newer = committed(folder, 1, token="cleared")
+    before = paths(folder)
+    left = leave(folder)
+    assert collect(folder, journal) == len(left)
+    assert paths(folder) == before
+    for manifest in (older, newer):
+        assert [row["id"] for row in rows_of(folder, manifest)] == [1]
+    assert collect(folder, journal) == 0
+
+
+def test_no_empty_folder_is_left_on_a_disk(disk: LocalFolder) -> None:
+    journal, manifest = committed(disk, 0)
+    leave(disk)
+    collect(disk, journal)
+    name = manifest.uri.rpartition("/")[2]
+    assert [path.name for path in Path(disk.root, "data").iterdir()] == [name]
+    assert [path.name for path in Path(disk.root, "dead_letter").iterdir()] == [name]
+
+
+def test_nothing_goes_while_a_newer_submission_has_claimed(folder: Folder) -> None:
+    journal, _ = committed(folder, 0)
+    Journal(folder, submitted(1, token="cleared").submission, take_over=False).claim()
+    leave(folder)
+    before = paths(folder)
+    assert collect(folder, journal) == 0
+    assert paths(folder) == before
+
+
+class Interrupted(LocalFolder):
+    """A disk on which something happens before one of its calls."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.calls_left, self.event = -1, lambda: None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"list", "head", "read", "delete", "abandoned"} and self.calls_left >= 0:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                self.event()
+        return super().__getattribute__(name)
+
+
+def test_a_newer_run_that_comes_before_any_call_keeps_what_it_has_written(tmp_path: Path) -> None:
+    for before in range(100):
+        disk, place = LocalFolder(str(tmp_path / str(before))), Interrupted(str(tmp_path / str(before)))
+        journal, _ = committed(place, 0)
+        dead = leave(place)
+        begun: list[str] = []
+
+        def begin(disk: LocalFolder = disk, begun: list[str] = begun) -> None:
+            Journal(disk, submitted(1, token="cleared").submission, take_over=False).claim()
+            begun += leave(disk, "20990101T000001-00000000")
+
+        place.calls_left, place.event = before, begin
+        collect(place, journal)
+        assert paths(disk) >= set(begun)
+        if not begun:
+            break
+    assert before > 5
+    assert paths(disk).isdisjoint(dead)
+
+
+def test_what_a_zombie_publishes_after_its_successor_goes(folder: Folder) -> None:
+    spec = submitted(0, destination={"uri": folder.uri})
+    zombie = Journal(folder, spec.submission, take_over=False)
+    zombie.claim()
+    written = part(folder, [{"id": 7}])
+    journal, manifest = committed(folder, 1)
+    before = paths(folder)
+
+    class Unchecked(Journal):
+        """A zombie that looked at the journal before its successor claimed."""
+
+        def check(self) -> None:
+            pass
+
+    zombie.__class__ = Unchecked
+    with pytest.raises(SupersededError):
+        commit_only(folder, zombie, [written], 1, spec)
+    assert len(paths(folder) - before) == 2
+    assert collect(folder, journal) == 2
+    assert paths(folder) == before
+    assert [row["id"] for row in rows_of(folder, manifest)] == [1]
+
+
+def test_files_of_the_user_stay(folder: Folder) -> None:
+    journal, _ = committed(folder, 0)
+    own = [
+        "data/2099/x.parquet",
+        f"data/{LATER}",
+        f"data/{LATER}-copy/x",
+        "manifests/mine.json",
+        "dead_letter/x",
+    ]
+    for path in own:
+        folder.write(path, b"mine") if path != f"data/{LATER}" else None
+    before = paths(folder)
+    assert collect(folder, journal) == 0
+    assert paths(folder) == before
+
+
+def test_old_scratch_files_go_and_new_ones_stay(disk: LocalFolder) -> None:
+    journal, _ = committed(disk, 0)
+    old, new, other = (
+        Path(disk.root, "_raybatch/parts", name) for name in (".raybatch-old", ".raybatch-new", ".other")
+    )
+    for path in (old, new, other):
+        path.write_bytes(b"half")
+    past = time.time() - SCRATCH_AGE - 60
+    for path in (old, other):
+        os.utime(path, (past, past))
+    assert collect(disk, journal) == 1
+    assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
+
+
+def test_a_failure_to_delete_is_no_failure_of_the_job(
+    s3_server: S3Server, proxy: FaultyS3, once: Patience
+) -> None:
+    healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
+    journal, manifest = committed(healthy, 0)
+    left = leave(healthy)
+    proxy.choose = lambda call: Fault.ERROR_500 if call.method in {"POST", "DELETE"} else None
+    assert collect(S3Folder(healthy.bucket, "out", proxy.api.credentials), journal) == 0
+    assert paths(healthy) >= set(left)
+    assert [row["id"] for row in rows_of(healthy, manifest)] == [1]
+
+
+def test_a_store_that_is_down_is_no_failure_of_the_job(
+    s3_server: S3Server, proxy: FaultyS3, once: Patience
+) -> None:
+    healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
+    journal, _ = committed(healthy, 0)
+    proxy.choose = after(0, Fault.ERROR_503)
+    assert collect(S3Folder(healthy.bucket, "out", proxy.api.credentials), journal) == 0
+
+
+def test_a_journal_that_cannot_be_read_is_no_failure_of_the_job(folder: Folder) -> None:
+    journal, _ = committed(folder, 0)
+    left = leave(folder)
+    folder.write("_raybatch/journal/00000001.json", b"torn")
+    assert collect(folder, journal) == 0
+    assert paths(folder) >= set(left)
+
+
+class TestDecision:
+    FILES = (f"data/{LATER}/x", f"manifests/{LATER}.json")
+
+    def entry(
+        self, number: int, kind: Any = "commit", published: str | None = None, at: str = "2026-01-02"
+    ) -> Entry:
+        return Entry(
+            number=number,
+            kind=kind,
+            owner=TASK,
+            run_token="token",
+            submission_id="raybatch-x-0",
+            at=f"{at}T03:04:05+00:00",
+            published=Published(manifest=f"manifests/{published}.json", run_token="t") if published else None,
+        )
+
+    def test_what_any_entry_published_stays(self) -> None:
+        other = "20260304T000000-00000000"
+        history = [
+            self.entry(1, "claim"),
+            self.entry(2, published=LATER),
+            self.entry(3, "claim", published=LATER),
+            self.entry(4, published=other),
+        ]
+        assert unpublished([*self.FILES, f"data/{other}/x"], history) == []
+        history[1:3] = [self.entry(2, published=other), self.entry(3, "claim", published=other)]
+        assert unpublished([*self.FILES, f"data/{other}/x"], history) == list(self.FILES)
+
+    def test_in_doubt_everything_stays(self) -> None:
+        claim, commit = self.entry(1, "claim"), self.entry(2)
+        assert unpublished(self.FILES, [claim, commit]) == list(self.FILES)
+        assert unpublished(self.FILES, []) == []
+        assert unpublished(self.FILES, [claim]) == []
+        assert unpublished(self.FILES, [commit]) == []
+        assert unpublished(self.FILES, [claim, self.entry(3)]) == []
+
+    def test_what_is_older_than_the_journal_stays(self) -> None:
+        old = ["data/20260102T030404-00000000/x"]
+        assert unpublished(old, [self.entry(1, "claim"), self.entry(2)]) == []
+        assert unpublished(old, [self.entry(1, "claim", at="2026-01-01"), self.entry(2)]) == old

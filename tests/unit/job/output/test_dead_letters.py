@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job that publishes nothing says of its failed rows, and where it leaves them."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.output.dead_letters import counted, with_dead_letters
+from airflow_provider_raybatch.job.output.journal import SupersededError
+from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from tests.support.publishing import failure, part, response
+
+RUN = "_raybatch/parts/task/run"
+
+
+def test_failures_are_counted_by_step_and_reason() -> None:
+    failures = [(row, RowFailure("tokenize", f"{row} tokens, and 512 fit")) for row in range(1000)]
+    failures += [
+        (row, RowFailure("template", f"column '{'ab'[row % 2]}' is null")) for row in range(1000, 1003)
+    ]
+    failures += [(2000, RowFailure("parse", "no JSON." + "x" * 500))]
+    failures += [(3000 + row, RowFailure(f"step {'abc'[row]}", "odd")) for row in range(3)]
+    assert counted(failures) == (
+        "1,000 in step 'tokenize' (row 0: 0 tokens, and 512 fit), 3 in step 'template' (row 1000: column 'a' "
+        f"is null), 1 in step 'parse' (row 2000: no JSON.{'x' * 89}...), 3 for other reasons"
+    )
+
+
+def job_in(folder: Folder, submission: int = 1) -> Any:
+    return SimpleNamespace(folder=folder, part_folder=f"{RUN}/raybatch-x-{submission}")
+
+
+def letters(folder: Folder, submission: int = 1) -> dict[int, dict[str, Any]]:
+    """By ordinal."""
+    found: dict[int, dict[str, Any]] = {}
+    for entry in folder.list(f"dead_letter/raybatch-x-{submission}"):
+        for line in folder.read(entry.path).decode().splitlines():
+            letter = json.loads(line)
+            assert found.setdefault(letter["ordinal"], letter) is letter
+    return found
+
+
+def too_many(failure_class: FailureClass = FailureClass.TOO_MANY_ERRORS) -> RaybatchError:
+    return RaybatchError("max_errors: 3 rows failed; they are kept.", failure_class)
+
+
+def test_dead_letters_of_all_submissions_are_left(folder: Folder) -> None:
+    part(folder, [{"n": 0}, {"n": 1}, {"n": 2}], [response(), failure(), failure()])
+    part(folder, [{"n": 1}], [response()], ordinals=[1], submission=1)  # mended
+    part(folder, [{"n": 2}], [failure("parse", "no JSON")], ordinals=[2], submission=1)
+    part(folder, [{"text": "other columns"}], [failure()], ordinals=[7], submission=1)
+    part(folder, [{"n": 99}], [failure()], ordinals=[99], submission=1)  # beyond the input
+    told = with_dead_letters(too_many(), job_in(folder), 10)
+    assert isinstance(told, RaybatchError)
+    assert told.failure_class is FailureClass.TOO_MANY_ERRORS
+    assert str(told) == (
+        "max_errors: 3 rows failed; they are kept; the dead letters of 2 failed rows are in "
+        f"{folder.uri}/dead_letter/raybatch-x-1: 1 in step 'engine' (row 7: it broke), 1 in step 'parse' "
+        "(row 2: no JSON)."
+    )
+    assert letters(folder) == {
+        2: {"ordinal": 2, "step": "parse", "reason": "no JSON", "request": '{"prompt":"p"}', "row": {"n": 2}},
+        7: {
+            "ordinal": 7,
+            "step": "engine",
+            "reason": "it broke",
+            "request": '{"prompt":"p"}',
+            "row": {"text": "other columns"},
+        },
+    }
+
+
+@pytest.mark.parametrize("failure_class", [FailureClass.LIMIT_REACHED, FailureClass.ENGINE_DEAD])
+def test_every_end_leaves_the_dead_letters_of_its_own_rows(
+    folder: Folder, failure_class: FailureClass
+) -> None:
+    error = too_many(failure_class)
+    part(folder, [{"n": 0}], [failure()], submission=0)
+    assert with_dead_letters(error, job_in(folder), 10) is error  # not one of its own
+    part(folder, [{"n": 3}], [failure()], ordinals=[3], submission=1)
+    told = with_dead_letters(error, job_in(folder), 10)
+    assert isinstance(told, RaybatchError)
+    assert told.failure_class is failure_class
+    assert set(letters(folder)) == {0, 3}
+
+
+def test_another_submission_destination_is_left_alone(folder: Folder) -> None:
+    part(folder, [{"n": 3}], [failure()], submission=1)
+    error = SupersededError("destination: it is another's.")
+    assert with_dead_letters(error, job_in(folder), 10) is error
+    assert not folder.list("dead_letter")
+
+
+def test_the_error_survives_where_no_letter_can_be_written(disk: LocalFolder) -> None:
+    part(disk, [{"n": 3}], [failure()], submission=1)
+    disk.write("dead_letter", b"a file in the way")
+    error = too_many()
+    assert with_dead_letters(error, job_in(disk), 10) is error

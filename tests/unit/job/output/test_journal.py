@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may publish: on disk and in S3, whatever dies or comes back at the wrong time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
+from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.job.output.journal import JOURNAL, Journal, SupersededError
+from airflow_provider_raybatch.job.preflight.ready import Standing, make_ready
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from tests.support.faulty_s3 import Fault, FaultyS3, first
+from tests.support.publishing import part, publish
+from tests.support.s3_server import S3Server
+from tests.support.specs import TASK, submitted
+
+OTHER = {**TASK, "run_id": "r2"}
+
+
+def journal(folder: Folder, number: int = 0, *, take_over: bool = False, **fields: Any) -> Journal:
+    whole = submitted(number, **{"destination": {"uri": folder.uri}, **fields})
+    return Journal(folder, whole.submission, take_over, whole.fingerprint)
+
+
+def entries(folder: Folder) -> list[str]:
+    return [entry.path for entry in folder.list(JOURNAL)]
+
+
+def is_superseded(folder: Folder, late: Callable[[], Any], why: str) -> None:
+    """Submission 1 has claimed, and a retry would not help."""
+    with pytest.raises(SupersededError) as caught:
+        late()
+    assert str(caught.value) == f"destination: {folder.uri} was claimed by raybatch-x-1{why}"
+    assert not caught.value.failure_class.retryable
+
+
+def test_a_claim_then_its_commit(folder: Folder) -> None:
+    mine = journal(folder)
+    assert mine.last() is None
+    assert mine.committed() is None
+    assert not mine.began_before()
+    mine.claim()
+    assert journal(folder, 1).began_before()
+    assert not journal(folder, 1, token="cleared").began_before()
+    assert journal(folder, 1, token="cleared").is_cleared()
+    assert not journal(folder, 1).is_cleared()
+    mine.check()
+    mine.commit("manifests/x.json")
+    last = mine.last()
+    assert last is not None
+    assert (last.number, last.kind, last.submission_id) == (2, "commit", "raybatch-x-0")
+    assert last.published is not None
+    assert last.published.manifest == "manifests/x.json"
+    assert entries(folder) == [f"{JOURNAL}/00000001.json", f"{JOURNAL}/00000002.json"]
+
+
+def test_a_cleared_run_stays_one_after_it_has_claimed(folder: Folder) -> None:
+    publish(folder, [part(folder, [{"text": "a"}])], 1)
+    cleared = journal(folder, 1, token="cleared")
+    cleared.claim()
+    assert cleared.is_cleared()
+    assert journal(folder, 2, token="cleared").is_cleared()  # its retry, which must not take old answers
+
+
+def test_another_tasks_runs_clear_nobody(folder: Folder) -> None:
+    journal(folder, task=OTHER, token="other").claim()
+    mine = journal(folder, take_over=True)
+    mine.claim()
+    assert not mine.is_cleared()
+
+
+def test_a_second_submission_of_the_same_run_finds_what_the_first_committed(folder: Folder) -> None:
+    manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+    assert journal(folder, 1).committed() == manifest
+    assert journal(folder, 1, token="cleared").committed() is None
+
+
+class TestOtherArguments:
+    """A run whose arguments change between two attempts, and whose first attempt has committed."""
+
+    def test_their_dataset_is_not_the_runs_any_more(self, folder: Folder) -> None:
+        publish(folder, [part(folder, [{"text": "a"}])], 1)
+        changed = journal(folder, 1, prompt={"kind": "template", "template": "Whisper {row.text}"})
+        assert changed.committed() is None
+        assert changed.claim() is None
+        changed.commit("manifests/changed.json")
+
+    def test_limits_are_none(self, folder: Folder) -> None:
+        manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+        assert journal(folder, 1, limits={"max_errors": 7}).committed() == manifest
+
+    def test_a_job_begins_anew(self, tmp_path: Path) -> None:
+        place = LocalFolder(str(tmp_path / "out"))
+        fields = {"source": {"paths": [str(tmp_path / "gone.jsonl")]}, "destination": {"uri": place.uri}}
+        manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
+        same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
+        standing = make_ready(same, same.submission, Secrets(), print)
+        assert isinstance(standing, Standing)
+        assert standing.summary == manifest.summary()
+        with pytest.raises(PreflightError, match="source: nothing is at"):
+            make_ready(changed, changed.submission, Secrets(), print)
+
+
+def test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again(
+    folder: Folder,
+) -> None:
+    late = journal(folder, 1)
+    assert late.committed() is None
+    manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+    before = entries(folder)
+    assert late.claim() == manifest
+    assert entries(folder) == before
+    assert journal(folder, 1, token="cleared").claim() is None
+
+
+def test_the_dataset_stays_published_while_a_new_run_claims(folder: Folder) -> None:
+    manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+    journal(folder, 1, token="cleared").claim()
+    assert journal(folder, 2).committed() == manifest
+
+
+class TestOwner:
+    def test_another_task_is_refused_before_it_writes_anything(self, folder: Folder) -> None:
+        journal(folder).claim()
+        other = journal(folder, task=OTHER)
+        for refused in (other.check_owner, other.claim):
+            with pytest.raises(PreflightError) as caught:
+                refused()
+            assert str(caught.value) == (
+                f"destination: {folder.uri} belongs to nightly.label of run r1; choose a folder for each run "
+                "(put {{ dag_run.run_after | ts_nodash }} into it), or set on_destination_owned='take_over'."
+            )
+            assert caught.value.failure_class is FailureClass.USER_ERROR
+        assert len(entries(folder)) == 1
+
+    def test_it_may_take_over_when_told_so(self, folder: Folder) -> None:
+        first = journal(folder)
+        first.claim()
+        second = journal(folder, task=OTHER, take_over=True)
+        second.check_owner()
+        second.claim()
+        second.commit("manifests/second.json")
+        with pytest.raises(SupersededError):
+            first.commit("manifests/first.json")
+
+    def test_nobody_owns_an_empty_folder(self, folder: Folder) -> None:
+        journal(folder).check_owner()
+        assert entries(folder) == []
+
+
+class TestOlderRun:
+    """A cleared run whose driver could not be stopped, and which comes to claim after its successor."""
+
+    @pytest.fixture(params=["claimed", "committed"])
+    def newer(self, request: pytest.FixtureRequest, folder: Folder) -> Journal:
+        newer = journal(folder, 1, token=new_run_token(2))
+        newer.claim()
+        if request.param == "committed":
+            newer.commit("manifests/newer.json")
+        return newer
+
+    @pytest.mark.parametrize("token", [new_run_token(1), "named-uuid"], ids=["numbered", "older version"])
+    def test_it_claims_no_more(self, folder: Folder, newer: Journal, token: str) -> None:
+        before = entries(folder)
+        older = journal(folder, 0, token=token)
+        why = ", a job of a newer run of this task; clear the task to publish there again."
+        for late in (older.check_owner, older.claim):
+            is_superseded(folder, late, why)
+        assert entries(folder) == before
+
+    def test_nor_does_it_where_it_may_take_over(self, folder: Folder, newer: Journal) -> None:
+        with pytest.raises(SupersededError):
+            journal(folder, 0, token=new_run_token(1), take_over=True).claim()
+
+    def test_nor_after_a_third_task_has_taken_over(self, folder: Folder, newer: Journal) -> None:
+        journal(folder, 0, task=OTHER, take_over=True).claim()
+        with pytest.raises(SupersededError):
+            journal(folder, 0, token=new_run_token(1), take_over=True).claim()
+
+    def test_the_newer_run_goes_on(self, folder: Folder) -> None:
+        token = new_run_token(2)
+        journal(folder, 0, token=new_run_token(1)).claim()
+        journal(folder, 1, token=token).claim()
+        retry = journal(folder, 2, token=token)
+        retry.claim()
+        retry.commit("manifests/newer.json")
+
+    def test_another_task_has_an_order_of_its_own(self, folder: Folder, newer: Journal) -> None:
+        assert journal(folder, 0, task=OTHER, token=new_run_token(1), take_over=True).claim() is None
+
+
+class TestZombie:
+    def test_its_commit_fails_once_another_submission_has_claimed(self, folder: Folder) -> None:
+        zombie, newer = journal(folder, 0), journal(folder, 1)
+        zombie.claim()
+        newer.claim()
+        why = " of nightly.label of run r1 while this job ran; its rows are kept, but not published."
+        for late in (zombie.check, lambda: zombie.commit("manifests/zombie.json")):
+            is_superseded(folder, late, why)
+        newer.commit("manifests/newer.json")
+        last = newer.last()
+        assert last is not None
+        assert last.published is not None
+        assert last.published.manifest == "manifests/newer.json"
+
+    def test_its_commit_fails_after_the_newer_one_committed(self, folder: Folder) -> None:
+        zombie, newer = journal(folder, 0), journal(folder, 1)
+        zombie.claim()
+        newer.claim()
+        newer.commit("manifests/newer.json")
+        with pytest.raises(SupersededError):
+            zombie.commit("manifests/zombie.json")
+
+    def test_of_two_that_commit_at_the_same_time_one_wins(self, folder: Folder) -> None:
+        # Both believe to hold the last claim, as when one claimed in between two steps of the other.
+        for round_number in range(5):
+            token = f"token {round_number}"
+            first = journal(folder, 2 * round_number, token=token)
+            first.claim()
+            claim = first.last()
+            contenders = [first, journal(folder, 2 * round_number + 1, token=token)]
+            contenders[1]._mine = claim
+            gate = threading.Barrier(2)
+
+            def commit(one: Journal, gate: threading.Barrier = gate) -> bool:
+                gate.wait()
+                try:
+                    one.commit(f"manifests/{one._submission.submission_id}.json")
+                except SupersededError:
+                    return False
+                return True
+
+            with ThreadPoolExecutor(2) as pool:
+                assert sorted(pool.map(commit, contenders)) == [False, True]
+
+
+def test_claims_at_the_same_time_all_get_their_turn_and_the_last_one_holds(folder: Folder) -> None:
+    contenders = [journal(folder, number) for number in range(6)]
+    gate = threading.Barrier(len(contenders))
+
+    def claim(one: Journal) -> None:
+        gate.wait()
+        one.claim()
+
+    with ThreadPoolExecutor(len(contenders)) as pool:
+        list(pool.map(claim, contenders))
+    assert len(entries(folder)) == len(contenders)
+    last = contenders[0].last()
+    assert last is not None
+    holders = []
+    for one in contenders:
+        try:
+            one.check()
+        except SupersededError:
+            continue
+        holders.append(one._submission.submission_id)
+    assert holders == [last.submission_id]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.LOST_SILENT, Fault.CONFLICT, Fault.CUT_REQUEST])
+def test_creations_whose_answers_were_lost_count_once(
+    s3_server: S3Server, proxy: FaultyS3, fault: Fault
+) -> None:
+    bucket = s3_server.new_bucket()
+    mine = journal(S3Folder(bucket, "out", proxy.api.credentials))
+    proxy.choose = first(fault, method="PUT")
+    mine.claim()
+    mine.check()
+    proxy.choose = first(fault, method="PUT")
+    mine.commit("manifests/x.json")
+    assert proxy.faults == {fault: 2}
+    assert len(entries(S3Folder(bucket, "out", s3_server.credentials))) == 2
+
+
+def test_two_processes_of_one_submission_id_are_two(folder: Folder) -> None:
+    # A cluster that its client lost, but which lives, and the next one: both run submission 0.
+    first_process, second_process = journal(folder), journal(folder)
+    first_process.claim()
+    first_entry = first_process.last()
+    second_process.claim()
+    second_entry = second_process.last()
+    assert first_entry is not None
+    assert second_entry is not None
+    assert first_entry.nonce != second_entry.nonce
+    with pytest.raises(SupersededError):
+        first_process.commit("manifests/first.json")
+
+
+def test_a_commit_needs_a_claim(folder: Folder) -> None:
+    with pytest.raises(ValueError, match="never claimed"):
+        journal(folder).commit("manifests/x.json")

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The copy of the newest manifest never goes back, wherever its writers are frozen and go on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.contract.run_token import new_run_token
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.manifest_copy import COPY, renew_copy
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from tests.support.faulty_s3 import Call, Fault, FaultyS3, first
+from tests.support.publishing import part, publish, rows_of
+from tests.support.s3_server import S3Server
+from tests.support.specs import submitted
+from tests.support.stepping import Stepper
+
+PREEMPTIONS = 3
+"""How often one of two writers takes over from the other; more take minutes."""
+
+
+def in_the_journal(folder: Folder, number: int) -> Journal:
+    """A run that has committed and has not renewed the copy."""
+    path = f"manifests/{number}.json"
+    folder.write(path, json.dumps({"uri": f"of run {number}"}).encode())
+    journal = Journal(folder, submitted(0, token=new_run_token(number)).submission, take_over=False)
+    journal.claim()
+    journal.commit(path)
+    return journal
+
+
+def copied(folder: Folder) -> int:
+    """The run whose manifest the copy is; 0 where there is none."""
+    if folder.head(COPY) is None:
+        return 0
+    return int(json.loads(folder.read(COPY))["uri"].removeprefix("of run "))
+
+
+def test_a_writer_that_was_frozen_before_the_copy(folder: Folder) -> None:
+    frozen = in_the_journal(folder, 1)
+    renew_copy(folder, in_the_journal(folder, 2))
+    renew_copy(folder, frozen)
+    assert copied(folder) == 2
+
+
+def test_a_retry_of_an_older_dataset_while_a_newer_run_commits(folder: Folder) -> None:
+    """What `make_ready` does for a run that has its dataset: the copy is still the journal's newest."""
+    older = in_the_journal(folder, 1)
+    assert copied(folder) == 0
+    renew_copy(folder, older)
+    assert copied(folder) == 1
+    in_the_journal(folder, 2)
+    renew_copy(folder, older)
+    assert copied(folder) == 2
+
+
+def test_a_commit_leaves_the_copy(folder: Folder) -> None:
+    manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
+    assert folder.read(COPY) == folder.read(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))
+    assert rows_of(folder, manifest)
+
+
+def test_without_a_dataset_there_is_no_copy(folder: Folder) -> None:
+    journal = Journal(folder, submitted().submission, take_over=False)
+    renew_copy(folder, journal)
+    journal.claim()
+    renew_copy(folder, journal)
+    assert folder.head(COPY) is None
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["the first copy", "a later copy"])
+def test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one(tmp_path: Path, before: int) -> None:
+    for stops in itertools.count():
+        folder = LocalFolder(str(tmp_path / str(stops)))
+        if before:
+            renew_copy(folder, in_the_journal(folder, 1))
+        journal = in_the_journal(folder, 2)
+        older = Stepper(folder.root, lambda folder=folder, journal=journal: renew_copy(folder, journal))
+        for _ in range(stops):
+            older.step()
+        if older.is_done:
+            break
+        renew_copy(folder, in_the_journal(folder, 3))
+        while not older.is_done:
+            assert copied(folder) == 3
+            older.step()
+        older.finish()
+        assert copied(folder) == 3
+    assert stops > 6
+
+
+@pytest.mark.parametrize(("before", "calls"), [(0, 5), (1, 7)], ids=["the first copy", "a later copy"])
+def test_a_newer_writer_in_s3_before_each_call_of_an_older_one(
+    s3_server: S3Server, proxy: FaultyS3, before: int, calls: int
+) -> None:
+    for stops in itertools.count():
+        bucket = s3_server.new_bucket()
+        direct = S3Folder(bucket, "out", s3_server.credentials)
+        if before:
+            renew_copy(direct, in_the_journal(direct, 1))
+        through = S3Folder(bucket, "out", proxy.api.credentials)
+        older = in_the_journal(through, 2)
+        newer = NewerAt(stops, direct)
+        proxy.choose = newer
+        renew_copy(through, older)
+        proxy.choose = lambda call: None
+        assert copied(direct) == (3 if newer.came else 2)
+        if not newer.came:
+            break
+    assert stops == calls
+
+
+@dataclass
+class NewerAt:
+    """Lets a newer run commit and copy before the n-th call."""
+
+    number: int
+    folder: Folder
+    calls: int = 0
+    came: bool = False
+
+    def __call__(self, call: Call) -> Fault | None:
+        self.calls += 1
+        if self.calls == self.number + 1:
+            self.came = True
+            renew_copy(self.folder, in_the_journal(self.folder, 3))
+        return None
+
+
+class TestReplace:
+    def test_it_needs_what_was_there(self, folder: Folder) -> None:
+        folder.replace("x", None, b"1")
+        with pytest.raises(TakenError):
+            folder.replace("x", None, b"2")
+        with pytest.raises(TakenError):
+            folder.replace("x", b"0", b"2")
+        assert folder.read("x") == b"1"
+        folder.replace("x", b"1", b"2")
+        assert folder.read("x") == b"2"
+        with pytest.raises(TakenError):
+            folder.replace("y", b"1", b"2")
+        assert [entry.path for entry in folder.list()] == ["x"]
+
+    def test_of_two_on_a_disk_at_most_one_succeeds(self, tmp_path: Path) -> None:
+        folder, outcomes = LocalFolder(str(tmp_path)), Counter[int]()
+        schedules: list[tuple[int, ...]] = [()]
+        while schedules:
+            schedule = schedules.pop()
+            folder.write("x", b"old")
+            both = [
+                Stepper(folder.root, lambda new=new: folder.replace("x", b"old", new))
+                for new in (b"first", b"second")
+            ]
+            done: list[int] = []
+            preemptions = 0
+            while open_ones := [number for number in (0, 1) if not both[number].is_done]:
+                last = done[-1] if done and done[-1] in open_ones else open_ones[0]
+                number = schedule[len(done)] if len(done) < len(schedule) else last
+                if len(done) >= len(schedule) and len(open_ones) == 2 and preemptions < PREEMPTIONS:
+                    schedules.append((*done, 1 - number))
+                preemptions += number != last
+                both[number].step()
+                done.append(number)
+            won = [one.succeeded(TakenError) for one in both]
+            outcomes[sum(won)] += 1
+            assert sum(won) < 2, done
+            assert folder.read("x") == (b"first" if won[0] else b"second" if won[1] else b"old")
+        assert set(outcomes) == {0, 1}  # none, where each removed the other's scratch file
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+    @pytest.mark.parametrize("fault", [Fault.LOST, Fault.LOST_SILENT, Fault.CONFLICT, Fault.CUT_REQUEST])
+    def test_one_whose_answer_was_lost_counts(
+        self, s3_server: S3Server, proxy: FaultyS3, fault: Fault
+    ) -> None:
+        bucket = s3_server.new_bucket()
+        S3Folder(bucket, "out", s3_server.credentials).write("x", b"1")
+        proxy.choose = first(fault, method="PUT")
+        S3Folder(bucket, "out", proxy.api.credentials).replace("x", b"1", b"2")
+        assert proxy.faults == {fault: 1}
+        assert S3Folder(bucket, "out", s3_server.credentials).read("x") == b"2"
+
+    def test_a_disk_that_fails_is_a_storage_error(self, tmp_path: Path) -> None:
+        Path(tmp_path, "x").mkdir()
+        with pytest.raises(StorageError) as caught:
+            LocalFolder(str(tmp_path)).replace("x", b"1", b"2")
+        assert not isinstance(caught.value, TakenError)
+
+
+def test_a_copy_that_others_keep_changing_is_given_up(disk: LocalFolder) -> None:
+    class Busy(LocalFolder):
+        def replace(self, path: str, old: bytes | None, new: bytes) -> None:
+            raise TakenError("destination: it has changed.")
+
+    journal = in_the_journal(disk, 1)
+    with pytest.raises(StorageError, match="is being changed by many jobs at once"):
+        renew_copy(Busy(disk.root), journal)

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From parts to a dataset: each row once, in order, in one schema, or nothing at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.output import publish as publish_module
+from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
+from airflow_provider_raybatch.job.output.publish import ranges
+from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
+from airflow_provider_raybatch.job.parts.part import output_type
+from airflow_provider_raybatch.job.preflight.ready import question
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from tests.support.publishing import dead_letters, failure, part, publish, response, rows_of
+from tests.support.specs import submitted
+
+
+def numbered(count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [{"id": number} for number in range(first, first + count)]
+
+
+def test_a_dataset_is_its_parts_in_input_order_and_the_manifest_says_so(folder: Folder) -> None:
+    found = [part(folder, numbered(5, first), first=first, submission=first // 10) for first in (5, 0, 10)]
+    told = Report(effective_sampling={"temperature": 0}, part_folder="_raybatch/parts/task/run/raybatch-x-0")
+    manifest = publish(folder, found, 15, told=told)
+    assert [row["id"] for row in rows_of(folder, manifest)] == list(range(15))
+    assert rows_of(folder, manifest)[3] == {
+        "id": 3,
+        "response": "r3",
+        "finish_reason": "stop",
+        "input_tokens": 3,
+        "cached_tokens": 1,
+        "output_tokens": 1,
+    }
+    assert manifest.counts.model_dump() == {
+        "input": 15,
+        "ok": 15,
+        "error": 0,
+        "resumed": 5,
+        "reused": 0,
+        "duplicates": 0,
+        "errors_by_step": {},
+    }
+    assert manifest.tokens.model_dump() == {"input": 45, "cached": 15, "output": 15}
+    assert manifest.finish_reasons == {"stop": 15}
+    assert manifest.effective_sampling == {"temperature": 0}
+    assert manifest.dead_letter_uri is None
+    assert manifest.owner == submitted().submission.task
+    assert json.loads(folder.read("manifest.json"))["uri"] == manifest.uri
+
+
+def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
+    came = [
+        (0, "generated", 4), (0, "stored", 2), (0, "carried", 3), (0, "duplicate", 1),
+        (1, "generated", 5), (1, "stored", 1), (1, "carried", 2), (1, "duplicate", 2),
+    ]  # fmt: skip
+    found: list[parts.Part] = []
+    for submission, origin, rows in came:
+        first = sum(one.rows for one in found)
+        found.append(part(disk, numbered(rows, first), first=first, submission=submission))
+        table = pq.read_table(io.BytesIO(disk.read(found[-1].path)))
+        place = table.schema.get_field_index("origin")
+        buffer = io.BytesIO()
+        pq.write_table(table.set_column(place, "origin", pa.array([origin] * rows)), buffer)
+        disk.write(found[-1].path, buffer.getvalue())
+    told = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
+    counts = publish(disk, found, 20, told=told).counts
+    assert (counts.ok, counts.resumed, counts.reused, counts.duplicates) == (20, 4 + 3 + 2, 3, 3)
+
+
+class TestDoubles:
+    def test_a_good_row_wins_over_a_failed_one_whatever_came_first(self, disk: LocalFolder) -> None:
+        found = [
+            part(disk, numbered(4), [failure(), response("a"), failure(), failure()], submission=0),
+            part(disk, numbered(4), [response("b"), failure(), response("c"), failure()], submission=1),
+        ]
+        manifest = publish(disk, found, 4)
+        assert [(row["id"], row["response"]) for row in rows_of(disk, manifest)] == [
+            (0, "b"),
+            (1, "a"),
+            (2, "c"),
+        ]
+        assert (manifest.counts.ok, manifest.counts.error) == (3, 1)
+        assert [letter["ordinal"] for letter in dead_letters(disk, manifest)] == [3]
+
+    def test_rows_that_several_submissions_wrote_come_once(self, disk: LocalFolder) -> None:
+        found = [
+            part(disk, numbered(10), submission=0),
+            part(disk, numbered(6, 4), first=4, submission=1),
+            part(disk, numbered(3), ordinals=[0, 5, 9], submission=2),
+        ]
+        manifest = publish(disk, found, 10)
+        assert [row["response"] for row in rows_of(disk, manifest)] == [f"r{number}" for number in range(10)]
+
+    @given(seed=st.integers(0, 10_000), rows_per_part=st.integers(1, 40))
+    @settings(max_examples=25)
+    def test_any_ledger_gives_each_row_once_in_order(self, seed: int, rows_per_part: int) -> None:
+        import tempfile
+
+        chance = random.Random(seed)
+        total = chance.randint(1, 60)
+        with tempfile.TemporaryDirectory() as scratch:
+            disk = LocalFolder(scratch)
+            found, good = [], set()
+            for submission in range(chance.randint(1, 3)):
+                first = 0
+                while first < total:
+                    size = min(chance.randint(1, 12), total - first)
+                    chosen = sorted(chance.sample(range(first, first + size), chance.randint(1, size)))
+                    if submission == 0:
+                        chosen = list(range(first, first + size))
+                    results = [
+                        response(f"s{submission}") if chance.random() < 0.7 else failure() for _ in chosen
+                    ]
+                    good |= {
+                        o for o, r in zip(chosen, results, strict=True) if not isinstance(r, type(failure()))
+                    }
+                    rows = [{"id": ordinal} for ordinal in chosen]
+                    found.append(part(disk, rows, results, ordinals=chosen, submission=submission))
+                    first += size
+            chance.shuffle(found)
+            out = {"uri": scratch, "rows_per_part": rows_per_part}
+            manifest = publish(disk, found, total, destination=out)
+            assert [row["id"] for row in rows_of(disk, manifest)] == sorted(good)
+            failed = [letter["ordinal"] for letter in dead_letters(disk, manifest)]
+            assert failed == sorted(set(range(total)) - good)
+            assert all(file.rows <= rows_per_part for file in manifest.files) or not good
+
+
+class TestNothing:
+    def test_a_missing_row_publishes_nothing(self, disk: LocalFolder) -> None:
+        found = [part(disk, numbered(3)), part(disk, numbered(3, 4), first=4)]
+        with pytest.raises(
+            RaybatchError, match="6 rows are finished, but the input has 7; nothing was published"
+        ) as e:
+            publish(disk, found, 7)
+        assert e.value.failure_class is FailureClass.INTERNAL
+        assert disk.list("manifests") == []
+        assert disk.head("manifest.json") is None
+        assert Journal(disk, submitted().submission, False).committed() is None
+
+    def test_no_part_at_all_publishes_nothing(self, disk: LocalFolder) -> None:
+        with pytest.raises(RaybatchError, match="0 rows are finished, but the input has 1"):
+            publish(disk, [], 1)
+
+    def test_a_claim_in_between_publishes_nothing(self, disk: LocalFolder) -> None:
+        from airflow_provider_raybatch.job.output.commit import prepare
+
+        mine, newer = (Journal(disk, submitted(number).submission, False) for number in (0, 1))
+        mine.claim()
+        newer.claim()
+        with pytest.raises(SupersededError):
+            prepare(submitted(0), disk, mine, [part(disk, numbered(1))], 1, Report(), pa.schema([]))
+        assert disk.list("manifests") == []
+        assert disk.list("data") == []
+
+    @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+    def test_an_empty_input_gives_an_empty_dataset(self, disk: LocalFolder, kind: str) -> None:
+        schema = pa.schema([("id", pa.int64()), ("when", pa.timestamp("us")), ("unknown", pa.null())])
+        manifest = publish(disk, [], 0, schema=schema, destination={"uri": disk.uri, "format": kind})
+        assert rows_of(disk, manifest) == []
+        assert manifest.counts.input == 0
+        assert [(file.path, file.rows) for file in manifest.files] == [(f"part-00000.{kind}", 0)]
+        names = [column.name for column in manifest.columns]
+        assert names == ["id", "when", "unknown", *(column.name for column in output_type(False))]
+
+    def test_failed_rows_alone_give_an_empty_dataset_and_dead_letters(self, disk: LocalFolder) -> None:
+        found = [part(disk, numbered(2), [failure("template", "no"), failure("parse", "no")])]
+        manifest = publish(disk, found, 2, schema=pa.schema([("id", pa.int64())]))
+        assert rows_of(disk, manifest) == []
+        assert manifest.counts.errors_by_step == {"template": 1, "parse": 1}
+        assert dead_letters(disk, manifest)[0] == {
+            "ordinal": 0,
+            "step": "template",
+            "reason": "no",
+            "request": '{"prompt":"p"}',
+            "row": {"id": 0},
+        }
+
+
+class TestFiles:
+    def test_no_range_holds_more_in_memory_than_it_may_however_small_its_parts_are(
+        self, disk: LocalFolder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(publish_module, "_MOST_DECODED", 1_000_000)
+        long = [{"id": number, "text": "the same " * 10_000} for number in range(40)]
+        short = [{"id": 40 + number, "text": "short"} for number in range(40)]
+        found = [part(disk, rows, first=rows[0]["id"]) for rows in (long[:20], long[20:], short)]
+        assert sum(one.bytes for one in found) < 50_000
+        manifest = publish(disk, found, 80)
+        assert [row["id"] for row in rows_of(disk, manifest)] == list(range(80))
+        assert [file.rows for file in manifest.files] == [10, 10, 10, 10, 40]
+
+    def test_rows_per_part_is_kept(self, disk: LocalFolder) -> None:
+        found = [part(disk, numbered(8, first), first=first) for first in range(0, 40, 8)]
+        manifest = publish(disk, found, 40, destination={"uri": disk.uri, "rows_per_part": 15})
+        assert [file.rows for file in manifest.files] == [15, 15, 10]
+        assert [file.path for file in manifest.files] == [f"part-0000{number}.parquet" for number in range(3)]
+        assert [row["id"] for row in rows_of(disk, manifest)] == list(range(40))
+
+    def test_small_parts_become_one_file(self, disk: LocalFolder) -> None:
+        found = [part(disk, numbered(2, first), first=first) for first in range(0, 100, 2)]
+        assert [file.rows for file in publish(disk, found, 100).files] == [100]
+
+    def test_a_range_without_a_good_row_leaves_no_file(self, disk: LocalFolder) -> None:
+        found = [
+            part(disk, numbered(2), [failure(), failure()]),
+            part(disk, numbered(2, 2), first=2),
+        ]
+        manifest = publish(disk, found, 4, destination={"uri": disk.uri, "rows_per_part": 2})
+        assert [file.path for file in manifest.files] == ["part-00001.parquet"]
+        assert [row["id"] for row in rows_of(disk, manifest)] == [2, 3]
+
+    def test_an_earlier_larger_limit_leaves_no_rows_behind(self, disk: LocalFolder) -> None:
+        found = [part(disk, numbered(10)), part(disk, numbered(10, 10), first=10)]
+        manifest = publish(disk, found[:1], 5)
+        assert [row["id"] for row in rows_of(disk, manifest)] == list(range(5))
+
+    def test_ranges_cover_the_input(self, disk: LocalFolder) -> None:
+        found = [part(disk, numbered(3, first), first=first) for first in range(0, 30, 3)]
+        cut = ranges(found, 7, 30)
+        assert [(one.first, one.stop) for one in cut] == [(0, 7), (7, 14), (14, 21), (21, 28), (28, 30)]
+        assert [len(one.parts) for one in cut] == [3, 3, 3, 3, 1]
+        assert ranges([], 7, 0) == []
+
+    def test_each_commit_has_a_folder_of_its_own(self, disk: LocalFolder) -> None:
+        first = publish(disk, [part(disk, numbered(1))], 1)
+        second = publish(disk, [part(disk, numbered(2), submission=1)], 2, submitted(1, token="b"))
+        assert first.uri != second.uri
+        assert [row["id"] for row in rows_of(disk, first)] == [0]
+
+
+class TestCompletions:
+    def test_all_of_them_are_kept_and_counted(self, disk: LocalFolder) -> None:
+        found = [part(disk, numbered(1), [response("a b", "c", "d e f", reason="length")], completions=True)]
+        manifest = publish(disk, found, 1, sampling={"n": 3})
+        (row,) = rows_of(disk, manifest)
+        assert row["response"] == "a b"
+        assert row["output_tokens"] == manifest.tokens.output == 6
+        assert [completion["text"] for completion in row["completions"]] == ["a b", "c", "d e f"]
+        assert manifest.finish_reasons == {"length": 3}
+
+
+class TestJsonl:
+    def rows(self, disk: LocalFolder, table: Any) -> list[dict[str, Any]]:
+        out = {"uri": disk.uri, "format": "jsonl"}
+        return rows_of(disk, publish(disk, [part(disk, table)], len(table), destination=out))
+
+    def test_rows_are_objects_a_line(self, disk: LocalFolder) -> None:
+        rows = self.rows(disk, [{"text": "two\nlines \u2028 ü"}, {"text": None}])
+        assert [row["text"] for row in rows] == ["two\nlines \u2028 ü", None]
+        assert rows[0]["response"] == "r0"
+
+    def test_what_json_does_not_know_is_text_or_null(self, disk: LocalFolder) -> None:
+        table = pa.table({
+            "bytes": pa.array([b"\x00\xff"]),
+            "day": pa.array([0], pa.date32()),
+            "price": pa.array(["1.50"]).cast(pa.decimal128(5, 2)),
+            "nan": pa.array([float("nan")]),
+            "inside": pa.array([[float("inf"), 1.0]]),
+        })
+        (row,) = self.rows(disk, table)
+        assert (row["bytes"], row["day"], row["price"]) == ("AP8=", "1970-01-01", "1.50")
+        assert row["nan"] is None
+        assert row["inside"] == [None, 1.0]
+
+
+class TestLedger:
+    def test_a_scan_finds_the_good_rows_of_all_submissions(self, folder: Folder) -> None:
+        run = "_raybatch/parts/task/run"
+        part(folder, numbered(4), [response(), failure(), response(), failure()], submission=0)
+        part(folder, numbered(2), [response(), response()], ordinals=[1, 7], submission=1)
+        folder.write(f"{run}/notes.txt", b"not a part")
+        found = look_back(folder, run, 10)
+        assert np.flatnonzero(found.good).tolist() == [0, 1, 2, 7]
+        assert [(one.rows, one.ok, one.first, one.last) for one in found.parts] == [
+            (4, 2, 0, 3),
+            (2, 2, 1, 7),
+        ]
+        assert look_back(folder, "_raybatch/parts/task/other", 10).rows == 0
+
+    def test_good_rows_are_counted_once_and_within_the_input(self, disk: LocalFolder) -> None:
+        found = [
+            part(disk, numbered(4), [response(), failure(), response(), response()], submission=0),
+            part(disk, numbered(2), ordinals=[1, 2], submission=1),
+        ]
+        assert add_up(disk, found, 4).rows == 4
+        assert add_up(disk, found, 3).rows == 3
+        assert add_up(disk, found[:1], 4).rows == 3
+        assert add_up(disk, [], 4).rows == 0
+
+    def test_the_folder_of_a_run_depends_on_task_question_and_input_only(self) -> None:
+        def place(spec: BatchInferenceSpec, listing: str = "a", digests: Digests | None = None) -> str:
+            assert spec.submission is not None
+            asked = question(spec, spec.submission, Keyer(spec, {}, digests or Digests()))
+            return parts.run_folder(spec.submission, asked, listing * 32)
+
+        base = place(submitted())
+        drivers = {parts.driver_folder(base, "raybatch-x-0") for _ in range(2)}
+        assert len(drivers) == 2
+        written = [parts.Part(f"{folder}/00000000.0-1.2.2.parquet", 2, 2, 0, 1, 9) for folder in drivers]
+        assert {one.submission_id for one in written} == {"raybatch-x-0"}
+        assert base == place(submitted(3, token="other", preserve_order=True))
+        others = [
+            place(submitted(), "b"),
+            place(submitted(model={"name": "other"})),
+            place(submitted(), digests=Digests(model="new weights")),
+            place(submitted(on_clear="regenerate")),
+            place(submitted(on_clear="regenerate", token="other")),
+            place(submitted(task={"dag_id": "d", "run_id": "r", "task_id": "t"})),
+        ]
+        assert len({base, *others}) == 7
+        assert base.startswith("_raybatch/parts/")

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.job.planning import fit
+from airflow_provider_raybatch.job.planning.node_groups import AutoscalerLimits, NodeGroup
+from airflow_provider_raybatch.job.planning.plan import Cluster, Plan, make
+from tests.support.specs import spec
+
+LAPTOP = Cluster(({"CPU": 2.0},))
+H200 = {"CPU": 16.0, "GPU": 1.0, "accelerator_type:H200": 1.0}
+DGX = {"CPU": 128.0, "GPU": 8.0, "accelerator_type:H100": 1.0}
+HEAD = {"CPU": 8.0, "node:__internal_head__": 1.0}
+SMALL = {"CPU": 4.0, "GPU": 1.0}
+OVER_NODES = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
+
+
+def autoscaled(
+    *nodes: dict[str, float], groups: list[tuple[dict[str, float], int]], **limits: Any
+) -> Cluster:
+    """Nodes that are there, and groups of which so many may be there."""
+    named = (NodeGroup(f"g{number}", node, most) for number, (node, most) in enumerate(groups))
+    return Cluster(nodes, AutoscalerLimits(tuple(named), **limits))
+
+
+def plan(
+    cluster: Cluster, rows: int = 100_000, sampling: dict[str, Any] | None = None, **engine: Any
+) -> Plan:
+    return make(spec(engine={"kind": "vllm", **engine}, sampling=sampling or {}), rows, cluster)
+
+
+class TestPlan:
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "replicas", "gpus", "cpus"),
+        [
+            (LAPTOP, {}, 1, 0, 1.0),
+            (LAPTOP, {"kind": "echo"}, 1, 0, 1.0),
+            (LAPTOP, {"num_cpus": 0.5, "replicas": 4}, 4, 0, 0.5),
+            (LAPTOP, {"args": {"tensor_parallel_size": 2}}, 1, 2, 1.0),
+            (LAPTOP, {"accelerator_type": "H200"}, 1, 1, 1.0),
+            (Cluster((HEAD, H200)), {}, 1, 1, 1.0),
+            (Cluster((HEAD, H200)), {"kind": "echo"}, 1, 0, 1.0),
+            (Cluster((HEAD, DGX)), {}, 8, 1, 1.0),
+            (Cluster((HEAD, DGX, DGX)), {"args": {"tensor_parallel_size": 4}}, 4, 4, 1.0),
+            (
+                Cluster((HEAD, DGX)),
+                {"args": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
+                2,
+                4,
+                1.0,
+            ),
+            (Cluster((HEAD, DGX, H200)), {"accelerator_type": "H200"}, 1, 1, 1.0),
+            (Cluster((HEAD, DGX, H200)), {"replicas": 3}, 3, 1, 1.0),
+            # A node that offers Ray fewer CPUs than it has GPUs.
+            (Cluster((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
+            # No GPU yet, but an autoscaler that may bring some.
+            (autoscaled(HEAD, groups=[(SMALL, 8)]), {}, 8, 1, 1.0),
+            (autoscaled(HEAD, groups=[({"CPU": 4.0, "GPU": 8.0}, 2)]), {}, 16, 1, 0.5),
+            (autoscaled(HEAD, DGX, groups=[(DGX, 8)]), {"args": {"tensor_parallel_size": 4}}, 16, 4, 1.0),
+            (autoscaled(HEAD, groups=[(DGX, 1_000_000)]), {}, 98, 1, 1.0),
+            (autoscaled(HEAD, groups=[({"CPU": 64.0}, 8)]), {}, 1, 0, 1.0),
+        ],
+    )
+    def test_what_is_derived(
+        self, cluster: Cluster, engine: dict[str, Any], replicas: int, gpus: int, cpus: float
+    ) -> None:
+        made = plan(cluster, **engine)
+        assert (made.replicas, made.gpus, made.cpus) == (replicas, gpus, cpus)
+        assert fit.judge(made, cluster, autoscaling=True).verdict in ("fits", "wait", "never")
+
+    @pytest.mark.parametrize(("cpus", "gpus"), [(5, 6), (4, 10), (2, 3), (5, 7)])
+    def test_a_node_with_fewer_cpus_than_gpus_is_used_whole(self, cpus: int, gpus: int) -> None:
+        cluster = Cluster((HEAD, {"CPU": float(cpus), "GPU": float(gpus)}))
+        made = plan(cluster)
+        assert made.replicas == gpus
+        assert round(made.cpus * 10_000) * gpus <= cpus * 10_000
+        assert fit.judge(made, cluster, autoscaling=False).verdict == "fits"
+
+    def test_cpus_that_are_set_are_counted_as_people_count(self) -> None:
+        assert plan(Cluster(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
+
+    def test_a_job_starts_with_what_is_there_and_takes_what_comes(self) -> None:
+        nothing, some = autoscaled(HEAD, groups=[(DGX, 8)]), autoscaled(HEAD, DGX, groups=[(DGX, 8)])
+        made = plan(nothing)
+        assert (made.replicas, made.first_replicas) == (64, 1)
+        assert fit.judge(made, nothing, autoscaling=True).verdict == "wait"
+        assert fit.judge(made, some, autoscaling=True).verdict == "fits"
+        made = plan(some)
+        assert (made.replicas, made.first_replicas) == (64, 8)
+        assert made.reasons["replicas"] == (
+            "the cluster's nodes hold 8, the autoscaler may reach 64; the job starts with 8"
+        )
+        assert "holds 8 of 64 replicas of 1 CPU and 1 GPU by now" in fit.judge(made, some, True).sentence
+
+    def test_few_rows_are_not_worth_new_nodes(self) -> None:
+        groups = [(DGX, 8)]
+        assert plan(autoscaled(HEAD, groups=groups), rows=1000).replicas == 1
+        assert plan(autoscaled(HEAD, H200, groups=groups), rows=1025).replicas == 2
+        assert plan(autoscaled(HEAD, DGX, groups=groups), rows=3000).replicas == 8
+        assert plan(autoscaled(HEAD, groups=groups), replicas=3).first_replicas is None
+
+    def test_few_rows_need_few_replicas(self) -> None:
+        assert plan(Cluster((DGX,)), rows=10).replicas == 2
+        assert plan(Cluster((DGX,)), rows=0).replicas == 1
+
+    @pytest.mark.parametrize(
+        ("rows", "max_tokens", "engine", "chunk"),
+        [
+            (100_000, 16, {}, 512),
+            (100_000, 500, {}, 128),
+            (100_000, None, {}, 128),
+            (200, 16, {}, 25),
+            (3, 16, {}, 8),
+            (100_000, 16, {"batch_size": 7}, 7),
+            (50_000_000, 16, {}, 2500),
+            (5_000_000_000, 16, {}, 4096),
+        ],
+    )
+    def test_chunks(self, rows: int, max_tokens: int | None, engine: dict[str, Any], chunk: int) -> None:
+        sampling = {"max_tokens": max_tokens} if max_tokens else {}
+        made = plan(Cluster((H200,)), rows, sampling, **engine)
+        assert made.rows_per_chunk == chunk
+        assert made.reasons["rows_per_chunk"]
+
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "rows_in_flight"),
+        [
+            (Cluster((H200,)), {}, 4 * 1024),
+            (LAPTOP, {}, 4 * 256),
+            (LAPTOP, {"args": {"max_num_seqs": 16}}, 128),
+            (LAPTOP, {"rows_in_flight": 2000, "batch_size": 100}, 2000),
+            (LAPTOP, {"rows_in_flight": 10, "batch_size": 100}, 100),
+        ],
+    )
+    def test_rows_in_flight_feed_the_scheduler(
+        self, cluster: Cluster, engine: dict[str, Any], rows_in_flight: int
+    ) -> None:
+        made = plan(cluster, **engine)
+        assert made.chunks_in_flight * made.rows_per_chunk >= rows_in_flight
+        assert (made.chunks_in_flight - 2) * made.rows_per_chunk < max(rows_in_flight, 1)
+
+    def test_every_value_has_its_reason(self) -> None:
+        for cluster in (LAPTOP, Cluster((HEAD, DGX)), Cluster(())):
+            shown = plan(cluster).shown()
+            assert all(isinstance(value, dict) and value["reason"] for value in shown.values())
+
+    def test_the_sentence_for_the_log(self) -> None:
+        assert plan(Cluster((DGX,))).sentence(100_000) == (
+            "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
+            "chunk (128 for long responses), 32 chunks in flight"
+        )
+        assert plan(LAPTOP).sentence(5).startswith("starting 1 replica on CPU (one is enough without GPUs")
+
+
+class TestFit:
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "autoscaling", "verdict", "telling"),
+        [
+            (LAPTOP, {}, False, "fits", "the cluster holds 1 replica of 1 CPU"),
+            (LAPTOP, {"num_cpus": 0.1, "replicas": 20}, False, "fits", "20 replicas of 0.1 CPU"),
+            (
+                LAPTOP,
+                {"replicas": 3},
+                False,
+                "never",
+                "replicas: the job asks for 3 replicas of 1 CPU on one node each, and the cluster has room "
+                "for 2 (largest node: 2 CPU); ask for fewer replicas or smaller ones, or add nodes, or "
+                "set cluster_wait if they are about to join.",
+            ),
+            (
+                Cluster((HEAD, H200, H200)),
+                {"args": {"tensor_parallel_size": 2}},
+                False,
+                "never",
+                "asks for 1 replica of 1 CPU and 2 GPU on one node each, and the cluster has room for 0 "
+                "(largest node: 16 CPU and 1 GPU)",
+            ),
+            (
+                Cluster((HEAD, DGX)),
+                {"accelerator_type": "H200"},
+                False,
+                "never",
+                "1 replica of 1 CPU and 1 GPU and an H200 on one node each, and the cluster has room for 0",
+            ),
+            (Cluster((HEAD, H200)), {"accelerator_type": "H200"}, False, "fits", ""),
+            (Cluster(()), {}, False, "never", "the cluster has room for 0 (largest node: 0 CPU)"),
+            (Cluster((HEAD,)), {"replicas": 9}, True, "wait", "waiting for 1 more from the autoscaler."),
+            (autoscaled(HEAD, groups=[(HEAD, 1)]), {"replicas": 9}, True, "wait", "waiting for 1 more"),
+            (
+                autoscaled(HEAD, groups=[({"CPU": 4.0}, 2)]),
+                {"replicas": 20},
+                True,
+                "never",
+                "with all that the autoscaler may add there is room for 16: g0 (at most 2 nodes of 4 CPU); "
+                "ask for fewer replicas or smaller ones, or add nodes, or change the node groups.",
+            ),
+            # Eight GPUs in all, but on eight nodes.
+            (
+                autoscaled(HEAD, groups=[(SMALL, 8), ({"CPU": 64.0}, 1)]),
+                {"args": {"tensor_parallel_size": 8}},
+                True,
+                "never",
+                "asks for 1 replica of 1 CPU and 8 GPU on one node each, and the cluster has room for 0 "
+                "(largest node: 8 CPU and 0 GPU); with all that the autoscaler may add there is room for 0: "
+                "g0 (at most 8 nodes of 4 CPU and 1 GPU), g1 (at most 1 node of 64 CPU and 0 GPU); ask",
+            ),
+            (
+                autoscaled(HEAD, groups=[(SMALL, 8)]),
+                {"args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
+                True,
+                "wait",
+                "waiting for 1 more",
+            ),
+            (
+                autoscaled(HEAD, groups=[(SMALL, 8)], max_nodes=7),
+                {"args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
+                True,
+                "never",
+                "g0 (at most 8 nodes of 4 CPU and 1 GPU), in all at most 7 nodes",
+            ),
+            # Few groups name the type of their accelerator; another one is another one.
+            (
+                autoscaled(HEAD, groups=[(SMALL, 8)]),
+                {"accelerator_type": "H200"},
+                True,
+                "wait",
+                "waiting for 1 more",
+            ),
+            (
+                autoscaled(HEAD, groups=[(DGX, 8), ({"CPU": 64.0}, 8)]),
+                {"accelerator_type": "H200"},
+                True,
+                "never",
+                "room for 0: g0 (at most 8 nodes of 128 CPU and 8 GPU and an H100), g1 (at most 8",
+            ),
+        ],
+    )
+    def test_whether_the_cluster_can_ever_hold_it(
+        self, cluster: Cluster, engine: dict[str, Any], autoscaling: bool, verdict: str, telling: str
+    ) -> None:
+        judged = fit.judge(plan(cluster, **engine), cluster, autoscaling)
+        assert (judged.verdict, telling in judged.sentence) == (verdict, True), judged.sentence
+
+
+class TestMayHold:
+    """Replicas for which there is room when an autoscaler has added all it may."""
+
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "replicas"),
+        [
+            # Each group holds what its nodes hold, and a head with GPUs belongs to none.
+            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {}, 19),
+            (autoscaled({**DGX, **HEAD}, groups=[(SMALL, 3)]), {}, 11),
+            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {"args": {"tensor_parallel_size": 4}}, 4),
+            # The nodes that hold most go first where the autoscaler bounds their number.
+            (autoscaled(HEAD, groups=[(SMALL, 3), (DGX, 2)], max_nodes=3), {}, 17),
+            (autoscaled(HEAD, groups=[({"CPU": 64.0}, 9), (SMALL, 3)], max_nodes=3), {}, 3),
+            (autoscaled(HEAD, groups=[(DGX, 9)], max_resources={"GPU": 20.0, "TPU": 0.0}), {}, 20),
+            (autoscaled(HEAD, groups=[(DGX, 2), (H200, 3)]), {"accelerator_type": "H200"}, 3),
+            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {"args": OVER_NODES}, 9),
+            (
+                autoscaled(HEAD, groups=[(DGX, 1), (H200, 5)]),
+                {"args": OVER_NODES, "accelerator_type": "H200"},
+                2,
+            ),
+        ],
+    )
+    def test_what_the_groups_hold_is_planned(
+        self, cluster: Cluster, engine: dict[str, Any], replicas: int
+    ) -> None:
+        made = plan(cluster, rows=10_000_000, **engine)
+        assert made.replicas == replicas
+        assert fit.judge(made, cluster, autoscaling=True).verdict in ("fits", "wait")
+        one_more = plan(cluster, **engine, replicas=replicas + 1)
+        assert fit.judge(one_more, cluster, autoscaling=True).verdict == "never"
+
+    def test_many_groups_are_counted_and_not_all_named(self) -> None:
+        cluster = autoscaled(HEAD, groups=[(SMALL, 1)] * 9)
+        refused = fit.judge(plan(cluster, replicas=10), cluster, autoscaling=True)
+        assert "g5 (at most 1 node of 4 CPU and 1 GPU), 3 more;" in refused.sentence
+
+
+class TestOverNodes:
+    """With vLLM's Ray executor, the GPUs of a replica may lie on several nodes."""
+
+    def test_single_gpus_of_several_nodes_add_up(self):
+        made = plan(Cluster((HEAD, H200, H200)), args=OVER_NODES)
+        assert (made.replicas, made.gpus, made.spans_nodes) == (1, 2, True)
+        assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
+
+    def test_gpus_of_another_type_do_not(self):
+        made = plan(Cluster((HEAD, DGX, H200, H200)), args=OVER_NODES, accelerator_type="H200")
+        assert made.replicas == 1
+
+    def test_without_that_executor_they_do_not(self):
+        made = plan(Cluster((HEAD, H200, H200)), args={"tensor_parallel_size": 2})
+        assert not made.spans_nodes
+        assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "never"
+
+    def test_too_few_in_all_is_refused(self):
+        made = plan(Cluster((HEAD, H200)), args=OVER_NODES)
+        refused = fit.judge(made, Cluster((HEAD, H200)), autoscaling=False)
+        assert refused.verdict == "never"
+        assert "2 GPU over any nodes" in refused.sentence
+
+    def test_one_gpu_spans_nothing(self):
+        assert not plan(Cluster((H200,)), args={"distributed_executor_backend": "ray"}).spans_nodes
+
+
+@pytest.mark.parametrize(
+    ("cluster_wait", "autoscales", "held_before", "seconds"),
+    [
+        (None, False, False, 0),
+        (None, False, True, 300),
+        (None, True, False, 900),
+        (None, True, True, 900),
+        (20.0, True, True, 20),
+        (0.0, True, True, 0),
+    ],
+)
+def test_how_long_missing_nodes_are_waited_for(
+    cluster_wait: float | None, autoscales: bool, held_before: bool, seconds: float
+) -> None:
+    assert fit.longest_wait(cluster_wait, autoscales, held_before) == seconds

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every Arrow type that Parquet holds, from file to dataset, with gaps and repetitions."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input import reader as reading_module
+from airflow_provider_raybatch.job.input import survey as chunks_module
+from airflow_provider_raybatch.job.input.listing import SourceFile
+from airflow_provider_raybatch.job.input.plain_types import as_plain, plain_schema, plain_type
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
+from airflow_provider_raybatch.job.preflight.column_types import check_types
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.publishing import failure, publish, response, rows_of
+from tests.support.reading import listing_of
+from tests.support.specs import spec
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.bool_(), st.booleans()),
+    (pa.int8(), st.integers(-128, 127)),
+    (pa.uint64(), st.integers(0, 2**64 - 1)),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.float32(), st.floats(width=32, allow_nan=False)),
+    (pa.float64(), st.floats(allow_nan=False)),
+    (pa.float16(), st.floats(width=16, allow_nan=False)),
+    (pa.string(), text),
+    (pa.large_string(), text),
+    (pa.string_view(), text),
+    (pa.binary(), st.binary(max_size=5)),
+    (pa.large_binary(), st.binary(max_size=5)),
+    (pa.binary_view(), st.binary(max_size=5)),
+    (pa.binary(3), st.binary(min_size=3, max_size=3)),
+    (pa.dictionary(pa.int32(), pa.string()), text),
+    (pa.dictionary(pa.int8(), pa.int64()), st.integers(0, 5)),
+    (pa.dictionary(pa.int16(), pa.large_binary()), st.binary(max_size=3)),
+    (pa.date32(), st.dates(datetime.date(1600, 1, 1), datetime.date(2300, 1, 1))),
+    (pa.date64(), st.dates(datetime.date(1600, 1, 1), datetime.date(2300, 1, 1))),
+    (pa.timestamp("us"), st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1))),  # noqa: DTZ001
+    (
+        pa.timestamp("ms", "UTC"),
+        st.datetimes(timezones=st.just(datetime.timezone.utc)).map(
+            lambda value: value.replace(microsecond=0)
+        ),
+    ),
+    (pa.time32("ms"), st.times().map(lambda value: value.replace(microsecond=0))),
+    (pa.time64("us"), st.times()),
+    (pa.duration("us"), st.timedeltas(datetime.timedelta(-9999), datetime.timedelta(9999))),
+    (pa.decimal128(12, 2), st.decimals(-(10**9), 10**9, places=2)),
+    (pa.decimal256(50, 2), st.decimals(-(10**9), 10**9, places=2)),
+    (pa.decimal32(5, 2), st.decimals(-999, 999, places=2)),
+    (pa.null(), st.none()),
+    (pa.uuid(), st.uuids()),
+    (pa.json_(), st.just('{"a": 1}')),
+    (pa.bool8(), st.booleans()),
+]
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def lists(pair: tuple[pa.DataType, st.SearchStrategy[Any]]) -> list[Any]:
+        kind, values = pair
+        some = st.lists(st.none() | values, max_size=3)
+        two = st.lists(st.none() | values, min_size=2, max_size=2)
+        keyed = st.dictionaries(text, st.none() | values, max_size=2).map(lambda found: list(found.items()))
+        return [
+            (pa.list_(kind), some),
+            (pa.large_list(kind), some),
+            (pa.list_(kind, 2), two),
+            (pa.list_view(kind), some),
+            (pa.large_list_view(kind), some),
+            (pa.map_(pa.string(), kind), keyed),
+            (pa.struct([("a", kind), ("b.c", pa.int8())]), st.fixed_dictionaries({"a": st.none() | values})),
+        ]
+
+    return inner.flatmap(lambda pair: st.sampled_from(lists(pair)))
+
+
+kinds = st.recursive(st.sampled_from(LEAVES), containers, max_leaves=4)
+
+
+@st.composite
+def column(draw: st.DrawFn) -> pa.Array:
+    kind, values = draw(kinds)
+    found = draw(st.lists(st.none() | values, min_size=1, max_size=9))
+    try:
+        return pa.array(found, kind)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError, NotImplementedError):
+        # Python values can't make every nested type.
+        return pa.nulls(len(found), kind)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal; a count of days and a pair of a map are what they are in either spelling."""
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    return repr(one) == repr(other)
+
+
+def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa.Array, list[dict[str, Any]]]:
+    """The column as its file has it, and as the dataset has it.
+
+    Every chunk is written in two parts, one of them out of order and with a failed row that a third part
+    mends; a fourth repeats everything.
+    """
+    path = folder / "in.parquet"
+    pq.write_table(pa.table({"x": column}), path, row_group_size=5)
+    listing = listing_of(path)
+    surveyed = survey(listing, None)
+    check_types(listing.files, surveyed.schemas)
+    reader = Reader(listing, None, None)
+    disk = LocalFolder(str(folder / "out"))
+    found: list[Part] = []
+    for number, chunk in enumerate(cut(surveyed, rows_per_chunk, None)):
+        rows = reader.read(chunk)
+        places = list(range(len(rows)))
+        for version, chosen in enumerate((places[::2], places[1::2], places[::2], places)):
+            for positions, table in rows.portions(chosen) if chosen else ():
+                outcomes = [
+                    Outcome(
+                        chunk.ordinal + place,
+                        failure() if version == 0 else response(str(chunk.ordinal + place)),
+                    )
+                    for place in positions
+                ]
+                stem = f"_raybatch/parts/task/run/raybatch-x-0~{version}/{number:08d}"
+                found.append(write(disk, stem, table, outcomes, False))
+    manifest = publish(disk, found, len(column))
+    return pq.read_table(path)["x"].combine_chunks(), rows_of(disk, manifest)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(column=column())
+def test_every_type_reaches_the_dataset_or_is_refused(
+    column: pa.Array, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("types")
+    try:
+        pq.write_table(pa.table({"x": column}), io.BytesIO())
+    except (pa.ArrowException, OSError):
+        return  # Parquet has no such type
+    try:
+        in_file, rows = through(column, folder)
+    except PreflightError as error:
+        raise AssertionError(f"{column.type}: {error}") from error
+    assert [row["response"] for row in rows] == [str(place) for place in range(len(column))]
+    if all(value is None for value in in_file.to_pylist()):
+        assert all(row["x"] is None for row in rows)
+        return
+    for row, value in zip(rows, in_file.to_pylist(), strict=True):
+        assert same(row["x"], value), (column.type, row["x"], value)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([["a", None], None, ["c", "d"]], pa.list_(pa.string_view(), 2)),
+        ([[("a", "b")], None, []], pa.map_(pa.string(), pa.string_view())),
+        ([["a"], None, []], pa.list_(pa.string_view())),
+        ([["a"], None, []], pa.large_list(pa.binary_view())),
+        ([["a"], None, []], pa.list_view(pa.string_view())),
+        ([["a"], None, []], pa.large_list_view(pa.string())),
+        ([{"k": [{"l": "a"}]}, None], pa.struct({"k": pa.list_(pa.struct({"l": pa.string_view()}))})),
+        ([["a", "a"], None], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+        ([{"k": "a"}, None], pa.struct({"k": pa.dictionary(pa.int32(), pa.string())})),
+        ([["a"], None], pa.list_(pa.list_(pa.string_view(), 1), 1)),
+    ],
+    ids=str,
+)
+def test_types_that_arrow_cannot_take_become_plain(values: list[Any], kind: pa.DataType) -> None:
+    if kind == pa.list_(pa.list_(pa.string_view(), 1), 1):
+        values = [[["a"]], None]
+    table = pa.table({"x": pa.array(values, kind)})
+    for part in (table, table.slice(1), table.slice(0, 0), pa.concat_tables([table, table])):
+        plain = as_plain(part)
+        plain.validate(full=True)
+        assert plain.schema == plain_schema(table.schema)
+        assert plain_type(plain.schema.field("x").type) == plain.schema.field("x").type
+        assert plain.take(pa.array(range(len(part)), pa.int64())).to_pylist() == part.to_pylist()
+
+
+def test_what_cannot_be_carried_is_refused_by_column_and_type() -> None:
+    schema = pa.schema([("fine", pa.int8()), ("odd", pa.month_day_nano_interval())])
+    with pytest.raises(PreflightError) as caught:
+        check_types([SourceFile("/in/x.parquet", 1, "v")], [schema])
+    assert str(caught.value).startswith(
+        "source: column 'odd' of /in/x.parquet has the Arrow type month_day_nano_interval, which can't be"
+    )
+    assert str(caught.value).endswith("; write the file again with another type, or without the column.")
+
+
+class TestLargeValues:
+    def test_a_category_of_long_texts_is_read(self, tmp_path: Path) -> None:
+        """4.4 GB of text in one row group, of which the file has 11 MB."""
+        texts = [f"{number} ".ljust(1_100_000, "x") for number in range(10)]
+        codes = pa.array([place % 10 for place in range(4000)], pa.int32())
+        column = pa.DictionaryArray.from_arrays(codes, pa.array(texts))
+        pq.write_table(pa.table({"x": column, "n": range(4000)}), tmp_path / "x.parquet", compression="zstd")
+        listing = listing_of(tmp_path)
+        (chunk,) = cut(survey(listing, None), 4000, None)
+        rows = Reader(listing, ["n"], None).read(chunk)
+        for positions, table in rows.portions([0, 1, 3999]):
+            assert table["x"].to_pylist() == [texts[place % 10] for place in positions]
+
+    def test_chunks_of_long_rows_have_few_rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 100_000)
+        monkeypatch.setattr("airflow_provider_raybatch.job.input.text_index._CELL_BYTES", 50_000)
+        monkeypatch.setattr("airflow_provider_raybatch.job.input.text_index._BLOCK", 20_000)
+        lines = [f"{number}".ljust(20_000, "x") for number in range(30)]
+        pq.write_table(
+            pa.table({"x": lines}), tmp_path / "x.parquet", compression="none", use_dictionary=False
+        )
+        (tmp_path / "x.csv").write_text("x\n" + "\n".join(lines) + "\n")
+        for name in ("x.parquet", "x.csv"):
+            listing = listing_of(tmp_path / name)
+            chunks = cut(survey(listing, None), 1000, None)
+            assert max(chunk.rows for chunk in chunks) <= 8
+            assert sum(chunk.rows for chunk in chunks) == 30
+            reader = Reader(listing, None, None)
+            rows = [row for chunk in chunks for row in reader.read(chunk).rows]
+            assert rows == [{"x": line} for line in lines]
+
+    def test_rows_larger_than_a_part_are_written_as_several(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reading_module, "_PORTION_BYTES", 1000)
+        values = [f"{number}".ljust(400 if number % 3 else 3000, "x") for number in range(9)]
+        _, rows = through(pa.array(values), tmp_path, rows_per_chunk=9)
+        assert [row["x"] for row in rows] == values
+
+
+def test_a_source_of_many_types_passes_preflight(tmp_path: Path) -> None:
+    columns = {f"c{number}": pa.nulls(3, kind) for number, (kind, _) in enumerate(LEAVES)}
+    pq.write_table(
+        pa.table({"text": ["a", "b", "c"], "d": [Decimal(1)] * 3, **columns}), tmp_path / "x.parquet"
+    )
+    prompt = {"kind": "template", "template": "{row.text}"}
+    source = look_at_source(spec(source={"paths": [str(tmp_path / "x.parquet")]}, prompt=prompt), None)
+    assert len(source.columns) == len(LEAVES) + 2

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of source and rows before an engine starts; test_bad_inputs.py has the refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.preflight import model_check
+from airflow_provider_raybatch.job.preflight.input_check import Source, check_rows, look_at_source
+from airflow_provider_raybatch.job.request.render import Request
+from tests.support.specs import spec
+
+PROMPT = {"kind": "template", "template": "{row.text}"}
+
+
+def look(path: Path, **fields: Any) -> Source:
+    return look_at_source(spec(**{"source": {"paths": [str(path)]}, "prompt": PROMPT, **fields}), None)
+
+
+def sampled(path: Path, fraction: float = 0.5, **fields: Any) -> tuple[list[Request], list[Notice]]:
+    whole = spec(**{"source": {"paths": [str(path)]}, "prompt": PROMPT, **fields})
+    source = look_at_source(whole, None)
+    said: list[Notice] = []
+    return check_rows(
+        whole, source, None, Tolerance(Limits(max_error_fraction=fraction), source.rows), said.append
+    ), said
+
+
+def jsonl(folder: Path, rows: list[Any], name: str = "x.jsonl") -> Path:
+    path = folder / name
+    path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_rows_columns_and_types_are_known(tmp_path: Path) -> None:
+    source = look(jsonl(tmp_path, [{"text": "a", "n": 1}, {"text": "b", "x": [1.5]}] * 300))
+    assert source.rows == 600
+    assert source.schema == pa.schema([
+        ("text", pa.string()),
+        ("n", pa.int64()),
+        ("x", pa.list_(pa.float64())),
+    ])
+    assert sum(chunk.rows for chunk in source.chunks(100)) == 600
+
+
+def test_a_limit_counts(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [{"text": "a"}] * 100)
+    for limit, rows in [(7, 7), (100, 100), (1000, 100)]:
+        source = look(path, source={"paths": [str(path)], "limit": limit})
+        assert source.rows == rows
+        assert sum(chunk.rows for chunk in source.chunks(3)) == rows
+
+
+def test_columns_of_all_files_come_together(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"], "one": [1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"two": [1], "text": ["a"]}), tmp_path / "2.parquet")
+    assert look(tmp_path).columns == ["text", "one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        (
+            {"kind": "template", "template": "{row.text}: {text}"},
+            "prompt: '{text}' is taken as text, but 'text' is a column; write {row.text} for its value, or "
+            "{'{text}'} for the text {text}.",
+        ),
+        ({"kind": "template", "template": "{row.text} {{ Text }}"}, "prompt: '{{ Text }}' is taken as text"),
+        (
+            {"kind": "template", "template": "{row.text}", "system_prompt": "In {the tone}"},
+            "system_prompt: '{the tone}' is taken as text, but 'the tone' is a column; write "
+            "{row['the tone']}",
+        ),
+        (
+            {"kind": "messages", "messages": [{"role": "user", "content": "{row.text}{text}"}]},
+            "messages: '{text}' is taken as text",
+        ),
+        (
+            {"kind": "function", "function": "m:f", "system_prompt": "{text}"},
+            "system_prompt: '{text}' is taken",
+        ),
+    ],
+)
+def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any], told: str) -> None:
+    path = jsonl(tmp_path, [{"text": "a", "the tone": "b"}])
+    with pytest.raises(PreflightError) as caught:
+        look(path, prompt=prompt)
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    "text", ["{'{text}'}", '{"text": {row.text}}', "{text: 1} {other} {} {1}", "{{row.text}}"]
+)
+def test_braces_that_name_no_column_are_text(tmp_path: Path, text: str) -> None:
+    path = jsonl(tmp_path, [{"text": "a", "1": "digits are no name here"}])
+    assert look(path, prompt={"kind": "template", "template": "{row.text}" + text}).rows == 1
+
+
+@pytest.mark.parametrize("content", ["", "text\n", "\n\n"])
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_an_input_without_rows_is_fine(tmp_path: Path, name: str, content: str) -> None:
+    if name == "x.jsonl" and content == "text\n":
+        content = ""
+    (tmp_path / name).write_text(content)
+    requests, said = sampled(tmp_path)
+    assert (requests, said) == ([], [])
+
+
+def test_the_first_thousand_rows_are_rendered(tmp_path: Path) -> None:
+    requests, said = sampled(jsonl(tmp_path, [{"text": str(number)} for number in range(3000)]))
+    assert len(requests) == 1000
+    assert requests[999].messages == [{"role": "user", "content": "999"}]
+    assert said == []
+
+
+def test_rows_that_will_fail_are_told_with_an_example(tmp_path: Path) -> None:
+    requests, said = sampled(jsonl(tmp_path, [{"text": "a"}, {"text": None}, {"text": "c"}, {}]))
+    assert len(requests) == 2
+    assert [(notice.level, notice.message) for notice in said] == [
+        (
+            "warning",
+            "2 of the first 4 rows will be dead letters: 1 in step 'template' (row 1: column 'text' is "
+            "null), 1 in step 'template' (row 3: the row has no column 'text').",
+        )
+    ]
+
+
+def test_text_that_looks_like_a_placeholder_is_told(tmp_path: Path) -> None:
+    prompt = {"kind": "template", "template": "{row.text} {row.text.more}", "system_prompt": "{ row.text }"}
+    _, said = sampled(jsonl(tmp_path, [{"text": "a"}]), prompt=prompt)
+    assert [notice.message.partition(" is taken")[0] for notice in said] == [
+        "prompt: '{row.text.more}'",
+        "system_prompt: '{ row.text }'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        ({"kind": "template", "template": "{row.Text}"}, "prompt"),
+        ({"kind": "template", "template": "x", "system_prompt": "{row.Text}"}, "system_prompt"),
+        ({"kind": "messages", "messages": [{"role": "user", "content": "{row.Text}"}]}, "messages"),
+        ({"kind": "messages_column", "column": "Text"}, "messages_column"),
+        ({"kind": "prompt_column", "column": "Text"}, "prompt_column"),
+    ],
+)
+def test_a_missing_column_is_laid_to_its_field(tmp_path: Path, prompt: dict[str, Any], field: str) -> None:
+    with pytest.raises(PreflightError) as caught:
+        look(jsonl(tmp_path, [{"text": "a", "id": 1}]), prompt=prompt)
+    assert str(caught.value) == (
+        f"{field}: the source has no column 'Text'; did you mean 'text' (its columns: text, id)."
+    )
+
+
+def test_weights_of_the_same_size_are_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_check, "_HASHED_WHOLE", 1024)
+    weights = tmp_path / "model.safetensors"
+    digests = set()
+    for filling in (b"\0", b"\1"):
+        weights.write_bytes(b"same head" + filling * 10_000_000)
+        digests.add(model_check._model_digest(str(tmp_path), ""))
+    assert len(digests) == 2

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what preflight has seen to what the replicas load."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.job.output.journal import JOURNAL, Journal
+from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.storage.folder import Folder, folder
+from tests.support.specs import spec, submitted
+
+COMMIT = "a" * 40
+
+
+def test_the_engine_loads_the_revision_that_was_checked() -> None:
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    asked = spec(engine={"kind": "vllm", "args": {"revision": "main", "max_num_seqs": 5}})
+    checked = Checked(revisions={"revision": COMMIT, "tokenizer_revision": COMMIT})
+    loaded = ready._as_checked(asked, checked)
+    assert loaded.engine.args == {
+        "max_num_seqs": 5,
+        "revision": COMMIT,
+        "tokenizer_revision": COMMIT,
+    }
+    assert ready._as_checked(asked, Checked()) == asked
+
+
+def claimed_the_day_before(destination: Folder, at: float) -> None:
+    """Date the first claim back."""
+    path = f"{JOURNAL}/00000001.json"
+    first = json.loads(destination.read(path))
+    first["at"] = datetime.datetime.fromtimestamp(at, datetime.timezone.utc).isoformat()
+    destination.write(path, json.dumps(first).encode())
+
+
+def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
+    """A retry on the next day prints the first day's date, so that its keys and parts are the same."""
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    before = datetime.datetime.now(datetime.timezone.utc).timestamp()
+    first = submitted(0, "token")
+    destination = folder(str(tmp_path), None)
+    journal = Journal(destination, first.submission, take_over=False)
+    assert journal.run_began() is None
+    assert ready._with_time(first, journal).model.template_time >= before
+    journal.claim()
+
+    retry = Journal(destination, submitted(1, "token").submission, take_over=False)
+    began = retry.run_began()
+    assert began is not None
+    assert before - 1 <= began <= datetime.datetime.now(datetime.timezone.utc).timestamp()
+    began -= 24 * 3600
+    claimed_the_day_before(destination, began)
+    retry.claim()
+    assert retry.run_began() == began
+    timed = ready._with_time(first, retry)
+    assert timed.model.template_time == began
+    assert (timed.response_digest, timed.fingerprint) == (first.response_digest, first.fingerprint)
+    # Another run of the task has a date of its own.
+    assert Journal(destination, submitted(2, "cleared").submission, take_over=False).run_began() is None

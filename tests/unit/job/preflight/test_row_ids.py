@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's ids are each there once, and telling so costs one look at each row."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input import reader as reading
+from airflow_provider_raybatch.job.preflight.input_check import Source, look_at_source
+from airflow_provider_raybatch.job.preflight.row_ids import check_ids
+from tests.support.specs import spec
+
+ROWS = 20_000
+GROUP = 10_000
+
+
+def source_of(path: Path) -> Source:
+    prompt = {"kind": "template", "template": "{row.text}"}
+    return look_at_source(spec(source={"paths": [str(path)], "id_column": "a.b"}, prompt=prompt), None)
+
+
+def parquet(folder: Path, ids: list[Any]) -> Source:
+    table = pa.table({"a.b": ids, "text": ["x"] * len(ids), "a": [{"b": 1, "c": 2}] * len(ids)})
+    pq.write_table(table, folder / "x.parquet", row_group_size=GROUP)
+    return source_of(folder / "x.parquet")
+
+
+def jsonl(folder: Path, ids: list[Any]) -> Source:
+    rows = [json.dumps({"a.b": one, "text": "x"}) if one != "no row" else "{" for one in ids]
+    (folder / "x.jsonl").write_text("\n".join(rows))
+    return source_of(folder / "x.jsonl")
+
+
+@pytest.mark.parametrize("write", [parquet, jsonl])
+def test_ids_that_are_all_different_pass(tmp_path: Path, write: Any) -> None:
+    check_ids(write(tmp_path, list(range(ROWS))), "a.b", None)
+
+
+@pytest.mark.parametrize("write", [parquet, jsonl])
+@pytest.mark.parametrize(("place", "twin"), [(1, 0), (GROUP + 5, 7), (ROWS - 1, GROUP)])
+def test_two_rows_of_one_id_are_named(tmp_path: Path, write: Any, place: int, twin: int) -> None:
+    ids = list(range(ROWS))
+    ids[place] = ids[twin]
+    sentence = re.escape(f"id_column: rows {twin} and {place} both have '{twin}' in column 'a.b'; ids name")
+    with pytest.raises(PreflightError, match=sentence):
+        check_ids(write(tmp_path, ids), "a.b", None)
+
+
+@pytest.mark.parametrize("write", [parquet, jsonl])
+def test_the_first_row_without_an_id_is_named(tmp_path: Path, write: Any) -> None:
+    ids: list[int | None] = list(range(ROWS))
+    ids[GROUP + 3] = ids[ROWS - 1] = None
+    with pytest.raises(PreflightError, match=f"id_column: row {GROUP + 3} has no value in column 'a.b'"):
+        check_ids(write(tmp_path, ids), "a.b", None)
+
+
+def test_an_empty_id_is_none(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a.b,text\n1,x\n,x\n,x\n")
+    with pytest.raises(PreflightError, match=r"^id_column: row 1 has no value in column 'a\.b'"):
+        check_ids(source_of(tmp_path / "x.csv"), "a.b", None)
+
+
+def test_lines_that_are_no_rows_need_no_id(tmp_path: Path) -> None:
+    check_ids(jsonl(tmp_path, [1, "no row", 2, "no row"]), "a.b", None)
+
+
+def test_an_input_without_rows_has_no_twins(tmp_path: Path) -> None:
+    check_ids(jsonl(tmp_path, []), "a.b", None)
+
+
+def test_each_row_group_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded anew for each of its chunks, a group of a million rows would cost its size squared."""
+    source = parquet(tmp_path, list(range(ROWS)))
+    opened: list[object] = []
+    open_file = reading.open_file
+
+    def opening(*arguments: Any) -> Any:
+        opened.append(arguments)
+        return open_file(*arguments)
+
+    monkeypatch.setattr(reading, "open_file", opening)
+    check_ids(source, "a.b", None)
+    assert len(opened) == ROWS // GROUP

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request keys: stable for ever, equal where the answer is the same, different where it may not be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.render import Request
+from tests.support.specs import spec
+
+ASKED = Request(messages=[{"role": "user", "content": "Was ist ein Café? \u2028"}])
+SAMPLING = {"temperature": 0.7, "top_p": 0.1 + 0.2, "max_tokens": 16}
+DIGESTS = Digests(model="m", tokenizer="t", chat_template="c")
+
+
+def keyer(defaults: dict[str, Any] | None = None, digests: Digests = DIGESTS, **fields: Any) -> Keyer:
+    return Keyer(spec(**{"sampling": SAMPLING, **fields}), defaults or {}, digests)
+
+
+def test_a_key_never_changes() -> None:
+    """This value is the contract with every store that there is: a new one is a new version of the rule."""
+    assert keyer().key(ASKED).hex() == "d9e1288b6da7a5418929c511ab692337"
+
+
+def test_another_process_makes_the_same_key() -> None:
+    told = "from tests.unit.job.request.test_keys import ASKED, keyer\nprint(keyer().key(ASKED).hex())"
+    done = subprocess.run(
+        [sys.executable, "-c", told],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[4])},
+    )
+    assert done.stdout.strip() == keyer().key(ASKED).hex()
+
+
+def test_what_decides_the_answer_decides_the_key() -> None:
+    one = Request(prompt="x")
+    made = [
+        keyer().key(one),
+        keyer().key(Request(prompt="y")),
+        keyer().key(Request(messages=[{"role": "user", "content": "x"}])),
+        keyer().key(Request(prompt="x", sampling={"max_tokens": 17})),
+        keyer(sampling={**SAMPLING, "seed": 1}).key(one),
+        keyer({"top_k": 20}).key(one),
+        keyer(digests=Digests(model="other", tokenizer="t", chat_template="c")).key(one),
+        keyer(digests=Digests(model="m", tokenizer="other", chat_template="c")).key(one),
+        keyer(digests=Digests(model="m", tokenizer="t", chat_template="other")).key(one),
+        keyer(engine={"kind": "vllm", "args": {"quantization": "fp8"}}).key(one),
+        keyer(response_format={"json_object": True}).key(one),
+    ]
+    assert len(set(made)) == len(made)
+
+
+def test_what_does_not_decide_the_answer_is_left_out() -> None:
+    one = Request(prompt="x")
+    same = [
+        keyer(engine={"kind": "echo", "args": {"max_num_seqs": 7}, "replicas": 3}),
+        keyer(engine={"kind": "echo", "args": {"max_model_len": 64}}),  # SAMPLING has max_tokens
+        keyer(limits={"max_errors": 3}),
+        keyer(preserve_order=True),
+        keyer({"temperature": 0.3}),  # the job's sampling wins over the model's
+    ]
+    assert {other.key(one) for other in same} == {keyer().key(one)}
+    spelled = Request(prompt="x", sampling={"max_tokens": 16})  # what the job says anyway
+    assert keyer().key(spelled) == keyer().key(one)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0, "max_tokens": None}])
+def test_the_context_counts_where_it_bounds_the_response(sampling: dict[str, Any]) -> None:
+    one = Request(prompt="x")
+    short = keyer(sampling=sampling, engine={"kind": "echo", "args": {"max_model_len": 64}})
+    assert short.key(one) != keyer(sampling=sampling, engine={"kind": "echo"}).key(one)
+
+
+def test_a_token_in_the_processors_headers_is_no_part_of_the_question() -> None:
+    made = {
+        keyer(
+            engine={"kind": "ray_data_llm", "processor": {"headers": {"Authorization": token}, "qps": rate}}
+        ).key(Request(prompt="x"))
+        for token, rate in (("Bearer a", 1), ("Bearer b", 2))
+    }
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("defaults", "sampling", "row", "greedy"),
+    [
+        ({}, {}, {}, False),
+        ({}, {"temperature": 0}, {}, True),
+        ({"temperature": 0.0}, {}, {}, True),
+        ({"temperature": 0.0}, {"temperature": 0.5}, {}, False),
+        ({}, {"temperature": 0}, {"temperature": 1}, False),
+        ({}, {"temperature": None}, {}, False),
+    ],
+)
+def test_greedy_is_what_the_effective_temperature_says(
+    defaults: dict[str, Any], sampling: dict[str, Any], row: dict[str, Any], greedy: bool
+) -> None:
+    made = Keyer(spec(sampling=sampling), defaults, Digests())
+    assert made.is_greedy(Request(prompt="x", sampling=row)) is greedy
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a" * 16, b"b" * 16, b"\0" * 16]), st.booleans()), max_size=40))
+def test_sampled_requests_are_told_apart_by_their_place_among_equals(rows: list[tuple[bytes, bool]]) -> None:
+    own = keys.as_array([key for key, _ in rows])
+    sampled = np.array([one for _, one in rows], np.bool_)
+    numbers = keys.repetitions(own, sampled)
+    seen: dict[bytes, int] = {}
+    for place, (key, one) in enumerate(rows):
+        assert numbers[place] == (seen.get(key, 0) if one else 0)
+        seen[key] = seen.get(key, 0) + one
+    apart = keys.told_apart(own, numbers)
+    assert [apart[place : place + 1].tobytes() for place in range(len(rows))] == [
+        keys.nth(key, int(number)) for (key, _), number in zip(rows, numbers, strict=True)
+    ]

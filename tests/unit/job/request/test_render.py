@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input.reader import BadRow
+from airflow_provider_raybatch.job.request.render import (
+    Request,
+    RowFailure,
+    load_function,
+    needed_columns,
+    render_all,
+    renderer,
+)
+from tests.support.specs import spec
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a user's module and makes it importable."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name: str, source: str) -> None:
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    yield write
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def rendered(row: Any, **fields: Any) -> Request | RowFailure:
+    (made,) = render_all(renderer(spec(**fields)), [row])
+    return made
+
+
+def failed(row: Any, **fields: Any) -> str:
+    made = rendered(row, **fields)
+    assert isinstance(made, RowFailure)
+    return f"{made.step}: {made.reason}"
+
+
+TEMPLATE = {
+    "kind": "template",
+    "template": 'Say {row.text} as {"json": {}}',
+    "system_prompt": "Be {row.tone}",
+}
+CHAT = {"kind": "messages_column", "column": "chat", "system_prompt": "Be brief"}
+
+
+def test_a_template_makes_a_chat() -> None:
+    assert rendered({"text": "{row.tone}", "tone": "kind"}, prompt=TEMPLATE) == Request(
+        messages=[
+            {"role": "system", "content": "Be kind"},
+            {"role": "user", "content": 'Say {row.tone} as {"json": {}}'},
+        ]
+    )
+
+
+def test_templates_of_messages_make_a_chat() -> None:
+    messages = [{"role": "user", "content": "{row.q}"}, {"role": "assistant", "content": "Sure: "}]
+    made = rendered({"q": "why?"}, prompt={"kind": "messages", "messages": messages})
+    assert made == Request(
+        messages=[{"role": "user", "content": "why?"}, {"role": "assistant", "content": "Sure: "}]
+    )
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_messages_column_is_a_list_or_its_json(as_json: bool) -> None:
+    chat = [
+        {"role": "user", "content": "hi", "name": None},
+        {"role": "assistant", "tool_calls": [{"id": "1"}]},
+    ]
+    made = rendered({"chat": json.dumps(chat) if as_json else chat}, prompt=CHAT)
+    assert made == Request(
+        messages=[
+            {"role": "system", "content": "Be brief"},
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "tool_calls": [{"id": "1"}]},
+        ]
+    )
+
+
+def test_half_of_a_surrogate_pair_in_a_chat_is_a_failure_of_its_row() -> None:
+    chat = '[{"role": "user", "content": "\\ud800"}]'
+    assert failed({"chat": chat}, prompt=CHAT).startswith("template: the request is no JSON (")
+
+
+def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
+    text = {"type": "text", "text": "look", "refusal": None}
+    refusal = {"type": "refusal", "text": None, "refusal": "no"}
+    made = rendered({"chat": [{"role": "user", "content": [text, refusal]}]}, prompt=CHAT)
+    assert isinstance(made, Request)
+    assert made.messages is not None
+    assert made.messages[1]["content"] == [
+        {"type": "text", "text": "look"},
+        {"type": "refusal", "refusal": "no"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (
+            [{"type": "image_url", "image_url": {"url": "u"}}],
+            "a content part of type 'image_url', and only text",
+        ),
+        ([{"type": "input_audio"}], "a content part of type 'input_audio', and only text is sent"),
+        ([{"text": "hi"}], "a content part of type None"),
+        ([5], "a content part of type 'int'"),
+        ([{"type": "text", "text": None}], "a content part of type 'text' without a text"),
+        ({"text": "hi"}, "a message's content is dict; give a text or a list of text parts"),
+        (5, "a message's content is int;"),
+    ],
+)
+def test_parts_that_are_no_text_fail_their_row(content: Any, reason: str) -> None:
+    assert reason in failed({"chat": [{"role": "user", "content": content}]}, prompt=CHAT)
+
+
+def test_a_server_of_ones_own_may_take_images() -> None:
+    image = [{"type": "image_url", "image_url": {"url": "u"}}]
+    engine = {"kind": "ray_data_llm", "processor": {"config": "HttpRequestProcessorConfig"}}
+    made = rendered({"chat": [{"role": "user", "content": image}]}, prompt=CHAT, engine=engine)
+    assert isinstance(made, Request)
+
+
+def test_a_prompt_column_is_a_raw_prompt() -> None:
+    assert rendered({"p": "raw"}, prompt={"kind": "prompt_column", "column": "p"}) == Request(prompt="raw")
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "reason"),
+    [
+        ({"text": None, "tone": "x"}, TEMPLATE, "template: column 'text' is null"),
+        ({"text": "x"}, TEMPLATE, "template: the row has no column 'tone'"),
+        ({"chat": None}, CHAT, "template: column 'chat' is null"),
+        ({"chat": []}, CHAT, "template: column 'chat' has no message in it"),
+        ({"chat": "[]"}, CHAT, "template: column 'chat' has no message in it"),
+        ({"chat": "hello"}, CHAT, "template: column 'chat' is a string, but no JSON list of messages"),
+        ({"chat": 5}, CHAT, "template: column 'chat' is int, not a list of messages"),
+        ({"chat": {"role": "user"}}, CHAT, "template: column 'chat' is dict, not a list of messages"),
+        ({"chat": ["hi"]}, CHAT, "template: column 'chat' has a message without a role"),
+        (
+            {"chat": [{"role": None, "content": "x"}]},
+            CHAT,
+            "template: column 'chat' has a message without a role",
+        ),
+        ({"chat": [{"role": "user"}]}, CHAT, "template: column 'chat' has a message without content"),
+        ({"p": ""}, {"kind": "prompt_column", "column": "p"}, "template: column 'p' is empty"),
+        (
+            {"p": b"x"},
+            {"kind": "prompt_column", "column": "p"},
+            "template: column 'p' is binary and has no text",
+        ),
+        (BadRow("the line is no JSON", "{"), TEMPLATE, "read: the line is no JSON"),
+    ],
+)
+def test_a_row_that_makes_no_request_says_why(row: Any, prompt: dict[str, Any], reason: str) -> None:
+    assert failed(row, prompt=prompt).startswith(reason)
+
+
+def test_one_bad_row_leaves_the_others_alone() -> None:
+    rows = [{"text": "a", "tone": "x"}, {}, BadRow("r", ""), {"text": "b", "tone": "x"}]
+    made = render_all(renderer(spec(prompt=TEMPLATE)), rows)
+    assert [isinstance(one, Request) for one in made] == [True, False, False, True]
+
+
+def test_an_input_column_never_hides_behind_an_output_column() -> None:
+    # JSONL has no header: a row may bring a column that the first rows, which preflight saw, had not.
+    row = {"text": "a", "response": "mine"}
+    prompt = {"kind": "template", "template": "{row.text}"}
+    assert failed(row, prompt=prompt) == (
+        "template: the row has a column 'response', which is also an output column; set output_prefix"
+    )
+    prefixed = {"uri": "/out", "output_prefix": "llm_"}
+    assert isinstance(rendered(row, prompt=prompt, destination=prefixed), Request)
+    assert "llm_response" in failed({**row, "llm_response": 1}, prompt=prompt, destination=prefixed)
+
+
+class TestSampling:
+    PROMPT: ClassVar[dict[str, Any]] = {"kind": "prompt_column", "column": "p"}
+
+    @pytest.mark.parametrize(
+        ("value", "sampling"),
+        [
+            (None, {}),
+            ("", {}),
+            ('{"temperature": 1}', {"temperature": 1}),
+            ({"temperature": 1, "seed": None}, {"temperature": 1}),
+        ],
+    )
+    def test_a_column_overrides_it_row_by_row(self, value: Any, sampling: dict[str, Any]) -> None:
+        made = rendered({"p": "x", "s": value}, prompt=self.PROMPT, sampling_column="s")
+        assert isinstance(made, Request)
+        assert made.sampling == sampling
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            ("{", "template: s is a string, but no JSON object"),
+            ("[1]", "template: s is list, not an object of sampling parameters"),
+            (5, "template: s is int, not an object of sampling parameters"),
+        ],
+    )
+    def test_junk_is_a_failure_of_its_row(self, value: Any, reason: str) -> None:
+        assert failed({"p": "x", "s": value}, prompt=self.PROMPT, sampling_column="s").startswith(reason)
+
+
+class TestFunction:
+    PROMPT: ClassVar[dict[str, Any]] = {
+        "kind": "function",
+        "function": "user_prompts:make",
+        "system_prompt": "Be {row.tone}",
+    }
+    SYSTEM: ClassVar[dict[str, Any]] = {"role": "system", "content": "Be kind"}
+    ROW: ClassVar[dict[str, Any]] = {"x": "hi", "tone": "kind"}
+
+    @pytest.mark.parametrize(
+        ("body", "request_made"),
+        [
+            ("return row['x']", Request(messages=[SYSTEM, {"role": "user", "content": "hi"}])),
+            (
+                "return [{'role': 'user', 'content': row['x']}]",
+                Request(messages=[SYSTEM, {"role": "user", "content": "hi"}]),
+            ),
+            (
+                "return {'messages': [{'role': 'user', 'content': 'a'}], 'sampling': {'n': 2, 'seed': None}}",
+                Request(messages=[SYSTEM, {"role": "user", "content": "a"}], sampling={"n": 2}),
+            ),
+            ("return {'prompt': 'raw', 'sampling': None}", Request(prompt="raw")),
+        ],
+    )
+    def test_what_it_may_return(self, module: Any, body: str, request_made: Request) -> None:
+        module("user_prompts", f"def make(row):\n    {body}\n")
+        assert rendered(self.ROW, prompt=self.PROMPT) == request_made
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            ("raise RuntimeError('no way')", "template: RuntimeError: no way"),
+            ("return row['y']", "template: KeyError: 'y'"),
+            ("return None", "template: what user_prompts:make returned is null"),
+            ("return 5", "template: what user_prompts:make returned is int, not a list of messages"),
+            (
+                "return {'text': 'x'}",
+                "template: what user_prompts:make returned is dict, not a list of messages",
+            ),
+            ("return {'prompt': ''}", "template: what user_prompts:make returned is an empty prompt"),
+            (
+                "return {'messages': []}",
+                "template: user_prompts:make returned messages which has no message in it",
+            ),
+            (
+                "return {'prompt': 'x', 'sampling': 3}",
+                "template: sampling is int, not an object of sampling parameters",
+            ),
+            ("raise SystemExit(3)", "template: SystemExit: 3"),
+        ],
+    )
+    def test_what_it_may_not_return(self, module: Any, body: str, reason: str) -> None:
+        module("user_prompts", f"def make(row):\n    {body}\n")
+        assert failed(self.ROW, prompt=self.PROMPT).startswith(reason)
+
+    def test_it_gets_a_copy_of_the_row(self, module: Any) -> None:
+        module("user_prompts", "def make(row):\n    row.clear()\n    return 'x'\n")
+        row = dict(self.ROW)
+        assert isinstance(rendered(row, prompt=self.PROMPT), Request)
+        assert row == self.ROW
+
+    def test_it_cannot_change_the_input(self, module: Any) -> None:
+        module(
+            "user_prompts", "def make(row):\n    row['chat'].append(row['chat'][0])\n    return row['chat']\n"
+        )
+        message = {"role": "user", "content": "a"}
+        row = {**self.ROW, "chat": [message]}
+        made = rendered(row, prompt=self.PROMPT)
+        assert isinstance(made, Request)
+        assert made.messages == [self.SYSTEM, message, message]
+        assert row["chat"] == [message]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "return '\\ud800'",
+            "return [{'role': 'user', 'content': 'a', 1: 2}]",
+            "s = {}\n    s['stop'] = s\n    return {'prompt': 'a', 'sampling': s}",
+            "return {'prompt': 'a', 'sampling': {'stop': ['\\ud800']}}",
+        ],
+    )
+    def test_a_request_that_is_no_json_is_a_failure_of_its_row(self, module: Any, body: str) -> None:
+        module("user_prompts", f"def make(row):\n    {body}\n")
+        assert failed(self.ROW, prompt=self.PROMPT).startswith("template: the request is no JSON (")
+
+    @pytest.mark.parametrize(
+        ("source", "sentence"),
+        [
+            (
+                "import no_such_package\n",
+                "can't be imported on the cluster (ModuleNotFoundError: No module named",
+            ),
+            ("1 / 0\n", "can't be imported on the cluster (ZeroDivisionError: division by zero)"),
+            ("def make(row:\n", "can't be imported on the cluster (SyntaxError: "),
+            ("import sys\nsys.exit(1)\n", "can't be imported on the cluster (SystemExit: 1)"),
+            ("make = 5\n", "module 'user_prompts' has no function 'make'; check the import path."),
+            ("", "module 'user_prompts' has no function 'make'; check the import path."),
+        ],
+    )
+    def test_a_function_that_cannot_be_had_is_told_before_anything_starts(
+        self, module: Any, source: str, sentence: str
+    ) -> None:
+        module("user_prompts", source)
+        with pytest.raises(PreflightError) as caught:
+            load_function("user_prompts:make")
+        assert str(caught.value).startswith("prompt_function: ")
+        assert sentence in str(caught.value)
+
+    def test_a_module_that_is_not_there(self) -> None:
+        with pytest.raises(PreflightError, match="No module named 'nowhere_at_all'"):
+            renderer(spec(prompt={"kind": "function", "function": "nowhere_at_all:f"}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "columns"),
+    [
+        ({"prompt": TEMPLATE}, ["text", "tone"]),
+        ({"prompt": {"kind": "template", "template": "constant"}, "sampling_column": "s"}, ["s"]),
+        ({"prompt": CHAT, "sampling_column": "s"}, ["chat", "s"]),
+        ({"prompt": {"kind": "prompt_column", "column": "p"}, "sampling_column": "p"}, ["p"]),
+        ({"prompt": TestFunction.PROMPT}, None),
+    ],
+)
+def test_which_columns_become_python_values(fields: dict[str, Any], columns: list[str] | None) -> None:
+    assert needed_columns(spec(**fields)) == columns
+
+
+def test_a_request_as_json_says_only_what_is_set() -> None:
+    assert json.loads(Request(prompt="ü").as_json()) == {"prompt": "ü"}
+    chat = Request(messages=[{"role": "user", "content": "x"}], sampling={"n": 2})
+    assert json.loads(chat.as_json()) == {
+        "messages": [{"role": "user", "content": "x"}],
+        "sampling": {"n": 2},
+    }
+
+
+def test_long_reasons_are_cut() -> None:
+    assert len(RowFailure.of("engine", ValueError("x" * 5000)).reason) == 1000

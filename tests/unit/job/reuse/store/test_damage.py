@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is damaged counts as not there, and changes no answer."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.responses import Shop, indexed, stored, table
+
+
+@pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + b"x" * 100 + b"PAR1"])
+def test_a_damaged_segment_is_left_out_with_a_notice(shop: Shop, content: bytes) -> None:
+    shop.store().add("s", [table([1])])
+    shop.store().add("t", [table([2])])
+    shop.folder.write(indexed("s"), content)
+    assert set(shop.answers([1, 2])) == {2}
+    assert len(shop.said) == 1
+    assert shop.said[0].startswith(
+        "reuse: 1 segments of the index can't be used; their responses are paid for again (for example, "
+        f"{indexed('s')} can't be read ("
+    )
+
+
+def test_half_a_segment(shop: Shop) -> None:
+    shop.store().add("s", [table(range(100))])
+    shop.folder.write("v1/index/x.parquet", shop.folder.read(indexed("s"))[:-200])
+    assert len(shop.answers(range(100))) == 100
+    assert len(shop.said) == 1
+
+
+def test_files_of_others_are_left_alone(shop: Shop) -> None:
+    shop.store().add("s", [table([1])])
+    foreign = pa.BufferOutputStream()
+    pq.write_table(pa.table({"key": [1]}), foreign)
+    shop.folder.write("v1/index/foreign.parquet", foreign.getvalue().to_pybytes())
+    shop.folder.write("v1/index/README.md", b"hello")
+    shop.folder.write("v1/data/s/README.md", b"hello")
+    shop.folder.write("other", b"hello")
+    assert set(shop.answers([1])) == {1}
+    assert len(shop.said) == 1
+    assert "v1/index/foreign.parquet can't be read (it is no segment of this version)" in shop.said[0]
+    shop.store().compact()
+    assert {"other", "v1/index/README.md", "v1/index/foreign.parquet"} <= {
+        entry.path for entry in shop.folder.list()
+    }
+
+
+def test_a_segment_that_points_out_of_the_store(local: Shop) -> None:
+    local.store().add("s", [table([1])])
+    content = local.folder.read(indexed("s"))
+    name = stored("s").encode()
+    local.folder.write(indexed("s"), content.replace(name, b"../../../etc/x.parquet".ljust(len(name), b"1")))
+    assert local.answers([1]) == {}
+    assert "is no name of a data file" in local.said[0]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no parquet", b"PAR1" + b"x" * 100 + b"PAR1"])
+def test_rows_of_a_lost_or_damaged_data_file_are_misses(shop: Shop, content: bytes | None) -> None:
+    shop.store().add("s", [table([1, 2])])
+    shop.store().add("t", [table([3])])
+    if content is None:
+        shop.folder.delete([stored("s")])
+    else:
+        shop.folder.write(stored("s"), content)
+    assert set(shop.answers([1, 2, 3])) == {3}
+    assert len(shop.said) == 1
+    assert shop.said[0].startswith(
+        f"reuse: 2 stored responses can't be read and are paid for again (for example, {stored('s')} "
+    )
+
+
+def test_a_flipped_bit_is_found(local: Shop) -> None:
+    local.store().add("s", [table(range(100))])
+    content = bytearray(local.folder.read(stored("s")))
+    right = local.answers(range(100))
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    # Pages have checksums, footers have none.
+    for position in range(4, len(content) - footer, 37):
+        content[position] ^= 8
+        local.folder.write(stored("s"), bytes(content))
+        assert local.answers(range(100)).items() <= right.items()
+        content[position] ^= 8
+
+
+def test_a_row_counts_only_under_its_own_key(shop: Shop) -> None:
+    # Data was replaced (two attempts wrote it in another order) after the index was written.
+    shop.store().add("s", [table([1, 2, 3])])
+    Shop(shop.folder, said=shop.said).store().add("t", [table([2, 1, 3])])
+    shop.folder.write(stored("s"), shop.folder.read(stored("t")))
+    shop.folder.delete([indexed("t")])
+    assert shop.answers([1, 2, 3]) == {3: ("to 3", "s")}
+    assert shop.said == ["reuse: 2 stored responses can't be read and are paid for again."]
+
+
+def test_an_index_that_points_past_the_end(local: Shop) -> None:
+    local.store().add("s", [table(range(5))])
+    local.store().add("t", [table([0, 1])])
+    local.folder.write(stored("s"), local.folder.read(stored("t")))
+    local.folder.delete([indexed("t")])
+    assert set(local.answers(range(5))) == {0, 1}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How large a store is, as its command line tells."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.responses import DAY, START, Shop, table
+
+
+def test_the_size_of_a_store_is_told_without_ray(tmp_path: Path) -> None:
+    shop = Shop(LocalFolder(str(tmp_path)))
+    shop.store().add("s", [table(range(3))])
+    shop.store(max_age=DAY).add("t", [table(range(3, 5))])
+    shop.now += DAY
+    shop.folder.write("v1/index/broken.parquet", b"")
+    report = shop.store().report()
+    assert (report.rows, report.expired, report.submissions, report.data_files) == (5, 2, 2, 2)
+    assert (report.segments, report.unusable) == (3, 1)
+    assert (report.oldest, report.newest) == (START, START)
+    assert report.index_bytes == sum(entry.size for entry in shop.folder.list("v1/index"))
+    code = (
+        "import runpy, sys; sys.modules['ray'] = None\n"
+        "runpy.run_module('airflow_provider_raybatch.job.reuse.store', run_name='__main__')"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=Path(__file__).parents[5],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.stdout.startswith(
+        "5 responses (2 expired) of 2 submissions, stored 2025-06-15 to 2025-06-15;"
+    ), told.stderr

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that is not there, not ours or does not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
+from tests.support.responses import Faulty, Shop, raising, table
+from tests.support.s3_server import S3Server
+
+
+@pytest.mark.parametrize(
+    ("word", "operation"),
+    [("v1/index", "list"), ("v1/index/s", "read_range"), ("v1/data/s", "read_range")],
+)
+def test_a_store_that_does_not_answer_is_an_error_that_may_heal(
+    disk: LocalFolder, word: str, operation: str
+) -> None:
+    # To go on would be to pay silently for what is there.
+    Shop(disk).store().add("s", [table([1])])
+    shop = Shop(Faulty(disk, word, raising(operation)))
+    with pytest.raises(StorageError, match=rf"^reuse: .*can't {operation} it") as caught:
+        shop.answers([1])
+    assert caught.value.failure_class is FailureClass.STORAGE
+    assert shop.said == []
+
+
+def test_preflight_passes_where_the_store_can_be_used(shop: Shop) -> None:
+    shop.store().prepare()
+    shop.store().prepare()
+    assert [entry.path for entry in shop.folder.list()] == ["v1/store.json"]
+
+
+def test_preflight_refuses_a_store_that_is_not_writable() -> None:
+    with pytest.raises(StorageError) as caught:
+        Shop(LocalFolder("/proc/raybatch")).store().prepare()
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert str(caught.value).startswith("reuse: /proc/raybatch/v1/store.json: can't write it (")
+
+
+def test_preflight_refuses_a_bucket_that_does_not_exist(s3_server: S3Server) -> None:
+    with pytest.raises(StorageError) as caught:
+        Shop(S3Folder("no-such-bucket", "x", s3_server.credentials)).store().prepare()
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert str(caught.value) == (
+        "reuse: s3://no-such-bucket/x/v1/store.json: can't write it, the bucket does not exist; check "
+        "its name."
+    )

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A driver that is killed while it writes the answers it has found makes no later one pay for them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.unit.job.reuse.test_reuse import Attempt
+
+
+class Killed(BaseException):
+    """A SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Deadly(LocalFolder):
+    """A disk whose writer is killed before its write number `kill`."""
+
+    kill: int = 0
+    numbers: itertools.count[int] = itertools.count()  # noqa: RUF009 - a new one is given each time
+
+    def write(self, path: str, content: bytes) -> None:
+        if next(self.numbers) == self.kill:
+            raise Killed
+        super().write(path, content)
+
+
+def test_what_a_killed_driver_had_found_is_found_again(tmp_path: Path) -> None:
+    for kill in itertools.count():
+        root = tmp_path / str(kill)
+        Attempt(root, ["a", "b"]).answer([0, 1])
+        dying = Deadly(str(root / "out"), kill, itertools.count())
+        attempt = Attempt(root, ["b", "a", "c"], folder=dying)
+        assert attempt.asked == [2]
+        try:
+            attempt.adopt()
+        except Killed:
+            assert Attempt(root, ["b", "a", "c"], number=1).asked == [2]
+        else:
+            break
+    assert kill == 2  # the part and the search

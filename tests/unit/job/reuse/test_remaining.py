@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What earlier submissions did is not done again, and not one row more is skipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.parts.ledger import Rows, add_up, look_back
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.preflight.input_check import Source, look_at_source
+from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.reuse.remaining import work
+from airflow_provider_raybatch.job.work import Done, WorkItem
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.publishing import failure, part, response
+from tests.support.specs import spec
+
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    path = tmp_path_factory.mktemp("source") / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": str(number)}) + "\n" for number in range(ROWS)))
+    return look_at_source(
+        spec(source={"paths": [str(path)]}, prompt={"kind": "prompt_column", "column": "text"}), None
+    )
+
+
+def left(items: list[WorkItem]) -> list[int]:
+    """Ordinals that the items will do."""
+    return [
+        item.chunk.ordinal + position
+        for item in items
+        for position in range(item.chunk.rows)
+        if not any(first <= position < stop for first, stop in item.skip)
+    ]
+
+
+def flags(ordinals: Iterable[int]) -> Rows:
+    out = np.zeros(ROWS, np.bool_)
+    out[list(ordinals)] = True
+    return out
+
+
+@given(done=st.sets(st.integers(0, ROWS - 1)), rows_per_chunk=st.integers(1, 400))
+def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_per_chunk: int) -> None:
+    items = work(source, rows_per_chunk, flags(done))
+    assert left(items) == sorted(set(range(ROWS)) - done)
+    assert all(item.positions for item in items)
+    assert left(items) == [item.chunk.ordinal + position for item in items for position in item.positions]
+    assert len({item.number for item in items}) == len(items)
+    assert [WorkItem.from_json(item.as_json()) for item in items] == items
+
+
+def test_a_chunk_with_one_row_left_names_runs_and_no_other_positions(source: Source) -> None:
+    (item,) = work(source, ROWS, flags(set(range(ROWS)) - {150}))
+    assert item.skip == ((0, 150), (151, ROWS))
+
+
+def test_nothing_is_left_of_a_finished_input(source: Source) -> None:
+    assert work(source, 50, flags(range(ROWS))) == []
+
+
+def test_repetitions_travel_with_their_chunk(source: Source) -> None:
+    items = work(source, 100, flags([]), {0: 1, 99: 2, 105: 3})
+    found = {item.chunk.ordinal + position: number for item in items for position, number in item.repetitions}
+    assert found == {0: 1, 99: 2, 105: 3}
+    assert [WorkItem.from_json(item.as_json()) for item in items] == items
+
+
+class TestLookBack:
+    RUN = "_raybatch/parts/task/run"
+
+    def test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        part(disk, [{}] * 3, [response(), failure(), response()], submission=0)
+        part(disk, [{}] * 2, [response(), failure()], ordinals=[1, 5], submission=1)
+        earlier = look_back(disk, self.RUN, 10)
+        assert np.flatnonzero(earlier.good).tolist() == [0, 1, 2]
+        assert earlier.rows == 3
+        assert len(earlier.parts) == 2
+
+    def test_a_row_that_fails_each_time_is_given_up(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        part(disk, [{}] * 3, [failure(), failure(), response()], submission=0)
+        part(disk, [{}] * 2, [failure(), response()], submission=1)
+        part(disk, [{}], [failure()], submission=2)
+        earlier = look_back(disk, self.RUN, 5)
+        assert earlier.failures.tolist() == [3, 0, 0, 0, 0]
+        assert np.flatnonzero(earlier.given_up(3)).tolist() == [0]
+        assert not earlier.given_up(4).any()
+
+    def test_parts_without_gaps_are_never_opened(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        solid = part(disk, [{}] * 4)
+        (tmp_path / solid.path).write_bytes(b"not even Parquet")
+        assert look_back(disk, self.RUN, 10).rows == 4
+
+    def test_rows_past_a_smaller_limit_do_not_count(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        part(disk, [{}] * 4, first=0)
+        part(disk, [{}] * 4, first=4)
+        earlier = look_back(disk, self.RUN, 3)
+        assert np.flatnonzero(earlier.good).tolist() == [0, 1, 2]
+        assert [one.first for one in earlier.parts] == [0]
+
+    def test_nothing_happened_yet(self, tmp_path: Path) -> None:
+        earlier = look_back(LocalFolder(str(tmp_path)), self.RUN, 10)
+        assert (earlier.rows, earlier.parts) == (0, ())
+
+
+class TestTolerance:
+    @pytest.mark.parametrize(
+        ("fraction", "rows", "failed", "exceeded"),
+        [
+            (0.0, 100, 0, False),
+            (0.0, 100, 1, True),
+            (0.01, 100, 1, False),
+            (0.01, 100, 2, True),
+            (1.0, 5, 5, False),
+            (0.0, 0, 0, False),
+            (0.5, 3, 2, True),
+            (0.29, 100, 29, False),
+            (0.29, 100, 30, True),
+        ],
+    )
+    def test_how_many_are_too_many(self, fraction: float, rows: int, failed: int, exceeded: bool) -> None:
+        assert Tolerance(Limits(max_error_fraction=fraction), rows).exceeded(failed) is exceeded
+
+    def test_the_stricter_of_share_and_number_counts(self) -> None:
+        assert Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).allowed == 3
+        assert Tolerance(Limits(max_error_fraction=0.01, max_errors=3), 100).allowed == 1
+        assert Tolerance(Limits(max_errors=3), 100).allowed == 3
+        assert Tolerance(Limits(), 100).allowed == 0
+        with pytest.raises(RaybatchError, match=r"^max_errors: 4 rows failed so far, more than the 3 that"):
+            Tolerance(Limits(max_error_fraction=0.5, max_errors=3), 100).during([report(errors=4)])
+
+    def test_a_job_that_fails_everywhere_ends_early(self) -> None:
+        tolerance = Tolerance(Limits(max_error_fraction=0.5), 1_000_000)
+        tolerance.during([report(written=999, errors=999)])
+        tolerance.during([report(written=2000, errors=1800)])
+        with pytest.raises(RaybatchError, match="970 of the first 1,000 rows failed, nearly all"):
+            tolerance.during([report(written=600, errors=600), report(written=400, errors=370)])
+
+    def test_rows_that_were_given_up_before_count(self) -> None:
+        tolerance = Tolerance(Limits(max_errors=100), 1000, given_up=90)
+        tolerance.during([report(errors=10)])
+        with pytest.raises(RaybatchError, match=r"^max_errors: 11 rows failed so far and 90 in earlier sub"):
+            tolerance.during([report(errors=11)])
+        with pytest.raises(RaybatchError, match="101 in earlier submissions"):
+            Tolerance(Limits(max_errors=100), 1000, given_up=101).during([])
+
+    def test_rows_that_kill_the_engine_are_named_as_such(self) -> None:
+        with pytest.raises(RaybatchError, match="1 of 1 failed rows killed the engine each time") as caught:
+            Tolerance(Limits(), 10).during([report(errors=1, killers=1)])
+        assert caught.value.failure_class is FailureClass.POISON_ROW
+
+    def test_each_judgement_says_what_happened_and_what_follows(self, tmp_path: Path) -> None:
+        tolerance = Tolerance(Limits(max_error_fraction=0.1), 20)
+        disk = LocalFolder(str(tmp_path))
+        ledger = [part(disk, [{}] * 20, [failure("parse", "no JSON")] * 3 + [response()] * 17)]
+        judgements = [
+            (
+                lambda: tolerance.before(
+                    [(row, RowFailure("template", "column 'x' is null")) for row in (4, 5, 9)], 10
+                ),
+                "max_error_fraction: 3 of the first 10 rows fail already, more than the 2 of 20 rows that "
+                "max_error_fraction=0.1 allows: 3 in step 'template' (row 4: column 'x' is null); mend them "
+                "or raise max_error_fraction.",
+            ),
+            (
+                lambda: tolerance.during([report(written=5, errors=3)]),
+                "max_error_fraction: 3 rows failed so far, more than the 2 of 20 rows that "
+                "max_error_fraction=0.1 allows; the finished rows are kept for the next attempt.",
+            ),
+            (
+                lambda: tolerance.after(add_up(disk, ledger, 20)),
+                "max_error_fraction: 3 rows failed, more than the 2 of 20 rows that "
+                "max_error_fraction=0.1 allows; the finished rows are kept for the next attempt.",
+            ),
+        ]
+        for judge, sentence in judgements:
+            with pytest.raises(RaybatchError) as caught:
+                judge()
+            assert str(caught.value) == sentence
+            assert caught.value.failure_class is FailureClass.TOO_MANY_ERRORS
+
+    def test_what_is_allowed_passes(self, tmp_path: Path) -> None:
+        disk = LocalFolder(str(tmp_path))
+        tolerance = Tolerance(Limits(max_error_fraction=0.5), 4)
+        tolerance.before([(0, failure()), (1, failure())], 2)
+        tolerance.during([report(written=2, errors=2)])
+        # The second submission mended one of three.
+        ledger = [
+            part(disk, [{}] * 4, [failure()] * 3 + [response()]),
+            part(disk, [{}], [response()], ordinals=[1], submission=1),
+        ]
+        tolerance.after(add_up(disk, ledger, 4))
+
+
+def report(**fields: int) -> ReplicaReport:
+    return ReplicaReport("a", "n", **fields)
+
+
+def test_what_a_replica_reports_survives_its_way_through_ray() -> None:
+    done = Done([Part("x.parquet", 3, 2, 0, 2, 100)], {"read": 0.5}, report(rows=3))
+    assert Done.from_json(done.as_json()) == done

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between the store and the rows of an input: many rows may want one response, and some may be gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.job.input.table import table_of
+from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
+from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.reuse.cached_parts import as_output, matched
+from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
+from airflow_provider_raybatch.job.reuse.hits import Responses
+from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from tests.support.publishing import failure, response
+
+
+def key(name: str) -> bytes:
+    return name.encode().ljust(16, b"\0")
+
+
+def ledger(folder: Folder, submission: str, answers: dict[str, Any], completions: bool = False) -> Part:
+    outcomes = [
+        Outcome(number, answer, key=key(name)) for number, (name, answer) in enumerate(answers.items())
+    ]
+    return write(folder, f"parts/{submission}/0", table_of([{"n": 1}] * len(outcomes)), outcomes, completions)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> LocalFolder:
+    return LocalFolder(str(tmp_path / "out"))
+
+
+@pytest.fixture
+def said() -> list[Notice]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, said: list[Notice]) -> ResponseStore:
+    return ResponseStore(LocalFolder(str(tmp_path / "store")), said.append)
+
+
+def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
+    """By row, what is found for it: its answer (or failure) and who paid."""
+    adopted = matched(np.arange(len(wanted)), keys.as_array([key(name) for name in wanted]), responses)
+    table = responses.read(adopted.hits)
+    return {
+        int(adopted.ordinals[row["hit"]]): (
+            row["output"]["response"] if row["ok"] else row["failure"]["reason"],
+            row["paid_by"],
+        )
+        for row in table.to_pylist()
+    }
+
+
+def test_every_row_that_asks_gets_the_answer(
+    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+) -> None:
+    first = ledger(disk, "s1", {"a": response("A"), "b": response("B"), "c": failure()})
+    second = ledger(disk, "s2", {"d": response("D")})
+    remember(store, disk, [first, second], said.append)
+    assert found(StoredResponses(store), "d", "a", "x", "b", "a", "c", "a") == {
+        0: ("D", "s2"),
+        1: ("A", "s1"),
+        3: ("B", "s1"),
+        4: ("A", "s1"),
+        6: ("A", "s1"),
+    }
+    assert not said
+
+
+def test_a_response_that_is_gone_is_asked_for_again(
+    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+) -> None:
+    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append)
+    remember(store, disk, [ledger(disk, "s2", {"b": response("B")})], said.append)
+    responses = StoredResponses(store)
+    for path in Path(store.folder.uri).glob("v1/data/s1/*.parquet"):
+        path.unlink()
+    assert found(responses, "a", "b") == {1: ("B", "s2")}
+    assert "paid for again" in said[0].message
+
+
+def test_a_store_that_fails_at_the_end_takes_nothing_from_the_dataset(
+    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+) -> None:
+    Path(store.folder.uri).write_text("in the way")
+    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append)
+    assert said[0].level == "warning"
+    assert "the response store lacks new responses" in said[0].message
+
+
+def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None:
+    parts = [
+        ledger(disk, "s1", {"a": response("old"), "b": failure("engine", "broke")}),
+        ledger(disk, "s2", {"a": response("new"), "c": response("C")}),
+    ]
+    assert found(LedgerResponses(disk, parts), "c", "b", "a", "a") == {
+        0: ("C", "s2"),
+        2: ("new", "s2"),
+        3: ("new", "s2"),
+    }
+    assert found(LedgerResponses(disk, parts, failures=True), "a", "b") == {1: ("broke", "s1")}
+
+
+def test_an_output_without_completions_beside_one_with_them_gets_its_own(disk: LocalFolder) -> None:
+    parts = [
+        ledger(disk, "s1", {"a": response("A")}),
+        ledger(disk, "s2", {"b": response("B")}, completions=True),
+    ]
+    responses = LedgerResponses(disk, parts)
+    adopted = matched(np.arange(2), keys.as_array([key("a"), key("b")]), responses)
+    table = responses.read(adopted.hits).sort_by("hit")
+    outputs = as_output(table["output"].combine_chunks(), keeps_completions=True).to_pylist()
+    assert [[one["text"] for one in output["completions"]] for output in outputs] == [["A"], ["B"]]
+
+
+def test_half_of_a_surrogate_pair_ends_in_a_dead_letter(disk: LocalFolder) -> None:
+    part = ledger(disk, "s1", {"a": failure("template", "no \ud800")})
+    assert found(LedgerResponses(disk, [part], failures=True), "a") == {0: ("no ?", "s1")}

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one attempt and one night to the next, without engines: what is asked again, and how rows came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.execution.replica.asking import Asker
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.ledger import look_back
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.preflight.ready import question
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.render import renderer
+from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
+from airflow_provider_raybatch.job.reuse.reuse import find_savings, parts_of_task
+from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
+from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from tests.support.faulty_s3 import FaultyS3
+from tests.support.publishing import response
+from tests.support.specs import submitted
+
+GREEDY = {"temperature": 0}
+
+
+class Attempt:
+    """A submission over an input of `texts`: it looks what is done, and answers what it is told to."""
+
+    def __init__(
+        self,
+        root: Path,
+        texts: Sequence[Any],
+        store: ResponseStore | None = None,
+        folder: Folder | None = None,
+        **fields: Any,
+    ) -> None:
+        root.mkdir(exist_ok=True)
+        rows = [text if isinstance(text, dict) else {"text": text} for text in texts]
+        file, text = root / "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+        if not file.exists() or file.read_text() != text:  # a new file is another input, whatever is in it
+            file.write_text(text)
+        folder = folder or LocalFolder(str(root / "out"))
+        places = {"source": {"paths": [str(root / "in.jsonl")]}, "destination": {"uri": folder.uri}}
+        spec = submitted(**{**places, **fields})
+        keyer = Keyer(spec, {}, Digests())
+        self.source = look_at_source(spec, None)
+        run = parts.run_folder(
+            spec.submission, question(spec, spec.submission, keyer), self.source.listing.digest
+        )
+        driver = parts.driver_folder(run, spec.submission.submission_id)
+        self.job = Job(spec, self.source.listing, folder, driver, keyer)
+        self.run_folder = run
+        earlier = look_back(folder, run, self.source.rows)
+        self.said: list[Any] = []
+        stored = None if store is None else StoredResponses(store)
+        self.savings = find_savings(
+            self.job, self.source, earlier, earlier.good, stored, in_sequence, self.said.append
+        )
+        self.asked = np.flatnonzero(~(earlier.good | self.savings.rows)).tolist()
+
+    def answer(self, ordinals: Sequence[int]) -> Attempt:
+        asker = Asker(self.job.spec, renderer(self.job.spec), self.job.keyer)
+        rows = Reader(self.job.listing, None, None).read(self.source.chunks(8)[0])
+        asked = asker.ask(rows.rows, dict(self.savings.repetitions))
+        outcomes = [asked[ordinal].outcome(ordinal, response(f"r{ordinal}")) for ordinal in ordinals]
+        columns = rows.columns().take(pa.array(ordinals))
+        parts.write(self.job.folder, f"{self.job.part_folder}/0", columns, outcomes, False)
+        return self
+
+    def adopt(self) -> list[Part]:
+        return self.savings.adopt(self.job, self.source)
+
+    def store_in(self, store: ResponseStore) -> None:
+        remember(store, self.job.folder, parts_of_task(self.job), store.say)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ResponseStore:
+    return ResponseStore(LocalFolder(str(tmp_path / "store")), lambda notice: None)
+
+
+class TestRegenerate:
+    def test_a_retry_over_a_changed_input_keeps_what_its_own_run_paid_for(self, tmp_path: Path) -> None:
+        Attempt(tmp_path, ["a", "b"], on_clear="regenerate").answer([0, 1])
+        assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", number=1).asked == [2]
+        assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", token="other").asked == [0, 1, 2]
+
+    def test_an_equal_row_takes_the_answer_that_an_earlier_attempt_paid_for(self, tmp_path: Path) -> None:
+        fields = {"on_clear": "regenerate", "sampling": GREEDY}
+        assert Attempt(tmp_path, ["a", "a"], **fields).answer([0]).asked == [0]
+        assert Attempt(tmp_path, ["a", "a"], number=1, **fields).asked == []
+
+
+class TestResume:
+    """What a retry over the same input looks at: its missing rows, and parts that may hold their answers."""
+
+    TEXTS: ClassVar[list[str]] = ["a", "b", "a", "c", "b", "a"]
+
+    def first(self, root: Path, answered: Sequence[int], **fields: Any) -> Attempt:
+        first = Attempt(root, self.TEXTS, **fields)
+        first.adopt()
+        return first.answer(answered) if answered else first
+
+    def test_no_key_is_made_and_no_part_is_opened(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.first(tmp_path, [0], sampling=GREEDY).asked == [0, 1, 3]
+        read = _opened(monkeypatch)
+        again = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
+        assert again.asked == [1, 3]
+        assert again.said == []
+        assert [path.rpartition("/")[2] for path in read] == ["repeats.index"]
+        again.answer([1, 3])
+        ledger = parts_of_task(again.job)
+        read.clear()
+        (part,) = again.savings.fan_out(again.job, again.source, ledger)
+        table = pq.read_table(again.job.folder.open(part.path))
+        assert table["ordinal"].to_pylist() == [2, 4, 5]
+        assert [row["response"] for row in table["output"].to_pylist()] == ["r0", "r1", "r0"]
+
+    def test_in_s3_it_is_one_listing_and_one_request_for_each_part_with_gaps(
+        self, tmp_path: Path, proxy: FaultyS3
+    ) -> None:
+        texts = ["a", "b", "c", "b", "d", "e"]
+        folder = S3Folder(proxy.api.new_bucket(), "out", proxy.api.credentials)
+
+        def attempt(number: int) -> Attempt:
+            return Attempt(tmp_path, texts, None, folder, sampling=GREEDY, number=number)
+
+        first = attempt(0)
+        first.adopt()
+        first.answer([0, 2, 4])
+        attempt(1).answer([1])
+        before = len(proxy.calls)
+        assert attempt(2).asked == [5]
+        kinds = [
+            "listing" if "list-type" in call.target else call.target.rpartition(".")[2]
+            for call in proxy.calls[before:]
+        ]
+        assert sorted(kinds) == ["index", "listing", "parquet"]
+
+    def test_a_follower_leads_where_its_leader_has_failed_for_good(self, tmp_path: Path) -> None:
+        first = self.first(tmp_path, [1, 3], sampling=GREEDY)
+        failed = np.isin(np.arange(len(self.TEXTS)), [0, 1, 3])
+        good = look_back(first.job.folder, first.run_folder, first.source.rows)
+        savings = find_savings(first.job, first.source, good, failed, None, in_sequence, first.said.append)
+        assert savings.followers is not None
+        assert savings.followers.ordinals.tolist() == [4, 5]
+        assert savings.followers.leaders.tolist() == [1, 2]
+
+    def test_rows_keep_their_keys_where_samples_are_asked_for(self, tmp_path: Path) -> None:
+        sampled = {"sampling": {"temperature": 1}}
+        self.first(tmp_path, [0, 1, 5], **sampled)
+        again = Attempt(tmp_path, self.TEXTS, number=1, **sampled)
+        assert (again.asked, again.said) == ([2, 3, 4], [])
+        assert again.savings.repetitions == {2: 1, 4: 1}
+        again.answer([2, 3, 4])
+        keys = [
+            key
+            for part in parts_of_task(again.job)
+            for key in pq.read_table(again.job.folder.open(part.path))["key"].to_pylist()
+        ]
+        assert len(set(keys)) == len(self.TEXTS)
+
+    def test_only_the_missing_rows_are_looked_up_in_a_store(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        self.first(tmp_path / "one", [0, 1], sampling=GREEDY)
+        night = Attempt(tmp_path / "two", self.TEXTS, sampling=GREEDY)
+        night.answer([3]).store_in(store)
+        again = Attempt(tmp_path / "one", self.TEXTS, store, number=1, sampling=GREEDY)
+        assert again.asked == []
+        assert [phase.message for phase in again.said] == ["Checking 4 rows for reusable answers"]
+
+    def test_parts_of_another_input_are_searched_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        Attempt(tmp_path, ["a", "x"], sampling=GREEDY).answer([0, 1])
+        first = self.first(tmp_path, [], number=1, sampling=GREEDY)
+        read = _opened(monkeypatch)
+        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [1, 3]
+        assert all(path.startswith(first.run_folder) for path in read)
+        # Unless there are new ones: another attempt may have been at work on the other input meanwhile.
+        Attempt(tmp_path, ["c", "x", "x"], number=3, sampling=GREEDY).answer([0])
+        assert Attempt(tmp_path, self.TEXTS, number=4, sampling=GREEDY).asked == [1]
+
+    def test_a_larger_limit_or_a_damaged_file_makes_all_keys_again(self, tmp_path: Path) -> None:
+        few = {"paths": [str(tmp_path / "in.jsonl")], "limit": 2}
+        first = Attempt(tmp_path, self.TEXTS, source=few, sampling=GREEDY)
+        first.adopt()
+        first.answer([0, 1])
+        all_rows = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
+        assert all_rows.asked == [3]
+        all_rows.adopt()
+        for path in (tmp_path / "out").rglob("repeats.index"):
+            path.write_bytes(b"PAR1, or not")
+        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [3]
+
+
+def _opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the files of a ledger that are read from now on."""
+    read: list[str] = []
+
+    def counting(own: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(self: LocalFolder, path: str, *arguments: Any) -> Any:
+            if path.startswith("_raybatch/") and path not in read:
+                read.append(path)
+            return own(self, path, *arguments)
+
+        return counted
+
+    for name in ("open", "read", "read_range"):
+        monkeypatch.setattr(LocalFolder, name, counting(getattr(LocalFolder, name)))
+    return read
+
+
+class TestFromNightToNight:
+    def test_what_was_carried_over_a_changed_input_is_stored(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([0, 1])
+        again = Attempt(tmp_path / "one", ["a", "b", "c"], number=1, sampling=GREEDY)
+        again.adopt()
+        again.answer(again.asked).store_in(store)
+        assert Attempt(tmp_path / "two", ["a", "b", "c"], store, sampling=GREEDY).asked == []
+
+    def test_a_driver_with_the_id_of_an_earlier_one_stores_its_rows_too(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([0]).store_in(store)
+        Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([1]).store_in(store)
+        night = Attempt(tmp_path / "two", ["a", "b"], store, sampling=GREEDY)
+        assert night.asked == []
+        table = pq.read_table(night.job.folder.open(night.adopt()[0].path))
+        assert table["paid_by"].to_pylist() == ["raybatch-x-0"] * 2
+
+    def test_a_stored_answer_stays_one_when_it_is_carried(self, tmp_path: Path, store: ResponseStore) -> None:
+        Attempt(tmp_path / "one", ["a"], sampling=GREEDY).answer([0]).store_in(store)
+        Attempt(tmp_path / "two", ["a"], store, number=1, sampling=GREEDY).adopt()
+        later = Attempt(tmp_path / "two", ["a", "b"], store, number=2, sampling=GREEDY)
+        table = pq.read_table(later.job.folder.open(later.adopt()[0].path))
+        assert table.select(["origin", "paid_by"]).to_pylist() == [
+            {"origin": "stored", "paid_by": "raybatch-x-0"}
+        ]
+
+    def test_a_stored_answer_that_is_gone_is_asked_for_under_its_own_key(
+        self, tmp_path: Path, store: ResponseStore
+    ) -> None:
+        Attempt(tmp_path / "one", ["a", "a"], store).answer([0, 1]).store_in(store)
+        night = Attempt(tmp_path / "two", ["a", "a"], store)
+        assert night.asked == []
+        for path in Path(store.folder.uri).glob("v1/data/**/*.parquet"):
+            path.unlink()
+        assert night.adopt() == []
+        assert night.savings.repetitions == {1: 1}
+
+    def test_what_expired_does_not_come_back_as_young(self, tmp_path: Path) -> None:
+        now = [1_750_000_000.0]
+        place, week = LocalFolder(str(tmp_path / "store")), 7 * 24 * 3600
+        store = ResponseStore(place, lambda notice: None, week, lambda: now[0])
+        Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
+        now[0] += 2 * week
+        assert store.compact().deleted == 1
+        Attempt(tmp_path / "one", ["a"], store, token="cleared").store_in(store)
+        assert Attempt(tmp_path / "two", ["a"], store).asked == [0]
+
+    def test_an_answer_out_of_the_store_does_not_go_back_as_young(self, tmp_path: Path) -> None:
+        now, day = [1_750_000_000.0], 24 * 3600
+        place = LocalFolder(str(tmp_path / "store"))
+        store = ResponseStore(place, lambda notice: None, 7 * day, lambda: now[0])
+        Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
+        now[0] += 4 * day
+        night = Attempt(tmp_path / "two", ["a"], store)
+        assert night.adopt()
+        night.store_in(store)
+        now[0] += 4 * day
+        assert Attempt(tmp_path / "three", ["a"], store).asked == [0]
+
+    def test_an_age_beyond_all_clocks_is_for_ever(self, tmp_path: Path) -> None:
+        store = ResponseStore(LocalFolder(str(tmp_path / "store")), lambda notice: None, max_age=1e19)
+        Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
+        assert Attempt(tmp_path / "two", ["a"], store).asked == []
+
+
+def test_equal_rows_are_each_asked_where_the_user_wants_that(tmp_path: Path, store: ResponseStore) -> None:
+    fields: dict[str, Any] = {"sampling": GREEDY, "deduplicate": False}
+    assert Attempt(tmp_path, ["a", "a"], store, **fields).asked == [0, 1]
+
+
+@pytest.mark.parametrize("deduplicate", [True, False])
+def test_equal_sampled_rows_are_paid_once_each_whatever_becomes_of_the_file(
+    tmp_path: Path, deduplicate: bool
+) -> None:
+    fields = {"sampling": {"temperature": 1}, "deduplicate": deduplicate}
+    Attempt(tmp_path, ["a", "a", "a"], **fields).answer([0, 1, 2])
+    assert Attempt(tmp_path, ["b", "a", "a", "a", "a"], token="cleared", **fields).asked == [0, 4]
+
+
+def test_a_temperature_that_is_no_number_does_not_end_the_job(tmp_path: Path) -> None:
+    rows = [{"text": "a", "sampling": {"temperature": "hot"}}, {"text": "b", "sampling": {}}]
+    assert Attempt(tmp_path, rows, sampling_column="sampling", sampling=GREEDY).asked == [0, 1]
+
+
+def test_a_function_that_asks_another_thing_each_time_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "moody.py").write_text(
+        "import itertools\nnumbers = itertools.count()\n"
+        "def ask(row):\n    return f'{next(numbers) // 3}: {row[\"text\"]}'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    prompt = {"kind": "function", "function": "moody:ask"}
+    first = Attempt(tmp_path, ["a", "b", "a"], prompt=prompt, sampling=GREEDY)
+    assert first.asked == [0, 1]
+    first.answer(first.asked)
+    with pytest.raises(
+        RaybatchError, match=r"^prompt_function: 1 rows asked what another row asks"
+    ) as caught:
+        first.savings.fan_out(first.job, first.source, parts_of_task(first.job))
+    assert caught.value.failure_class is FailureClass.USER_ERROR

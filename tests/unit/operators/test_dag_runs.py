@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole DAG runs in this process: real task runner, real trigger, real XComs and assets, a fake Jobs API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Asset, task
+
+from airflow_provider_raybatch.contract.events import Failed
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
+from tests.support.fake_ray import FakeRay, Script, lasting
+
+RunDag = Callable[[Any], Any]
+
+
+def xcom(run: Any, task_id: str, map_index: int = -1, key: str = "return_value") -> Any:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    wanted = {
+        "dag_id": run.dag_id,
+        "run_id": run.run_id,
+        "task_id": task_id,
+        "map_index": map_index,
+        "key": key,
+    }
+    with create_session() as session:
+        value = session.scalar(select(XComModel.value).filter_by(**wanted))
+    return json.loads(value) if isinstance(value, str) and value.startswith("{") else value
+
+
+def asset_extras(run: Any) -> list[dict[str, Any]]:
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        return list(session.scalars(select(AssetEvent.extra).filter_by(source_dag_id=run.dag_id)))
+
+
+def rendered_fields(run: Any, task_id: str) -> Any:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+    from sqlalchemy.orm import joinedload
+
+    with_fields = select(TaskInstance).options(joinedload(TaskInstance.rendered_task_instance_fields))
+    with create_session() as session:
+        ti = session.scalars(with_fields.filter_by(dag_id=run.dag_id, task_id=task_id)).unique().one()
+        return ti.rendered_task_instance_fields.rendered_fields
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_result_link_and_asset_event(ray: FakeRay, test_dag: RunDag, deferrable: bool) -> None:
+    ray.script = lasting(0.5)
+    with DAG(f"result_{deferrable}", schedule=None) as dag:
+        RayBatchInferenceOperator(
+            task_id="label", source="/in/*.parquet", prompt="Name {row.name} on {{ ds }}", model="m",
+            destination="s3://lake/out/", deferrable=deferrable, poll_interval=0.1,
+            outlets=[Asset("s3://lake/out/")], timeout=600,
+        )  # fmt: skip
+    run = test_dag(dag)
+    assert run.state == "success"
+    (submission_id,) = ray.jobs
+    result = xcom(run, "label")
+    assert result == {
+        "uri": "s3://lake/out/data/c1",
+        "bucket": "lake",
+        "key_prefix": "out/data/c1/",
+        "manifest_uri": "s3://lake/out/manifests/c1.json",
+        "dead_letter_uri": "s3://lake/out/dead_letter/c1",
+        "format": "parquet",
+        "rows": 2,
+        "resumed": 1,
+        "reused": 0,
+        "duplicates": 0,
+        "errors": 1,
+        "tokens": {"input": 10, "cached": 4, "output": 6},
+        "submission_id": submission_id,
+        "dashboard_url": f"{ray.url}/#/jobs/{submission_id}",
+    }
+    assert xcom(run, "label", key="_link_RayDashboardLink") == result["dashboard_url"]
+    (extra,) = asset_extras(run)
+    assert {name: extra[name] for name in ("manifest_uri", "rows", "errors", "tokens", "submission_id")} == {
+        name: result[name] for name in ("manifest_uri", "rows", "errors", "tokens", "submission_id")
+    }
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_failure_fails_the_run(ray: FakeRay, test_dag: RunDag, deferrable: bool) -> None:
+    event = Failed(failure_class=FailureClass.USER_ERROR, message="The column 'x' is missing.")
+    ray.script = lambda ray, body: Script(seconds=0.3, last=[ray.line(body, event)], status="FAILED")
+    with DAG(f"failure_{deferrable}", schedule=None) as dag:
+        RayBatchInferenceOperator(
+            task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out",
+            deferrable=deferrable, poll_interval=0.1, retries=3,
+        )  # fmt: skip
+    run = test_dag(dag)
+    assert run.state == "failed"
+    assert len(ray.jobs) == 1  # no retry would have helped
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_retry_after_success_returns_the_same(ray: FakeRay, test_dag: RunDag, deferrable: bool) -> None:
+    ray.script = lasting(0.5)
+    handed_over: list[Any] = []
+
+    def fail_once(context: Any, result: Any) -> None:
+        handed_over.append(result)
+        if context["ti"].try_number == 1:
+            raise ConnectionError("what follows the task is away")
+
+    with DAG(f"after_success_{deferrable}", schedule=None) as dag:
+        RayBatchInferenceOperator(
+            task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out",
+            deferrable=deferrable, poll_interval=0.1, retries=1, retry_delay=timedelta(0),
+            outlets=[Asset("/out")], post_execute=fail_once,
+        )  # fmt: skip
+    run = test_dag(dag)
+    assert run.state == "success"
+    assert len(ray.jobs) == 1
+    assert handed_over == [xcom(run, "label")] * 2
+    assert [extra["submission_id"] for extra in asset_extras(run)] == list(ray.jobs)
+
+
+def test_execution_timeout_stops_the_job(ray: FakeRay, test_dag: RunDag) -> None:
+    ray.script = lasting(600)
+    with DAG("execution_timeout", schedule=None) as dag:
+        RayBatchInferenceOperator(
+            task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", deferrable=False,
+            poll_interval=0.1, execution_timeout=timedelta(seconds=5),
+        )  # fmt: skip
+    run = test_dag(dag)
+    assert run.state == "failed"
+    assert len(ray.jobs) == 1
+    assert not ray.active
+
+
+def test_mapped_tasks_feed_one_and_decorated_ones_chain(ray: FakeRay, test_dag: RunDag) -> None:
+    with DAG("chain", schedule=None) as dag:
+
+        @task
+        def find() -> list[dict[str, str]]:
+            return [{"source": f"/in/{n}", "destination": f"/out/{n}"} for n in "ab"]
+
+        label = RayBatchInferenceOperator.partial(
+            task_id="label", prompt="{row.x}", model="m", poll_interval=0.05
+        ).expand_kwargs(find())
+
+        @ray_batch_task(model="m", destination="/judged", poll_interval=0.05)
+        def judge(labelled: Any, ds: Any = None) -> dict[str, Any]:
+            return {"source": list(labelled), "prompt": "Is {row.response} right?", "limit": 5}
+
+        judge(label.output)
+    run = test_dag(dag)
+    assert run.state == "success"
+    specs = [ray.spec(job.body) for job in ray.jobs.values()]
+    by_map_index = {spec["submission"]["task"]["map_index"]: spec for spec in specs}
+    assert set(by_map_index) == {0, 1, -1}
+    assert by_map_index[-1]["source"] == {
+        "paths": ["/out/a/data/c1", "/out/b/data/c1"], "format": "parquet", "limit": 5, "id_column": None,
+    }  # fmt: skip
+    assert xcom(run, "judge")["uri"] == "/judged/data/c1"
+    assert rendered_fields(run, "judge")["limit"] == 5
+
+
+def test_templates_and_xcoms_in_every_kind_of_argument(ray: FakeRay, test_dag: RunDag) -> None:
+    with DAG("templated", schedule=None, params={"n": 2, "none": None}) as dag:
+
+        @task
+        def bound() -> int:
+            return 3
+
+        RayBatchInferenceOperator(
+            task_id="label", source="/in", prompt="{row.x}", model="m", poll_interval="0.{{ params.n }}",
+            destination="/out/{{ dag_run.run_after | ts_nodash }}", output_prefix="p{{ params.n }}_",
+            limit="{{ params.none }}", sampling={"max_tokens": "{{ params.n }}"}, max_errors=bound(),
+            deferrable="{{ params.n == 2 }}", timeout="{{ params.n }}00",
+        )  # fmt: skip
+    assert test_dag(dag).state == "success"
+    (job,) = ray.jobs.values()
+    spec = ray.spec(job.body)
+    assert (spec["source"]["limit"], spec["sampling"], spec["limits"]["max_errors"]) == (
+        None,
+        {"max_tokens": 2},
+        3,
+    )
+    assert spec["destination"]["uri"].startswith("/out/20")
+    assert spec["destination"]["output_prefix"] == "p2_"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prompt": "Name {{ row.name }}"},
+        {"prompt": "Name {name}"},
+        {"destination": "out"},
+        {"destination": "/out/{{ nothing }}"},
+    ],
+)
+def test_what_is_refused_is_not_tried_again(
+    ray: FakeRay, test_dag: RunDag, arguments: dict[str, str]
+) -> None:
+    given = {"source": "/in", "prompt": "{row.x}", "destination": "/out", **arguments}
+    with DAG("refused", schedule=None) as dag:
+        RayBatchInferenceOperator(task_id="label", model="m", retries=3, **given)
+    run = test_dag(dag)
+    assert run.state == "failed"
+    assert not ray.jobs
+    assert [ti.try_number for ti in run.get_task_instances()] == [1]
+
+
+def test_job_then_sensor(ray: FakeRay, test_dag: RunDag) -> None:
+    ray.script = lambda ray, body: Script(["hello"], seconds=0.5)
+    with DAG("job_then_sensor", schedule=None) as dag:
+        job = RayJobOperator(task_id="job", entrypoint="echo {{ ds }}", wait_for_completion=False)
+        RayJobSensor(task_id="sensor", submission_id=job.output, deferrable=True, poke_interval=0.1)
+    run = test_dag(dag)
+    assert run.state == "success"
+    assert xcom(run, "sensor")["submission_id"] == xcom(run, "job")["submission_id"]
+
+
+def test_nothing_secret_is_rendered(
+    ray: FakeRay, test_dag: RunDag, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "hf_verysecrettoken"
+    monkeypatch.setenv("AIRFLOW_CONN_HF", json.dumps({"conn_type": "generic", "password": secret}))
+    with DAG("secret", schedule=None) as dag:
+        RayBatchInferenceOperator(
+            task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", deferrable=True,
+            hf_conn_id="{{ 'h' ~ 'f' }}", poll_interval=0.05,
+        )  # fmt: skip
+    run = test_dag(dag)
+    assert run.state == "success"
+    assert rendered_fields(run, "label")["hf_conn_id"] == "hf"
+    seen = [
+        json.dumps(rendered_fields(run, "label")),
+        json.dumps(xcom(run, "label")),
+        capsys.readouterr().out,
+    ]
+    assert not [text for text in seen if secret in text]

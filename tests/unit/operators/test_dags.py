@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators inside of DAG objects: what is templated, what stays as it is, and the same DAG on each parse."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, literal, task
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider_raybatch.decorators.ray_batch import RayBatchDecoratedOperator, ray_batch_task
+from airflow_provider_raybatch.exceptions import RayBatchFailException
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
+from tests.support.airflow_tasks import Run
+from tests.support.fake_ray import FakeRay, lasting
+
+ARGUMENTS: dict[str, Any] = {
+    "source": ["s3://lake/in/{{ ds }}/"],
+    "prompt": 'Answer as {"label": "..."} for {row.name}, {{ ds }}',
+    "model": "m",
+    "destination": "s3://lake/out/{{ ds }}/",
+    "sampling": {"temperature": 0, "structured_outputs": {"json": {"properties": {"b": {}, "a": {}}}}},
+    "engine_args": {"max_model_len": 128},
+    "runtime_env": {"env_vars": {"B": "1", "A": "2"}},
+}
+CONTEXT: Any = {"ds": "2026-01-01", "params": {"n": 3}}
+
+
+def rendered(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
+    operator.render_template_fields(CONTEXT)
+    return operator
+
+
+def test_template_fields_keep_their_order() -> None:
+    # A changed order changes every serialised DAG, so it is written down here a second time.
+    shared = (
+        "ray_conn_id", "deadline", "deferrable", "poll_interval", "timeout", "cancel_on_kill",
+        "cancel_on_timeout", "on_stale_state",
+    )  # fmt: skip
+    fields = (
+        "source", "format", "limit", "id_column", "prompt", "system_prompt", "messages", "messages_column",
+        "prompt_column", "prompt_function", "model", "chat_template_kwargs", "sampling", "sampling_column",
+        "response_format", "on_truncated", "engine", "engine_args", "replicas", "accelerator_type",
+        "num_cpus", "rows_in_flight", "batch_size", "processor", "max_restarts", "destination",
+        "destination_format", "rows_per_part", "on_destination_owned", "output_prefix", "preserve_order",
+        "reuse", "reuse_max_age", "deduplicate", "on_clear", "max_error_fraction", "max_errors",
+        "max_row_attempts", "max_tokens_total", "max_gpu_hours", "flush_interval", "no_progress_timeout",
+        "cluster_wait", "orphan_timeout", "runtime_env", "aws_conn_id", "hf_conn_id", *shared,
+    )  # fmt: skip
+    assert RayBatchInferenceOperator.template_fields == fields
+    assert RayBatchDecoratedOperator.template_fields == ("op_args", "op_kwargs", *fields)
+    assert RayJobOperator.template_fields == (
+        "entrypoint", "runtime_env", "entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory",
+        "entrypoint_resources", "entrypoint_label_selector", "metadata", "wait_for_completion", *shared,
+    )  # fmt: skip
+    assert RayJobSensor.template_fields == ("ray_conn_id", "submission_id", "deferrable")
+
+
+@pytest.mark.parametrize("kind", [RayBatchInferenceOperator, RayJobOperator, RayJobSensor])
+def test_every_argument_but_a_chat_template_is_rendered(kind: Any) -> None:
+    own = {
+        name
+        for each in kind.__mro__
+        if each.__module__.startswith("airflow_provider_raybatch") and "__init__" in vars(each)
+        for name in inspect.signature(each.__init__).parameters
+    }
+    assert own - {"self", "kwargs", "args", "chat_template"} == set(kind.template_fields)
+
+
+def test_an_xcom_in_any_argument_is_a_dependency() -> None:
+    with DAG("d", schedule=None):
+        first = RayJobOperator(task_id="first", entrypoint="x")
+        arguments = {"max_errors": first.output, "timeout": first.output, "output_prefix": first.output}
+        batch = RayBatchInferenceOperator(task_id="t", **{**ARGUMENTS, **arguments})
+        job = RayJobOperator(task_id="j", entrypoint="x", entrypoint_memory=first.output)
+    assert (batch.upstream_task_ids, job.upstream_task_ids) == ({"first"}, {"first"})
+
+
+def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
+    operator = RayBatchInferenceOperator(
+        task_id="t", **ARGUMENTS, output_prefix="p{{ ds_nodash }}_", max_errors="{{ params.n }}",
+        poll_interval="0.{{ params.n }}", timeout="{{ params.none }}", deferrable="{{ params.n == 4 }}",
+        on_stale_state="{{ 'adopt' }}", cancel_on_kill="{{ true }}", aws_conn_id="{{ params.none }}",
+    )  # fmt: skip
+    operator.render_template_fields({**CONTEXT, "ds_nodash": "20260101", "params": {"n": 3, "none": None}})
+    operator.execute(run.context())
+    (job,) = ray.jobs.values()
+    spec = ray.spec(job.body)
+    assert (spec["destination"]["output_prefix"], spec["limits"]["max_errors"]) == ("p20260101_", 3)
+    assert (operator.poll_interval, operator.timeout, operator.deferrable) == (0.3, None, False)
+    assert (operator.on_stale_state, operator.cancel_on_kill) == ("adopt", True)
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        ("timeout", "timeout: 'x' is no duration; give seconds or a timedelta."),
+        ("poll_interval", "poll_interval: 'x' is no duration; give seconds or a timedelta."),
+        ("deferrable", "deferrable: it must be true or false, but it is 'x'."),
+        ("cancel_on_timeout", "cancel_on_timeout: it must be true or false, but it is 'x'."),
+        ("on_stale_state", "on_stale_state: 'x' is unknown; use 'replace', 'adopt' or 'fail'."),
+    ],
+)
+def test_what_a_template_must_leave(ray: FakeRay, run: Run, argument: str, told: str) -> None:
+    operator = RayBatchInferenceOperator(task_id="t", **ARGUMENTS, **{argument: "{{ 'x' }}"})
+    with pytest.raises(RayBatchFailException, match=f"^{re.escape(told)}$"):
+        rendered(operator).execute(run.context())
+    assert not ray.jobs
+
+
+def test_templates_of_a_raw_job(ray: FakeRay, run: Run) -> None:
+    operator = RayJobOperator(
+        task_id="t", entrypoint="x", entrypoint_num_cpus="0.{{ params.n }}", entrypoint_num_gpus="{{ none }}",
+        entrypoint_memory="{{ params.n }}000", entrypoint_resources={"disk": "{{ params.n }}"},
+        wait_for_completion="{{ false }}", poll_interval=0.05,
+    )  # fmt: skip
+    operator.render_template_fields(CONTEXT)
+    operator.execute(run.context())
+    (job,) = ray.jobs.values()
+    given = {name: value for name, value in job.body.items() if name.startswith("entrypoint_")}
+    assert {name: value for name, value in given.items() if value is not None} == {
+        "entrypoint_num_cpus": 0.3, "entrypoint_memory": 3000, "entrypoint_resources": {"disk": 3.0},
+    }  # fmt: skip
+
+
+def test_expressions_are_rendered_and_braces_are_text() -> None:
+    operator = rendered(RayBatchInferenceOperator(task_id="t", limit="{{ params.n }}", **ARGUMENTS))
+    assert operator.source == ["s3://lake/in/2026-01-01/"]
+    assert operator.destination == "s3://lake/out/2026-01-01/"
+    assert operator.prompt == 'Answer as {"label": "..."} for {row.name}, 2026-01-01'
+    assert operator.limit == "3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"prompt": "T {{ row.x }}"}, "prompt: a column stands in double braces, which Airflow fills in"),
+        ({"system_prompt": "{{ row['x y'] }}"}, "system_prompt: a column stands in double braces"),
+        ({"messages": [{"role": "user", "content": "{{ row.x }}"}]}, "messages: a column stands in double"),
+        (
+            {"destination": "/out/{{ ts_nodash }}"},
+            "destination: {{ ts_nodash }} is undefined, since this run has no logical date; use "
+            "{{ dag_run.run_after | ts_nodash }}, which each run has.",
+        ),
+        ({"prompt": "{% if {row.x}"}, "prompt: Jinja can't render it (expected token"),
+        (
+            {"sampling": {"stop": ["{{ nothing.at_all }}"]}},
+            "sampling: Jinja can't render it ('nothing' is und",
+        ),
+    ],
+)
+def test_an_expression_that_fails_is_one_sentence(arguments: dict[str, Any], told: str) -> None:
+    given = {**ARGUMENTS, "source": "/in", "prompt": "{row.x}", "destination": "/out", **arguments}
+    with DAG("d", schedule=None):
+        operator = RayBatchInferenceOperator(task_id="t", **given)
+    with pytest.raises(RayBatchFailException) as caught:
+        operator.render_template_fields({"params": {}})  # type: ignore[typeddict-item]  # all that is needed
+    assert str(caught.value).startswith(told)
+
+
+def test_arguments_are_never_changed() -> None:
+    arguments = copy.deepcopy(ARGUMENTS)
+    rendered(RayBatchInferenceOperator(task_id="t", **arguments))
+    assert arguments == ARGUMENTS
+
+
+def test_arguments_are_never_changed_by_a_run(ray: FakeRay, run: Run) -> None:
+    arguments = copy.deepcopy(ARGUMENTS)
+    rendered(RayBatchInferenceOperator(task_id="t", poll_interval=0.05, **arguments)).execute(run.context())
+    assert arguments == ARGUMENTS
+    (job,) = ray.jobs.values()
+    assert {"B": "1", "A": "2"}.items() <= job.body["runtime_env"]["env_vars"].items()
+
+
+def test_bulk_text_never_goes_through_jinja() -> None:
+    choices = [f"category {number} with a }} brace and a {{ brace\n" for number in range(100_000)]
+    operator = RayBatchInferenceOperator(
+        task_id="t", source="/in", prompt="p", model="m", destination="/out",
+        sampling={"structured_outputs": {"choice": choices}},
+    )  # fmt: skip
+    started = time.monotonic()
+    rendered(operator)
+    assert time.monotonic() - started < 2  # through Jinja it takes about a minute
+    assert operator.sampling is not None
+    assert operator.sampling["structured_outputs"]["choice"] == choices
+
+
+def test_text_that_looks_like_an_expression_can_be_meant_literally() -> None:
+    schema = {"pattern": "^{{.*}}$"}
+    operator = RayBatchInferenceOperator(
+        task_id="t", source="/in", prompt="p", model="m", destination="/out", sampling=literal(schema)
+    )
+    assert rendered(operator).sampling == schema
+
+
+def test_a_chat_template_is_left_alone() -> None:
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    operator = RayBatchInferenceOperator(
+        task_id="t", source="/in", prompt="p", model="m", destination="/out", chat_template=template
+    )
+    assert rendered(operator).chat_template == template
+
+
+def test_line_statements_of_the_dags_own_jinja_still_work() -> None:
+    with DAG("d", schedule=None, jinja_environment_kwargs={"line_statement_prefix": "%"}):
+        operator = RayBatchInferenceOperator(
+            task_id="t", source="/in", model="m", destination="/out", prompt="% if ds\nyes\n% endif\n"
+        )
+    assert rendered(operator).prompt == "yes\n"
+
+
+def test_default_args_reach_every_argument() -> None:
+    defaults = {"model": "m", "deferrable": True, "ray_conn_id": "other", "max_error_fraction": 0.5}
+    with DAG("d", schedule=None, default_args=defaults):
+        operator = RayBatchInferenceOperator(task_id="t", source="/in", prompt="p", destination="/out")
+    assert (operator.model, operator.deferrable, operator.ray_conn_id) == ("m", True, "other")
+    assert operator.max_error_fraction == 0.5
+
+
+def test_results_can_be_sources() -> None:
+    with DAG("d", schedule=None):
+        first = RayBatchInferenceOperator(task_id="first", **ARGUMENTS)
+        second = RayBatchInferenceOperator(
+            task_id="second", source=first.output, prompt="p", model="m", destination=first.output["uri"]
+        )
+    assert second.upstream_task_ids == {"first"}
+
+
+def test_expansion() -> None:
+    with DAG("d", schedule=None):
+        mapped = RayBatchInferenceOperator.partial(
+            task_id="t", model="m", prompt="p", deferrable=True, timeout=60
+        ).expand_kwargs([{"source": f"/in/{n}", "destination": f"/out/{n}"} for n in range(2)])
+    assert isinstance(mapped, MappedOperator)
+    unmapped = mapped.unmap({"source": "/in/1", "destination": "/out/1"})
+    assert isinstance(unmapped, RayBatchInferenceOperator)
+    assert (unmapped.source, unmapped.prompt, unmapped.timeout) == ("/in/1", "p", 60.0)
+
+
+DAG_FILE = """
+import json, sys
+from airflow.sdk import DAG, Asset, task
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
+
+with DAG("d", schedule=None) as dag:
+    arguments = json.loads(sys.argv[1])
+    first = RayBatchInferenceOperator(task_id="first", outlets=[Asset("s3://lake/out/")], **arguments)
+    RayBatchInferenceOperator.partial(task_id="mapped", prompt="p", model="m", destination="/out").expand(
+        source=["/a", "/b"]
+    )
+    job = RayJobOperator(task_id="job", entrypoint="x", runtime_env={"pip": ["b", "a"]}, deferrable=True)
+    RayJobSensor(task_id="sensor", submission_id=job.output)
+
+    @ray_batch_task(model="m", destination="/out")
+    def decorated(source):
+        return {"source": source, "prompt": "p"}
+
+    decorated(first.output)
+# Airflow's own hash of a DAG sorts the keys, too.
+print(json.dumps(DagSerialization.to_dict(dag), sort_keys=True))
+"""
+
+
+def test_a_dag_serialises_identically_on_each_parse(tmp_path: Any) -> None:
+    def parse(seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", DAG_FILE, json.dumps(ARGUMENTS)],
+            capture_output=True, text=True, env=environment, timeout=120, check=True,
+        )  # fmt: skip
+        return done.stdout.splitlines()[-1]
+
+    first, second = parse("1"), parse("2")
+    assert first == second
+    assert "RayDashboardLink" in first
+
+
+class TestDecorator:
+    def decorated(self, function: Any, **arguments: Any) -> Any:
+        with DAG("d", schedule=None):
+            made = ray_batch_task(function, poll_interval=0.05, **arguments)()
+        return made.operator
+
+    def test_the_function_decides(self, ray: FakeRay, run: Run) -> None:
+        def decide(ds: str) -> dict[str, Any]:
+            return {"source": f"/in/{ds}", "prompt": "{{ not rendered }} {row.x}", "sampling": {"n": 2}}
+
+        operator = self.decorated(decide, model="m", destination="/out", sampling={"n": 5})
+        result = operator.execute({**run.context(), "ds": "2026-01-01"})
+        (job,) = ray.jobs.values()
+        spec = ray.spec(job.body)
+        assert result["uri"] == "/out/data/c1"
+        assert spec["source"]["paths"] == ["/in/2026-01-01"]
+        assert spec["prompt"]["template"] == "{{ not rendered }} {row.x}"
+        assert spec["sampling"] == {"n": 2}
+
+    @pytest.mark.parametrize(
+        ("returned", "sentence"),
+        [
+            ({"source": "/in"}, "^destination: a value is needed here"),
+            (["/in"], r"^decide: it returned \['/in'\]; a @task.ray_batch function returns a dictionary"),
+            ({"sorce": "/in"}, "sorce: there is no such argument; did you mean 'source'?"),
+            ({"deferrable": True}, "deferrable: there is no such argument"),
+        ],
+    )
+    def test_what_it_must_return(self, ray: FakeRay, run: Run, returned: Any, sentence: str) -> None:
+        def decide() -> Any:
+            return returned
+
+        with pytest.raises(RayBatchFailException, match=sentence):
+            self.decorated(decide, model="m", prompt="p").execute(run.context())
+        assert not ray.jobs
+
+    @pytest.mark.parametrize("returned", [["/in"], {"modell": "m"}])
+    def test_a_retry_that_returns_nothing_usable_leaves_no_job(
+        self, ray: FakeRay, run: Run, returned: Any
+    ) -> None:
+        ray.script = lasting(60)
+        answers = iter([{"source": "/in", "destination": "s3://lake/out"}, returned])
+
+        def decide() -> Any:
+            return next(answers)
+
+        operator = self.decorated(decide, prompt="{row.x}", model="m", deferrable=True)
+        with pytest.raises(TaskDeferred):
+            operator.execute(run.context())
+        run.try_number = 2
+        with pytest.raises(RayBatchFailException, match="it returned"):
+            operator.execute(run.context())
+        assert not ray.active
+
+    def test_a_return_annotation_doesnt_split_the_result(self) -> None:
+        def decide() -> dict[str, str]:
+            return {}
+
+        assert self.decorated(decide).multiple_outputs is False
+
+    def test_it_takes_xcoms_and_expands(self) -> None:
+        with DAG("d", schedule=None) as dag:
+
+            @task
+            def find() -> list[str]:
+                return ["/a", "/b"]
+
+            @ray_batch_task(model="m", destination="/out")
+            def decide(source: str) -> dict[str, Any]:
+                return {"source": source, "prompt": "p"}
+
+            decide.expand(source=find())
+        assert dag.get_task("decide").upstream_task_ids == {"find"}

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deadline travels with the job, and holds when triggers, workers and clusters are gone."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from tests.support.airflow_tasks import Run
+from tests.support.batches import Died, batch, die
+from tests.support.fake_ray import FakeRay, lasting
+
+
+def test_travels_with_the_job(ray: FakeRay, run: Run) -> None:
+    batch(timeout=3600).execute(run.context())
+    (job,) = ray.jobs.values()
+    assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - 3600) < 30
+
+
+@pytest.mark.parametrize(("timeout", "hours", "counts"), [(60, 1, 60), (7200, 1, 3600), (None, 1, 3600)])
+def test_is_the_earlier_of_two(
+    ray: FakeRay, run: Run, timeout: float | None, hours: int, counts: float
+) -> None:
+    batch(timeout=timeout, deadline=datetime.now(UTC) + timedelta(hours=hours)).execute(run.context())
+    (job,) = ray.jobs.values()
+    assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - counts) < 30
+
+
+def test_may_be_a_text(ray: FakeRay, run: Run) -> None:
+    operator = batch(deadline="{{ ds }}T06:00:00+02:00")
+    operator.render_template_fields({"ds": "2100-01-31"})  # type: ignore[typeddict-item]
+    operator.execute(run.context())
+    (job,) = ray.jobs.values()
+    wanted = datetime(2100, 1, 31, 4, tzinfo=UTC).timestamp()
+    assert ray.spec(job.body)["limits"]["deadline"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("deadline", "sentence"),
+    [
+        (
+            "tomorrow",
+            "deadline: 'tomorrow' is no moment; give a datetime, or ISO 8601 such as '2026-01-31T",
+        ),
+        (3600, "deadline: 3600 is no moment; give a datetime, or ISO 8601 such as"),
+        ("2100-01-31T06:00:00", "deadline: '2100-01-31T06:00:00' has no time zone; add one, such as"),
+        (datetime(2100, 1, 31), "deadline: datetime.datetime(2100, 1, 31, 0, 0) has no time zone; add"),  # noqa: DTZ001
+        (
+            "2020-01-31T06:00:00Z",
+            "deadline: 2020-01-31T06:00:00+00:00 has passed already, so nothing was",
+        ),
+    ],
+)
+def test_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline: Any, sentence: str) -> None:
+    with pytest.raises(RayBatchFailException) as caught:
+        batch(deadline=deadline).execute(run.context())
+    assert str(caught.value).startswith(sentence)
+    assert str(caught.value).endswith(".")
+    assert not ray.jobs
+
+
+def test_that_a_template_leaves_empty_is_none(ray: FakeRay, run: Run) -> None:
+    batch(deadline="").execute(run.context())
+    (job,) = ray.jobs.values()
+    assert ray.spec(job.body)["limits"]["deadline"] is None
+
+
+def test_that_has_passed_keeps_no_result_back(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = datetime.now(UTC) + timedelta(seconds=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(RayBatchInferenceOperator, "_end", die)
+        with pytest.raises(Died):
+            batch(deadline=deadline).execute(run.context())
+    time.sleep(max(0.0, deadline.timestamp() - time.time()))
+    assert batch(deadline=deadline).execute(run.context())["rows"] == 2
+
+
+@pytest.mark.parametrize(("arguments", "final"), [({"deadline": True}, True), ({"timeout": 0.5}, False)])
+def test_of_the_run_leaves_no_retry(ray: FakeRay, run: Run, arguments: dict[str, Any], final: bool) -> None:
+    ray.script = lasting(60)
+    if "deadline" in arguments:
+        arguments = {"deadline": datetime.now(UTC) + timedelta(seconds=1)}
+    operator = RayJobOperator(task_id="t", entrypoint="sleep 60", poll_interval=0.05, **arguments)
+    with pytest.raises(RayBatchException, match="still RUNNING at its deadline") as caught:
+        operator.execute(run.context())
+    assert caught.value.failure_class is FailureClass.TIMEOUT
+    assert isinstance(caught.value, AirflowFailException) is final
+    assert not ray.active
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_ends_a_job_that_doesnt_end_itself(ray: FakeRay, run: Run, cancel: bool) -> None:
+    ray.script = lasting(60)
+    operator = RayJobOperator(
+        task_id="t", entrypoint="sleep 60", timeout=0.5, poll_interval=0.05, cancel_on_timeout=cancel
+    )
+    with pytest.raises(RayBatchException, match="timeout: The job was still RUNNING") as caught:
+        operator.execute(run.context())
+    assert caught.value.failure_class is FailureClass.TIMEOUT
+    assert bool(ray.active) is not cancel
+
+
+def test_gets_a_net_while_deferred(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(deferrable=True, timeout=3600).execute(run.context())
+    trigger, net = deferred.value.trigger, deferred.value.timeout
+    assert 3600 < trigger.deadline - time.time() < 3700
+    assert net is not None
+    assert net.total_seconds() > 3700
+
+
+@pytest.mark.parametrize(("timeout", "expected"), [(None, 600), (60, 60), (3600, 600)])
+def test_is_also_airflows_own_bound_while_deferred(
+    ray: FakeRay, run: Run, timeout: float | None, expected: float
+) -> None:
+    ray.script = lasting(60)
+    bound = timedelta(minutes=10)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True, timeout=timeout, execution_timeout=bound).execute(run.context())
+    (job,) = ray.jobs.values()
+    assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - expected) < 30
+
+
+@pytest.mark.parametrize("code", [503, 404])
+def test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    from airflow_provider_raybatch.cluster.jobs_api import transport
+
+    monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    answer, back_at = ray.answer, time.monotonic() + 1.0
+
+    def away(*arguments: Any) -> Any:
+        return (code, "no backend") if time.monotonic() < back_at else answer(*arguments)
+
+    monkeypatch.setattr(ray, "answer", away)
+    with pytest.raises(RayBatchException):
+        batch().resume_execution("__fail__", {"error": "Trigger timeout"}, run.context())
+    assert not ray.active
+
+
+@pytest.mark.parametrize("arguments", [{"timeout": timedelta.max}, {"deadline": "9999-12-31T23:59:59+00:00"}])
+def test_that_never_comes_is_one_that_airflow_can_add_up(
+    ray: FakeRay, run: Run, arguments: dict[str, Any]
+) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(deferrable=True, **arguments).execute(run.context())
+    net = deferred.value.timeout
+    assert net is not None
+    assert datetime.now(UTC) + net
+
+
+def test_of_the_run_leaves_no_retry_when_the_trigger_is_gone(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    deadline = datetime.now(UTC) + timedelta(seconds=1)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True, deadline=deadline).execute(run.context())
+    time.sleep(max(0.0, deadline.timestamp() - time.time()))
+    with pytest.raises(RayBatchFailException, match="did not end the job at its deadline") as caught:
+        batch(deadline=deadline).resume_execution("__fail__", {"error": "Trigger timeout"}, run.context())
+    assert caught.value.failure_class is FailureClass.TIMEOUT
+    assert not ray.active

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cleared run left is stopped, if not by the first attempt after the clear, then by a later one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from tests.support.airflow_tasks import Run
+from tests.support.batches import batch
+from tests.support.fake_ray import FakeRay, lasting
+
+
+def test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    (old,) = ray.jobs
+    run.clear()
+    answer = ray.answer
+
+    def refuses(method: str, path: str, *rest: Any) -> Any:
+        return (403, "Forbidden") if path.endswith("/stop") else answer(method, path, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "answer", refuses)
+        with pytest.raises(TaskDeferred):  # it goes on with its own job
+            batch(deferrable=True).execute(run.context())
+    assert len(ray.active) == 2
+    run.try_number += 1
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    assert len(ray.jobs) == 2
+    assert old not in ray.active
+    assert len(ray.active) == 1

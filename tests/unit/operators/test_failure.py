@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each end has a class, and the class decides about a retry."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayBatchFailException,
+    airflow_exception,
+)
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from tests.support.airflow_tasks import Run, connection
+from tests.support.batches import batch, failing
+from tests.support.fake_ray import FakeRay, Script, committing, lasting
+
+
+@pytest.mark.parametrize("failure_class", list(FailureClass))
+def test_class_decides_about_a_retry(ray: FakeRay, run: Run, failure_class: FailureClass) -> None:
+    ray.script = failing(failure_class, "The column 'x' is missing.")
+    with pytest.raises(RayBatchException, match="The column 'x' is missing") as caught:
+        batch().execute(run.context())
+    assert caught.value.failure_class is failure_class
+    assert isinstance(caught.value, AirflowFailException) is not failure_class.retryable
+
+
+def test_final_classes() -> None:
+    final = {name for name in FailureClass if isinstance(airflow_exception(name, "x"), AirflowFailException)}
+    assert final == {
+        FailureClass.USER_ERROR,
+        FailureClass.UNSCHEDULABLE,
+        FailureClass.TOO_MANY_ERRORS,
+        FailureClass.SUPERSEDED,
+        FailureClass.LIMIT_REACHED,
+        FailureClass.POISON_ROW,
+    }
+
+
+def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:
+    def lost(ray: FakeRay, body: dict[str, Any]) -> Script:
+        threading.Timer(0.4, ray.restart).start()  # only now, so that it is lost on a busy machine, too
+        return lasting(60)(ray, body)
+
+    ray.script = lost
+    with pytest.raises(RayBatchException, match="lost") as caught:
+        batch().execute(run.context())
+    assert caught.value.failure_class is FailureClass.CLUSTER_LOST
+    assert not isinstance(caught.value, AirflowFailException)
+    ray.script = committing
+    assert batch().execute(run.context())["rows"] == 2
+
+
+def test_bad_arguments_fail_before_anything_is_asked_of_the_cluster(ray: FakeRay, run: Run) -> None:
+    with pytest.raises(RayBatchFailException, match=r"^limit: it must be at least 1"):
+        batch(limit=0).execute(run.context())
+    assert ray.requests == []
+
+
+def test_a_prompt_function_that_is_not_there(ray: FakeRay, run: Run) -> None:
+    with pytest.raises(RayBatchFailException, match=r"^prompt_function: there is no module 'no_such_module'"):
+        batch(prompt=None, prompt_function="no_such_module:make").execute(run.context())
+    assert ray.requests == []
+
+
+def test_a_wrong_token_fails_at_once(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray.token = "right"
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="wrong-token"))
+    with pytest.raises(RayBatchFailException) as caught:
+        batch().execute(run.context())
+    assert "wrong-token" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"poll_interval": 0}, "poll_interval: it must be more than 0 seconds"),
+        ({"timeout": -1}, "timeout: it must be more than 0 seconds"),
+        ({"timeout": "1h"}, "timeout: '1h' is no duration"),
+        (
+            {"on_stale_state": "ask"},
+            "on_stale_state: 'ask' is unknown; use 'replace', 'adopt' or 'fail'.",
+        ),
+    ],
+)
+def test_misuse_is_found_when_the_dag_is_parsed(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=f"^Task 't': {sentence}"):
+        batch(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"entrypoint": " "}, "entrypoint: ' ' is no command"),
+        ({"entrypoint": "x", "metadata": "m"}, "metadata: 'm' is no dictionary"),
+        (
+            {"entrypoint": "x", "runtime_env": {"working_dir": "/no/such"}},
+            "working_dir: '/no/such' does not",
+        ),
+    ],
+)
+def test_bad_arguments_of_any_entrypoint(
+    ray: FakeRay, run: Run, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(RayBatchFailException, match=sentence):
+        RayJobOperator(task_id="t", **arguments).execute(run.context())
+    assert not ray.jobs

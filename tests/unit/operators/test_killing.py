@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kill that comes before its task has a job: before it asks for one, or while it does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.exceptions import RayBatchException
+from airflow_provider_raybatch.operators.killing import Killing
+from tests.support.airflow_tasks import Run
+from tests.support.batches import batch
+from tests.support.fake_ray import FakeRay, lasting
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("jobs", [0, 1], ids=["nothing to adopt", "a job to adopt"])
+def test_a_task_that_is_killed_early_neither_submits_nor_adopts(
+    ray: FakeRay, run: Run, jobs: int, deferrable: bool
+) -> None:
+    ray.script = lasting(60)
+    if jobs:
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True).execute(run.context())
+        run.try_number += 1
+    operator = batch(deferrable=deferrable)
+    operator.on_kill()
+    with pytest.raises(RayBatchException, match="The task was killed while it submitted its job") as caught:
+        operator.execute(run.context())
+    assert caught.value.failure_class is FailureClass.CANCELLED
+    assert len(ray.jobs) == jobs
+    assert not ray.active
+
+
+def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
+    """Airflow's supervisor ends the task five seconds later, whatever else it would do about the job."""
+    ray.script = lasting(60)
+    key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
+    killing = Killing()
+    killing.concerns(ClusterAddress(ray.url), key)
+    killing.posting(key.submission_id(0))
+    body = {"submission_id": key.submission_id(0), "entrypoint": "sleep 60"}
+    post = threading.Timer(1.0, ray._submit, [body])
+    post.start()
+    killing.kill(logging.getLogger(__name__))
+    assert ray.jobs
+    assert not ray.active

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One submission whatever dies: attempts of one task against a fake Jobs API, without a scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_provider_raybatch.contract.control import Order, order_package
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayBatchFailException,
+    RayBatchUnavailableException,
+)
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
+from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+from tests.support.airflow_tasks import Run, connection
+from tests.support.batches import Died, batch, die, failing, job_ids
+from tests.support.fake_ray import FakeRay, Script, committing, lasting
+
+
+def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray.script = lasting(1.0)
+    operator = batch()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(operator), "_follow", die)
+        with pytest.raises(Died):
+            operator.execute(run.context())
+    first = job_ids(ray)
+    result = batch().execute(run.context())
+    assert job_ids(ray) == first == [result["submission_id"]]
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_retry_returns_what_a_finished_job_left(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    operator = batch()
+    with monkeypatch.context() as patched:
+        patched.setattr(type(operator), "_end", die)
+        with pytest.raises(Died):
+            operator.execute(run.context())
+    run.try_number += 1
+    first = batch(deferrable=deferrable).execute(run.context())
+    assert first["rows"] == 2
+    run.try_number += 1  # as after a failure in post_execute or in the XCom backend
+    assert batch(deferrable=deferrable).execute(run.context()) == first
+    assert len(ray.jobs) == 1
+
+
+@pytest.mark.parametrize("status", ["STOPPED", "FAILED"])
+def test_a_retry_returns_what_a_job_published_before_it_was_ended(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    def publishing(ray: FakeRay, body: dict[str, Any]) -> Script:
+        return Script(lines=committing(ray, body).last, status=status)
+
+    ray.script = publishing
+    with monkeypatch.context() as patched:
+        patched.setattr(RayBatchInferenceOperator, "_follow", die)
+        with pytest.raises(Died):
+            batch().execute(run.context())
+    run.try_number += 1
+    assert batch().execute(run.context())["rows"] == 2
+    assert len(ray.jobs) == 1
+
+
+@pytest.mark.parametrize("outage", ["nothing", "ray forgets", "ray is away"])
+def test_a_retry_after_success_returns_the_same(ray: FakeRay, run: Run, outage: str) -> None:
+    outlet = Asset("s3://lake/out/")
+    first = batch(outlets=[outlet]).execute(run.context())
+    run.try_number += 1  # as after a failure in post_execute or in the XCom backend
+    run.outlet_events.clear()
+    ray.requests.clear()
+    if outage == "ray forgets":
+        ray.restart()
+    ray.down = outage == "ray is away"
+    assert batch(outlets=[outlet]).execute(run.context()) == first
+    assert run.outlet_events[outlet].extra["manifest_uri"] == first["manifest_uri"]
+    assert run.xcoms["_link_RayDashboardLink"] == first["dashboard_url"]
+    assert not ray.requests
+
+
+def test_a_retry_after_success_with_other_arguments_runs_them(ray: FakeRay, run: Run) -> None:
+    first = batch().execute(run.context())
+    run.try_number += 1
+    second = batch(prompt="Sing {row.x}").execute(run.context())
+    assert [first["submission_id"][-2:], second["submission_id"][-2:]] == ["-0", "-1"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"entrypoint": " "}])
+def test_a_retry_of_a_task_that_only_submits_leaves_its_job_alone(
+    ray: FakeRay, run: Run, arguments: dict[str, Any]
+) -> None:
+    ray.script = lambda ray, body: Script(seconds=60)
+    first, second = (
+        RayJobOperator(task_id="t", wait_for_completion=False, **{"entrypoint": "sleep 60", **changed})
+        for changed in ({}, arguments)
+    )
+    submitted = first.execute(run.context())
+    run.try_number += 1
+    if arguments:
+        with pytest.raises(RayBatchFailException, match="entrypoint"):
+            second.execute(run.context())
+    else:
+        assert second.execute(run.context()) == submitted
+    assert ray.active == [submitted["submission_id"]]
+
+
+def test_a_proxy_without_its_backend_ends_no_retry(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "answer", lambda *asked: (404, "default backend"))
+        with pytest.raises(RayBatchUnavailableException):
+            batch().execute(run.context())
+        with pytest.raises(RayBatchFailException, match="correct the url"):
+            batch().execute(Run(task_id="another").context())
+    assert len(ray.active) == 1
+
+
+def test_a_lost_answer_doesnt_make_a_second_job(ray: FakeRay, run: Run) -> None:
+    ray.drop_next_answer_to_post = True
+    batch().execute(run.context())
+    assert len(ray.jobs) == 1
+    assert ray.requests.count(("POST", "/api/jobs/")) == 1
+
+
+def test_a_retry_after_a_failure_goes_on_in_the_same_run(ray: FakeRay, run: Run) -> None:
+    ray.script = failing(FailureClass.ENGINE_DEAD)
+    with pytest.raises(RayBatchException):
+        batch().execute(run.context())
+    ray.script = committing
+    batch().execute(run.context())
+    first, second = ray.jobs.values()
+    specs = [ray.spec(job.body) for job in (first, second)]
+    assert [job.body["submission_id"][-2:] for job in (first, second)] == ["-0", "-1"]
+    assert specs[0]["submission"]["run_token"] == specs[1]["submission"]["run_token"]
+
+
+@pytest.mark.parametrize("store_is_kept", [True, False])  # Airflow 3.4 drops it on a clear
+def test_a_clear_starts_anew_and_stops_what_is_left(ray: FakeRay, run: Run, store_is_kept: bool) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    (old,) = ray.jobs
+    run.clear()
+    if not store_is_kept:
+        run.store.values.clear()
+    ray.requests.clear()
+    ray.script = committing
+    result = batch().execute(run.context())
+    assert result["submission_id"] != old
+    assert ray.jobs[old].status == "STOPPED"
+    assert (("GET", "/api/jobs/") in ray.requests) is not store_is_kept
+
+
+def test_an_attempt_that_was_frozen_while_a_clear_began_the_next_run_submits_nothing(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen, plan = batch(), RayBatchInferenceOperator.plan
+    context = run.context()
+    new: list[str] = []
+
+    def freezing(operator: RayBatchInferenceOperator, task_run: Any) -> Any:
+        planned = plan(operator, task_run)
+        if operator is frozen:
+            run.clear()
+            new.append(batch().execute(run.context())["submission_id"])
+        return planned
+
+    monkeypatch.setattr(RayBatchInferenceOperator, "plan", freezing)
+    with pytest.raises(RayBatchException, match="Airflow has given this attempt up"):
+        frozen.execute(context)
+    assert job_ids(ray) == new
+
+
+def test_what_a_clear_could_not_stop_the_next_attempt_stops(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    (old,) = ray.jobs
+    run.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(RayBatchInferenceOperator, "_submit", die)
+        with pytest.raises(Died):
+            batch().execute(run.context())
+    run.clear()
+    ray.script = committing
+    batch().execute(run.context())
+    assert ray.jobs[old].status == "STOPPED"
+    assert run.store.values["raybatch_run"]["earlier"] == []
+
+
+def test_a_cleared_success_runs_again(ray: FakeRay, run: Run) -> None:
+    first = batch().execute(run.context())
+    run.clear()
+    second = batch().execute(run.context())
+    assert first["submission_id"] != second["submission_id"]
+    assert len(ray.jobs) == 2
+
+
+def test_an_ordinary_submission_lists_no_jobs(ray: FakeRay, run: Run) -> None:
+    batch().execute(run.context())
+    assert ("GET", "/api/jobs/") not in ray.requests
+
+
+def test_nothing_is_submitted_without_the_store(ray: FakeRay, run: Run) -> None:
+    run.store.broken = True
+    with pytest.raises(RayBatchUnavailableException, match="task_state_store") as caught:
+        batch().execute(run.context())
+    assert not isinstance(caught.value, AirflowFailException)
+    assert not ray.jobs
+
+
+def test_a_store_that_goes_away_at_the_end_spoils_nothing(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_over = RayBatchInferenceOperator.hand_over
+
+    def then_break(self: Any, *args: Any) -> Any:
+        run.store.broken = True
+        return hand_over(self, *args)
+
+    monkeypatch.setattr(RayBatchInferenceOperator, "hand_over", then_break)
+    assert batch().execute(run.context())["rows"] == 2
+
+
+def test_mapped_siblings_have_jobs_of_their_own(ray: FakeRay) -> None:
+    for index in range(3):
+        batch().execute(Run(map_index=index).context())
+    assert len({job.body["metadata"]["raybatch.task_key"] for job in ray.jobs.values()}) == 3
+
+
+def test_namespaces_keep_two_airflows_apart(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray.script = lasting(60)
+    for name in ("staging", "production"):
+        monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", name)
+        run = Run()
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True).execute(run.context())
+        run.clear()
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True).execute(run.context())
+    namespaces = [ray.jobs[name].body["metadata"]["raybatch.namespace"] for name in ray.active]
+    assert namespaces == ["staging", "production"]
+
+
+def test_the_connections_namespace_wins(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch().execute(run.context())
+    text = connection(ray.url, extra=json.dumps({"namespace": "copy"}))
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", text)
+    run.clear()
+    batch().execute(run.context())
+    namespaces = [job.body["metadata"]["raybatch.namespace"] for job in ray.jobs.values()]
+    assert namespaces == ["this-airflow", "copy"]
+
+
+def test_a_job_in_flight_at_an_upgrade_is_adopted(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As an older version left it: submitted under the namespace "default".
+    ray.script = lasting(60)
+    monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "default")
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    record = run.store.values["raybatch_run"]
+    run.store.values["raybatch_run"] = {
+        "token": record["token"], "max_tries": record["max_tries"], "succeeded": False,
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "new")
+    run.try_number += 1
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    assert len(ray.jobs) == 1
+
+
+@pytest.mark.parametrize(("choice", "stopped"), [("replace", True), ("adopt", False)])
+def test_changed_arguments(ray: FakeRay, run: Run, choice: Any, stopped: bool) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    (old,) = ray.jobs
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True, prompt="Sing {row.x}", on_stale_state=choice).execute(run.context())
+    assert (ray.jobs[old].status == "STOPPED") is stopped
+    assert len(ray.active) == 1
+
+
+def test_changed_arguments_can_be_refused(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    with pytest.raises(RayBatchFailException, match=r"on_stale_state: .*with other arguments"):
+        batch(prompt="Sing {row.x}", on_stale_state="fail").execute(run.context())
+    assert len(ray.active) == 1
+
+
+class TestAdoption:
+    def adopt(self, ray: FakeRay, run: Run, **arguments: Any) -> Order:
+        """The order that the next attempt gives to the job of the first one."""
+        run.try_number += 1
+        with pytest.raises(TaskDeferred) as deferred:
+            batch(deferrable=True, **arguments).execute(run.context())
+        (job,) = ray.jobs.values()
+        trigger = RayJobTrigger(**deferred.value.trigger.serialize()[1])
+
+        async def first_look() -> None:
+            following = asyncio.create_task(anext(trigger.run()))
+            # The server sees it in a thread of its own, which sets no event of this loop.
+            while (told := ray.order(job.body)) is None or told.attempt < run.try_number:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            following.cancel()
+
+        asyncio.run(asyncio.wait_for(first_look(), 20))
+        order = ray.order(job.body)
+        assert order is not None
+        assert order.attempt == run.try_number
+        return order
+
+    def test_brings_the_job_the_bounds_of_the_new_attempt(self, ray: FakeRay, run: Run) -> None:
+        ray.script = lasting(60)
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True, timeout=100, orphan_timeout=1000).execute(run.context())
+        (job,) = ray.jobs.values()
+        first = ray.spec(job.body)["limits"]
+        later = self.adopt(ray, run, timeout=200, orphan_timeout=2000)
+        assert later.deadline == pytest.approx(first["deadline"] + 100, abs=60)
+        assert (first["orphan_timeout"], later.orphan_timeout) == (1000, 2000)
+        assert self.adopt(ray, run, deadline="2999-01-01T00:00:00+00:00").deadline == 32472144000
+        assert self.adopt(ray, run).deadline is None
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_followed_job_costs_two_requests_a_look(ray: FakeRay, run: Run, deferrable: bool) -> None:
+    """And two more every five minutes, or ten times a lease."""
+    ray.script = lasting(3)
+    operator = batch(deferrable=deferrable, poll_interval=0.1)
+    if deferrable:
+        with pytest.raises(TaskDeferred) as deferred:
+            operator.execute(run.context())
+        trigger = RayJobTrigger(**deferred.value.trigger.serialize()[1])
+        ray.requests.clear()
+
+        async def follow() -> None:
+            await anext(trigger.run())
+
+        asyncio.run(follow())
+    else:
+        operator.execute(run.context())
+    asked = [path.split("/")[2] for _, path in ray.requests]
+    (job,) = ray.jobs.values()
+    control = [path for _, path in ray.requests if path.endswith(order_package(ray.key(job.body)))]
+    looks = sum(path == "/api/v0/logs/file" for _, path in ray.requests)
+    assert looks > 5
+    assert asked.count("jobs") <= looks + 6
+    assert len(control) == 2
+
+
+def test_a_lease_that_looks_can_not_keep_is_refused(ray: FakeRay, run: Run) -> None:
+    with pytest.raises(
+        RayBatchFailException, match="orphan_timeout: 20 s is less than 3 times the poll_interval"
+    ):
+        batch(orphan_timeout=20, poll_interval=10).execute(run.context())
+    assert not ray.jobs
+
+
+@pytest.mark.parametrize("arguments", [{"limit": 0}, {"deadline": "tomorrow"}])
+def test_a_retry_that_can_submit_nothing_leaves_no_job_to_nobody(
+    ray: FakeRay, run: Run, arguments: dict[str, Any]
+) -> None:
+    ray.script = lasting(60)
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
+    run.try_number = 2
+    with pytest.raises(RayBatchFailException, match=next(iter(arguments))):
+        batch(**arguments).execute(run.context())
+    assert not ray.active
+
+
+def test_another_runtime_env_makes_another_job(ray: FakeRay, run: Run) -> None:
+    ray.script = lasting(60)
+    for value in "112":
+        with pytest.raises(TaskDeferred):
+            batch(deferrable=True, runtime_env={"env_vars": {"A": value}}).execute(run.context())
+    assert len(ray.jobs) == 2
+    assert len(ray.active) == 1

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ready-made retry policy, judged by Airflow: what it is told, and what it makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, RetryAction, RetryRule, task
+
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
+from airflow_provider_raybatch.contract.events import Failed
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
+from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception, from_raybatch_error
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.retries import GrowingRetryPolicy, ray_batch_retry_policy
+from tests.support.fake_ray import FakeRay, Script, committing
+
+LOST, UNAVAILABLE = timedelta(seconds=10), timedelta(minutes=2)
+DELAYS = {
+    FailureClass.NODE_LOST: LOST,
+    FailureClass.CLUSTER_LOST: LOST,
+    FailureClass.CLUSTER_UNREACHABLE: UNAVAILABLE,
+    FailureClass.STORAGE: UNAVAILABLE,
+}
+
+
+def decided(error: BaseException, try_number: int = 1, policy: GrowingRetryPolicy | None = None) -> Any:
+    decision = (policy or ray_batch_retry_policy()).evaluate(error, try_number, max_tries=5)
+    return decision.action, decision.retry_delay
+
+
+@pytest.mark.parametrize("failure_class", list(FailureClass))
+def test_the_failure_class_decides(failure_class: FailureClass) -> None:
+    action, delay = decided(airflow_exception(failure_class, "It went wrong."))
+    if not failure_class.retryable:
+        assert action is RetryAction.FAIL
+    elif failure_class in DELAYS:
+        assert (action, delay) == (RetryAction.RETRY, DELAYS[failure_class])
+    else:
+        assert (action, delay) == (RetryAction.DEFAULT, None)
+
+
+def test_an_error_of_the_lower_floors_is_of_the_same_kind() -> None:
+    error = from_raybatch_error(RaybatchError("The bucket is away.", FailureClass.STORAGE))
+    assert decided(error) == (RetryAction.RETRY, UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("error", "action"),
+    [
+        (SpecError("limit: it is 0."), RetryAction.FAIL),
+        (ClusterUnreachableError("No answer."), RetryAction.RETRY),
+        (ValueError("not ours"), RetryAction.DEFAULT),
+    ],
+)
+def test_tasks_that_use_the_hook_may_have_it_too(error: BaseException, action: RetryAction) -> None:
+    assert decided(error)[0] is action
+
+
+def test_silence_is_given_longer_with_each_try() -> None:
+    error = airflow_exception(FailureClass.STORAGE, "No answer.")
+    minutes = [decided(error, number)[1] / timedelta(minutes=1) for number in (1, 2, 3, 4, 5, 6, 500)]
+    assert minutes == [2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_loss_is_not() -> None:
+    error = airflow_exception(FailureClass.NODE_LOST, "The node is gone.")
+    assert decided(error, 7) == (RetryAction.RETRY, LOST)
+
+
+def test_own_rules_come_first() -> None:
+    rule = RetryRule(exception=RayBatchException, action=RetryAction.RETRY, retry_delay=timedelta(hours=2))
+    policy = ray_batch_retry_policy(rule)
+    for failure_class in (FailureClass.STORAGE, FailureClass.INTERNAL):
+        assert decided(airflow_exception(failure_class, "x"), 3, policy)[1] == timedelta(hours=2)
+
+
+def test_a_long_first_delay_is_not_cut() -> None:
+    policy = ray_batch_retry_policy(unavailable_delay=timedelta(hours=3))
+    assert decided(airflow_exception(FailureClass.STORAGE, "x"), 2, policy)[1] == timedelta(hours=3)
+
+
+def test_it_survives_its_way_through_json() -> None:
+    policy = ray_batch_retry_policy(longest_delay=timedelta(minutes=5))
+    again = GrowingRetryPolicy.deserialize(json.loads(json.dumps(policy.serialize())))
+    for failure_class in FailureClass:
+        error = airflow_exception(failure_class, "x")
+        assert decided(error, 4, again) == decided(error, 4, policy)
+
+
+def failing_once(failure_class: FailureClass) -> Callable[[FakeRay, dict[str, Any]], Script]:
+    event = Failed(failure_class=failure_class, message="It went wrong.")
+
+    def script(ray: FakeRay, body: dict[str, Any]) -> Script:
+        return committing(ray, body) if ray.jobs else Script(last=[ray.line(body, event)], status="FAILED")
+
+    return script
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_airflow_retries_a_loss_at_once_and_resumes(
+    ray: FakeRay, test_dag: Callable[[Any], Any], deferrable: bool
+) -> None:
+    ray.script = failing_once(FailureClass.NODE_LOST)
+    policy = ray_batch_retry_policy(lost_delay=timedelta(seconds=1))
+    with DAG(f"lost_{deferrable}", schedule=None) as dag:
+        RayBatchInferenceOperator(
+            task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", poll_interval=0.1,
+            deferrable=deferrable, retries=3, retry_delay=timedelta(hours=5), retry_policy=policy,
+        )  # fmt: skip
+    run = test_dag(dag)
+    assert run.state == "success"
+    assert [name[-2:] for name in ray.jobs] == ["-0", "-1"]
+
+
+def test_airflow_fails_a_task_of_the_users_at_once(ray: FakeRay, test_dag: Callable[[Any], Any]) -> None:
+    tries = []
+    with DAG("own_task", schedule=None, default_args={"retry_policy": ray_batch_retry_policy()}) as dag:
+
+        @task(retries=3, retry_delay=timedelta(seconds=1))
+        def count() -> None:
+            tries.append(1)
+            raise SpecError("limit: it is 0.")
+
+        count()
+    assert test_dag(dag).state == "failed"
+    assert len(tries) == 1

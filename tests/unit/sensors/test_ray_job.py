@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sensor waits for somebody else's job and leaves it alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
+from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
+from tests.support.airflow_tasks import Run, connection
+from tests.support.fake_ray import FakeRay, Script
+
+JOB = "somebody-elses"
+
+
+def submit(ray: FakeRay, script: Script) -> None:
+    ray.script = lambda ray, body: script
+    ray.answer("POST", "/api/jobs/", {}, json.dumps({"submission_id": JOB, "entrypoint": "x"}).encode())
+
+
+def sensor(**arguments: Any) -> RayJobSensor:
+    defaults: dict[str, Any] = {"task_id": "t", "submission_id": JOB, "poke_interval": 0.05, "timeout": 20}
+    return RayJobSensor(**{**defaults, **arguments})
+
+
+def test_waits_for_success(ray: FakeRay, run: Run) -> None:
+    submit(ray, Script(seconds=0.4))
+    url = f"{ray.url}/#/jobs/{JOB}"
+    assert sensor().execute(run.context()) == {
+        "submission_id": JOB, "status": "SUCCEEDED", "dashboard_url": url,
+    }  # fmt: skip
+    assert run.xcoms == {"_link_RayDashboardLink": url}
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_fails_for_good_when_the_job_did(ray: FakeRay, run: Run, deferrable: bool) -> None:
+    submit(ray, Script(status="FAILED", message="boom"))
+    with pytest.raises(RayBatchFailException, match=r"somebody-elses failed: .*boom"):
+        sensor(deferrable=deferrable).execute(run.context())
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_finished_job_whose_log_is_out_of_reach(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    from airflow_provider_raybatch.cluster.jobs_api import transport
+
+    monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+    submit(ray, Script())
+    answer = ray.answer
+
+    def without_logs(method: str, path: str, *rest: Any) -> Any:
+        return (500, "the node is gone") if "/logs" in path else answer(method, path, *rest)
+
+    monkeypatch.setattr(ray, "answer", without_logs)
+    assert sensor(deferrable=deferrable, timeout=2).execute(run.context())["status"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_skips_softly_when_the_job_has_failed_already(ray: FakeRay, run: Run, deferrable: bool) -> None:
+    submit(ray, Script(status="FAILED", message="boom"))
+    with pytest.raises(AirflowSkipException):
+        sensor(deferrable=deferrable, soft_fail=True).execute(run.context())
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_unknown_job(ray: FakeRay, run: Run, deferrable: bool) -> None:
+    with pytest.raises(RayBatchFailException, match="knows no job 'somebody-elses'"):
+        sensor(deferrable=deferrable).execute(run.context())
+
+
+def test_an_id_that_is_none(ray: FakeRay, run: Run) -> None:
+    with pytest.raises(RayBatchFailException, match="submission_id: '' names no job"):
+        sensor(submission_id="").execute(run.context())
+
+
+def test_needs_a_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
+    with pytest.raises(AirflowFailException, match="field host: 'local' names no cluster"):
+        sensor().execute(run.context())
+
+
+def test_leaves_the_job_alone_when_it_gives_up(ray: FakeRay, run: Run) -> None:
+    submit(ray, Script(seconds=60))
+    with pytest.raises(AirflowSensorTimeout):
+        sensor(timeout=0.3).execute(run.context())
+    assert ray.active
+
+
+def test_bears_a_cluster_that_is_away(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow_provider_raybatch.cluster.jobs_api import transport
+
+    monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+    submit(ray, Script(seconds=60))
+    ray.down = True
+    with pytest.raises(AirflowSensorTimeout):
+        sensor(timeout=0.2).execute(run.context())
+    assert "Looking again later" in capsys.readouterr().out
+
+
+def without_a_backend(*asked: Any) -> Any:
+    return 404, "default backend"
+
+
+def test_a_proxy_that_has_lost_its_backend_for_a_while_is_borne(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(ray, Script(seconds=60))
+    waiting = sensor()
+    assert not waiting.poke(run.context()).is_done
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "answer", without_a_backend)
+        assert not waiting.poke(run.context()).is_done
+    ray.jobs[JOB].script.seconds = 0
+    assert waiting.poke(run.context()).is_done
+
+
+@pytest.mark.parametrize("earlier", ["a poke of this attempt", "another attempt"])
+def test_a_new_process_bears_it_too_where_there_were_looks_before(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, earlier: str
+) -> None:
+    monkeypatch.setattr(ray, "answer", without_a_backend)
+    rescheduled = datetime.now(UTC) if earlier == "a poke of this attempt" else None
+    run.try_number = 1 if rescheduled else 2
+    context = run.context()
+    context["ti"].get_first_reschedule_date = lambda context: rescheduled
+    assert not sensor(mode="reschedule").poke(context).is_done
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_an_address_that_was_never_right_is_refused(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    monkeypatch.setattr(ray, "answer", without_a_backend)
+    with pytest.raises(RayBatchFailException, match="correct the url"):
+        sensor(deferrable=deferrable).execute(run.context())
+
+
+def test_defers_without_the_right_to_stop(ray: FakeRay, run: Run) -> None:
+    submit(ray, Script(seconds=60))
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(deferrable=True).execute(run.context())
+    _, arguments = deferred.value.trigger.serialize()
+    assert (arguments["cancel_on_kill"], arguments["cancel_on_timeout"]) == (False, False)
+    assert arguments["session_name"] == ray.session_name
+
+
+async def test_comes_back_with_the_triggers_word(ray: FakeRay, run: Run) -> None:
+    submit(ray, Script(seconds=0.3))
+    waiting = sensor(deferrable=True)
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(run.context())
+    (event,) = [event async for event in deferred.value.trigger.run()]
+    assert waiting.execute_complete(run.context(), event.payload)["status"] == "SUCCEEDED"
+
+
+def test_a_cluster_that_stays_silent_is_worth_a_retry(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("http://127.0.0.1:9"))
+    event = {
+        "outcome": {
+            "state": "unreachable",
+            "failure_class": FailureClass.CLUSTER_UNREACHABLE.value,
+            "message": "No answer.",
+        }
+    }
+    with pytest.raises(RayBatchException) as caught:
+        sensor().execute_complete(run.context(), event)
+    assert not isinstance(caught.value, AirflowFailException)

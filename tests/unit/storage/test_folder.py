@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError, s3_error
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import folder as open_folder
+from airflow_provider_raybatch.storage.patience import Patience
+from tests.support.s3_server import S3Server
+
+NAMES = ["a", "b c/d", "ü/#?%20{}[x]", "b c/e.parquet"]
+
+
+class TestEveryFolder:
+    def test_what_is_written_is_read_and_listed(self, folder: Folder) -> None:
+        for name in NAMES:
+            folder.write(name, name.encode())
+        assert [entry.path for entry in folder.list()] == sorted(NAMES)
+        for name in NAMES:
+            assert folder.read(name) == name.encode()
+            entry = folder.head(name)
+            assert entry is not None
+            assert (entry.path, entry.size) == (name, len(name.encode()))
+            assert entry in folder.list()
+
+    def test_a_listing_ends_at_the_folder_and_not_at_its_name(self, folder: Folder) -> None:
+        folder.write("part/1", b"")
+        folder.write("party/2", b"")
+        assert [entry.path for entry in folder.list("part")] == ["part/1"]
+        assert folder.list("par") == []
+        assert [entry.path for entry in folder.list("part/1")] == ["part/1"]
+
+    def test_what_is_not_there(self, folder: Folder) -> None:
+        assert folder.list() == []
+        assert folder.head("x") is None
+        folder.write("x/y", b"")
+        assert folder.head("x") is None
+        for read in (folder.read, folder.open, lambda path: folder.read_range(path, 0, 1)):
+            with pytest.raises(StorageError) as caught:
+                read("z")
+            assert caught.value.failure_class is FailureClass.USER_ERROR
+            assert f"{folder.uri}/z: can't read it" in str(caught.value)
+
+    def test_writing_again_replaces_and_changes_the_version(self, folder: Folder) -> None:
+        folder.write("x", b"one")
+        first = folder.head("x")
+        folder.write("x", b"other")
+        second = folder.head("x")
+        assert folder.read("x") == b"other"
+        assert first is not None
+        assert second is not None
+        assert first.version != second.version
+
+    def test_creating_what_exists_is_refused_and_changes_nothing(self, folder: Folder) -> None:
+        folder.create("x/y", b"one")
+        with pytest.raises(TakenError, match="exists already"):
+            folder.create("x/y", b"two")
+        assert folder.read("x/y") == b"one"
+
+    def test_of_many_creators_one_wins(self, folder: Folder) -> None:
+        contenders = 8
+
+        def race(place: Folder, number: int, gate: threading.Barrier, path: str) -> int | None:
+            gate.wait()
+            try:
+                place.create(path, str(number).encode() * 1000)
+            except TakenError:
+                return None
+            return number
+
+        with ThreadPoolExecutor(contenders) as pool:
+            for race_number in range(10):
+                gate, path = threading.Barrier(contenders), f"journal/{race_number:08d}.json"
+                places = [pickle.loads(pickle.dumps(folder)) for _ in range(contenders)]
+                winners = [
+                    winner
+                    for winner in pool.map(
+                        race, places, range(contenders), [gate] * contenders, [path] * contenders
+                    )
+                    if winner is not None
+                ]
+                assert len(winners) == 1
+                assert folder.read(path) == str(winners[0]).encode() * 1000
+        assert len(folder.list("journal")) == 10
+
+    def test_deleting_is_content_with_what_is_gone(self, folder: Folder) -> None:
+        folder.write("a", b"")
+        folder.write("b", b"")
+        folder.delete(["a", "nothing", "b"])
+        folder.delete([])
+        assert folder.list() == []
+
+    def test_an_open_file_is_a_plain_seekable_stream(self, folder: Folder) -> None:
+        folder.write("lines", b"one\ntwo\nthree")
+        with folder.open("lines") as stream:
+            assert stream.read(2) == b"on"
+            assert stream.seek(4) == 4
+            assert list(stream) == [b"two\n", b"three"]
+            assert stream.read(1) == b""
+        folder.write("empty", b"")
+        with folder.open("empty") as stream:
+            assert stream.read() == b""
+
+    def test_a_range_is_exactly_what_was_asked_for(self, folder: Folder) -> None:
+        folder.write("x", b"0123456789")
+        assert folder.read_range("x", 0, 3) == b"012"
+        assert folder.read_range("x", 4, 1) == b"4"
+        assert folder.read_range("x", 8, 5) == b"89"
+
+    def test_parquet_reads_from_an_open_file(self, folder: Folder) -> None:
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"x": list(range(1000))}), sink, row_group_size=100)
+        folder.write("x.parquet", sink.getvalue().to_pybytes())
+        with folder.open("x.parquet") as stream:
+            assert pq.ParquetFile(stream).read_row_group(3)["x"].to_pylist() == list(range(300, 400))
+
+    def test_large_files_come_back_whole(self, folder: Folder) -> None:
+        content = bytes(range(256)) * 40_000
+        folder.write("large", content)
+        assert folder.read("large") == content
+        with folder.open("large") as stream:
+            stream.seek(9_000_000)
+            assert stream.read(500) == content[9_000_000:9_000_500]
+
+
+class TestLocal:
+    def test_unfinished_writes_are_not_listed(self, tmp_path: Path) -> None:
+        (tmp_path / ".raybatch-123").write_bytes(b"half")
+        (tmp_path / "whole").write_bytes(b"")
+        assert [entry.path for entry in LocalFolder(str(tmp_path)).list()] == ["whole"]
+
+    def test_a_dangling_link_is_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "link").symlink_to(tmp_path / "gone")
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        assert LocalFolder(str(tmp_path)).list() == []
+
+    def test_folders_behind_links_are_listed(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+        (tmp_path / "elsewhere" / "deep" / "x").write_bytes(b"")
+        (tmp_path / "here").mkdir()
+        (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere")
+        found = [entry.path for entry in LocalFolder(str(tmp_path / "here")).list()]
+        assert found == ["link/deep/x"]
+
+    def test_no_file_is_listed_twice_for_links(self, tmp_path: Path) -> None:
+        for place in ("days/a-first", "days/z-last", "elsewhere"):
+            (tmp_path / place).mkdir(parents=True)
+            (tmp_path / place / "x").write_bytes(b"")
+        links = {"b-latest": "days/z-last", "one": "elsewhere", "two": "elsewhere", "self": "days"}
+        for name, target in links.items():
+            (tmp_path / "days" / name).symlink_to(tmp_path / target)
+        found = [entry.path for entry in LocalFolder(str(tmp_path / "days")).list()]
+        assert found == ["a-first/x", "one/x", "z-last/x"]
+
+    def test_what_writers_left_behind_links_is_not_ours_to_delete(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / ".raybatch-123").write_bytes(b"half")
+        (tmp_path / "here").mkdir()
+        (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere")
+        assert LocalFolder(str(tmp_path / "here")).abandoned(-1) == []
+
+    @pytest.mark.parametrize("write", ["write", "create"])
+    def test_a_file_in_place_of_the_folder_is_named(self, tmp_path: Path, write: str) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        place = LocalFolder(str(tmp_path / "file"))
+        with pytest.raises(StorageError) as caught:
+            getattr(place, write)("_raybatch/x", b"")
+        assert type(caught.value) is StorageError
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+        assert str(caught.value) == (
+            f"{tmp_path}/file/_raybatch/x: can't write it (Not a directory); check the path, and that all "
+            "nodes of the cluster may write there."
+        )
+
+    @pytest.mark.parametrize("root", ["/proc/raybatch", "/sys/raybatch"])
+    def test_a_place_where_nobody_may_write_is_an_error_of_the_user(self, root: str) -> None:
+        with pytest.raises(StorageError) as caught:
+            LocalFolder(root).write("x", b"")
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+        assert str(caught.value).startswith(f"{root}/x: can't write it (")
+
+    def test_nothing_is_left_of_a_write_that_fails(self, tmp_path: Path) -> None:
+        place = LocalFolder(str(tmp_path))
+        place.create("x", b"")
+        with pytest.raises(TakenError):
+            place.create("x", b"")
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+    def test_a_link_whose_answer_was_lost_is_ours(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        link = os.link
+
+        def link_twice(source: Path, target: Path) -> None:
+            link(source, target)
+            link(source, target)
+
+        monkeypatch.setattr(os, "link", link_twice)
+        place = LocalFolder(str(tmp_path))
+        place.create("x", b"mine")
+        with pytest.raises(TakenError):
+            place.create("x", b"mine")
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+    @pytest.mark.parametrize("operation", ["list", "abandoned"])
+    def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+    ) -> None:
+        (tmp_path / "journal").mkdir()
+        scandir = os.scandir
+
+        def failing(path: str) -> Any:
+            if str(path).endswith("journal"):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", failing)
+        place = LocalFolder(str(tmp_path))
+        with pytest.raises(StorageError, match=r"can't list it \(Stale file handle\)") as caught:
+            place.list() if operation == "list" else place.abandoned(0)
+        assert caught.value.failure_class is FailureClass.STORAGE
+
+    def test_what_cannot_be_deleted_is_named(self) -> None:
+        with pytest.raises(StorageError, match=r"^/proc/self/status: can't delete it \("):
+            LocalFolder("/proc/self").delete(["status"])
+
+    @pytest.mark.parametrize(
+        ("uri", "root"),
+        [
+            ("/a/b/", "/a/b"),
+            ("file:///a/b%20c", "/a/b c"),
+            ("/a/../b", "/b"),
+            ("/", "/"),
+        ],
+    )
+    def test_the_place_of_a_uri(self, uri: str, root: str) -> None:
+        assert open_folder(uri) == LocalFolder(root)
+
+    def test_a_relative_path_is_made_absolute(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert open_folder("x").uri == f"{tmp_path}/x"
+
+
+class TestS3:
+    def test_the_place_of_a_uri(self, s3_server: S3Server) -> None:
+        place = open_folder("s3://bucket/a/b/", s3_server.credentials)
+        assert place == S3Folder("bucket", "a/b", s3_server.credentials)
+        assert place.uri == "s3://bucket/a/b"
+        assert open_folder("s3://bucket").uri == "s3://bucket"
+
+    @pytest.mark.parametrize("operation", ["list", "read", "write", "create"])
+    def test_an_unknown_bucket(self, s3_server: S3Server, operation: str) -> None:
+        with pytest.raises(
+            StorageError, match=r"^s3://no-such-bucket.*the bucket does not exist; check"
+        ) as caught:
+            _do(S3Folder("no-such-bucket", "out", s3_server.credentials), operation)
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+
+    @pytest.mark.parametrize("operation", ["list", "head", "read", "open", "write", "create", "delete"])
+    def test_refused_credentials(
+        self, s3_server: S3Server, operation: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket = s3_server.new_bucket()
+        from moto.core import responses
+
+        monkeypatch.setattr(responses.settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0.0)
+        with pytest.raises(StorageError, match="credentials are refused") as caught:
+            _do(S3Folder(bucket, "out", s3_server.credentials), operation)
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+        assert "check aws_conn_id or the cluster's role" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    def test_expired_credentials_are_worth_a_retry(self) -> None:
+        error = s3_error("write", "s3://b/x", ValueError("<Code>ExpiredToken</Code>"))
+        assert error.failure_class.retryable
+        assert str(error) == (
+            "s3://b/x: can't write it, the credentials have expired; the retry brings new ones."
+        )
+
+    def test_no_credentials_at_all(
+        self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        # What answers on machines outside of AWS: nobody.
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            monkeypatch.setenv(
+                "AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}"
+            )
+            monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+            place = S3Folder("bucket", "out", AwsCredentials(endpoint_url=s3_server.url))
+            with pytest.raises(
+                StorageError, match="the cluster has no AWS credentials; set aws_conn_id"
+            ) as caught:
+                place.list()
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+
+    def test_an_endpoint_where_nobody_answers_may_heal(self, brief: Patience) -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            credentials = AwsCredentials(
+                aws_access_key_id=SecretStr("key"),
+                aws_secret_access_key=SecretStr("secret"),
+                endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}",
+            )
+            with pytest.raises(
+                StorageError, match=r"s3://bucket/out: can't list it \(.*check that the store is"
+            ) as caught:
+                S3Folder("bucket", "out", credentials).list()
+        assert caught.value.failure_class is FailureClass.STORAGE
+
+    def test_credentials_of_the_environment_are_used(
+        self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+        place = S3Folder(s3_server.new_bucket(), "")
+        place.write("x", b"1")
+        assert place.read("x") == b"1"
+
+    def test_the_whole_bucket_is_a_folder(self, s3_server: S3Server) -> None:
+        place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
+        place.write("a/b", b"1")
+        assert [entry.path for entry in place.list()] == ["a/b"]
+        assert place.uri == f"s3://{place.bucket}"
+
+
+def _do(place: Folder, operation: str) -> Any:
+    arguments: dict[str, tuple[Any, ...]] = {
+        "list": (),
+        "head": ("x",),
+        "read": ("x",),
+        "open": ("x",),
+        "write": ("x", b""),
+        "create": ("x", b""),
+        "delete": (["x"],),
+    }
+    return getattr(place, operation)(*arguments[operation])

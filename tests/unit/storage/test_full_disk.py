@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk without room: one sentence, nothing torn, nothing left, and the next attempt goes on.
+
+The disks are real ones of one MiB, in a process with a mount namespace of its own, where the machine allows
+that; a limit on the size of files, which the kernel enforces everywhere, gives the same kind of error.
+"""
+
+from __future__ import annotations
+
+import gzip
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.job.input.listing import resolve
+from airflow_provider_raybatch.job.input.survey import survey
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError
+from airflow_provider_raybatch.storage.folder import LocalFolder
+
+pytestmark = pytest.mark.slow
+
+ROOM = 256 * 1024
+REMEDY = "make room there: a retry of the task goes on with the rows that are finished."
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No file may grow beyond `ROOM`."""
+    # CPython takes a short write of bytecode for a whole one: no process could import that module again.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, before)
+
+
+@pytest.mark.parametrize("write", [LocalFolder.write, LocalFolder.create])
+def test_what_does_not_fit_is_refused_in_one_sentence_and_leaves_nothing(
+    disk: LocalFolder, small_files: None, write: Callable[[LocalFolder, str, bytes], None]
+) -> None:
+    disk.write("before", b"whole")
+    with pytest.raises(StorageError) as caught:
+        write(disk, "x", b"1" * 2 * ROOM)
+    assert not isinstance(caught.value, TakenError)
+    assert caught.value.failure_class is FailureClass.STORAGE
+    assert str(caught.value) == f"{disk.uri}/x: can't write it (File too large); {REMEDY}"
+    assert [path.name for path in Path(disk.root).iterdir()] == ["before"]
+
+
+def test_a_source_that_does_not_fit_unpacked_blames_the_disk(
+    tmp_path: Path, small_files: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"text\n" + b"x\n" * ROOM))
+    listing = resolve(SourceSpec(paths=[str(tmp_path / "x.csv.gz")]), None)
+    with pytest.raises(StorageError) as caught:
+        survey(listing, None)
+    assert caught.value.failure_class is FailureClass.STORAGE
+    assert str(caught.value) == (
+        f"source: {tmp_path}/x.csv.gz can't be unpacked into {tmp_path} (File too large); make room there, "
+        "or set TMPDIR to another folder on the cluster's nodes."
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv.gz"]
+
+
+def test_a_write_that_does_not_fit_keeps_the_old_content(disk: LocalFolder, small_files: None) -> None:
+    disk.write("x", b"old")
+    with pytest.raises(StorageError):
+        disk.write("x", b"1" * 2 * ROOM)
+    assert disk.read("x") == b"old"
+
+
+_JOB = """
+import contextlib, json, resource, shutil, signal, sys
+from pathlib import Path
+import pytest
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.unit.job.test_faulty_cycles import ROWS, published
+from tests.support.whole_job import attempt, without_cluster
+
+root, kind = sys.argv[1:]
+disk, failures = LocalFolder(root + "/out"), 0
+source = Path(root, "in.jsonl")
+source.write_text("".join(json.dumps({"id": number}) + "\\n" for number in range(ROWS)))
+without_cluster(pytest.MonkeyPatch())
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+LIMIT = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+@contextlib.contextmanager
+def small_files(room):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, LIMIT[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, LIMIT)
+
+@contextlib.contextmanager
+def small_disk(room):
+    filler = Path(root, "filler")
+    filler.write_bytes(b"")
+    filler.write_bytes(b"0" * max(0, shutil.disk_usage(root).free - 16 * room))
+    yield
+
+for room in range(0, 20_000, 512):
+    with (small_disk if kind == "disk" else small_files)(room):
+        try:
+            summary = attempt(disk, failures, str(source))
+            break
+        except RaybatchError as error:
+            failure = error
+    failures += 1
+    assert failure.failure_class.value == "storage", failure
+    reason = "No space left on device" if kind == "disk" else "File too large"
+    assert f"({reason}); make room there: a retry" in str(failure), failure
+    published(disk)  # nothing, or all of it: the journal's entry may be the last that had room
+    assert not list(Path(root).rglob(".raybatch-*")), "a scratch file is left"
+    for entry in disk.list("_raybatch/parts"):
+        assert disk.read(entry.path)[-4:] == b"PAR1"
+assert published(disk).summary() == summary
+assert disk.read("manifest.json") == disk.read("manifests/" + summary.manifest_uri.rpartition("/")[2])
+print("failures", failures)
+"""
+
+
+def run_job(root: Path, kind: str, before: str = "true") -> int:
+    """Attempt a job again and again, with a little more room each time; how often it failed."""
+    alone = ["unshare", "-rm"] if kind == "disk" else []
+    env = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+    ran = subprocess.run(
+        [*alone, "sh", "-c", f'{before} && exec "$0" "$@"', sys.executable, "-c", _JOB, str(root), kind],
+        capture_output=True,
+        text=True,
+        env={**env, "PYTHONDONTWRITEBYTECODE": "1"},  # as above
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return int(ran.stdout.removeprefix("failures "))
+
+
+def test_a_job_whose_files_do_not_fit_goes_on_when_they_do(tmp_path: Path) -> None:
+    assert run_job(tmp_path, "files") >= 3
+
+
+def test_a_job_that_fills_the_disk_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}"
+    allowed = subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, text=True)
+    if allowed.returncode:
+        pytest.skip(f"this machine lets nobody mount a small disk: {allowed.stderr.strip()}")
+    assert run_job(tmp_path, "disk", mount) >= 3

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A writer that is killed at any of its calls: nobody ever sees half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
+from tests.support.faulty_s3 import Fault, FaultyS3
+from tests.support.s3_server import S3Server
+
+pytestmark = pytest.mark.slow
+
+_DISK = """
+import json, os, signal, stat, sys
+from pathlib import Path
+from airflow_provider_raybatch.storage.folder import LocalFolder
+
+def traced(folder, fatal):
+    # Tells each call of a write, and dies before one of them.
+    done, fsync = [], os.fsync
+
+    def call(what):
+        print(json.dumps(what), flush=True)
+        done.append(what)
+        if len(done) > fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def traced_fsync(number):
+        call("sync file" if stat.S_ISREG(os.fstat(number).st_mode) else "sync folder")
+        fsync(number)
+
+    def hook(event, arguments):
+        writes = event in {"os.link", "os.rename", "os.remove"}
+        writes = writes or (event == "open" and arguments[2] & os.O_WRONLY)
+        if writes and str(arguments[0]).startswith(str(folder)):
+            call(event)
+
+    os.fsync = traced_fsync
+    sys.addaudithook(hook)
+
+for fatal in range(100):
+    root = Path(sys.argv[1], str(fatal))
+    root.joinpath("a").mkdir(parents=True)
+    child = os.fork()
+    if not child:
+        traced(root / "a", fatal)
+        getattr(LocalFolder(str(root)), sys.argv[2])("a/x.parquet", b"1" * 20_000_000)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(json.dumps(None), flush=True)
+    if not status:
+        break
+    assert os.WTERMSIG(status) == signal.SIGKILL
+"""
+_S3 = """
+import sys
+from pydantic import SecretStr
+from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.storage.folder import S3Folder
+
+url, bucket = sys.argv[1:]
+key = AwsCredentials(
+    aws_access_key_id=SecretStr("key"), aws_secret_access_key=SecretStr("secret"), endpoint_url=url
+)
+S3Folder(bucket, "out", key).write("a/x.parquet", b"1" * 40_000_000)
+"""
+
+
+def kill_when(reached: Callable[[], bool], script: str, *arguments: str) -> None:
+    """Run a script, and SIGKILL it as soon as `reached` says so."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.Popen([sys.executable, "-c", script, *arguments], env=environment)
+    try:
+        while not reached():
+            assert process.poll() is None
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("operation", "naming"), [("write", "os.rename"), ("create", "os.link")])
+def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, naming: str) -> None:
+    """It appears when it is whole and on the disk, and is reported when its name is, too."""
+    told = subprocess.run(
+        [sys.executable, "-c", _DISK, str(tmp_path), operation],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    lives: list[list[str]] = [[]]
+    for line in told.stdout.splitlines():
+        if (call := json.loads(line)) is None:
+            lives.append([])
+        else:
+            lives[-1].append(call)
+    whole, last = b"1" * 20_000_000, lives[-2]
+    assert last.index("sync file") < last.index(naming)
+    assert "sync folder" in last[last.index(naming) :]
+    for fatal, calls in enumerate(lives[:-1]):
+        disk = LocalFolder(str(tmp_path / str(fatal)))
+        is_named = naming in (calls if calls is last else calls[:-1])
+        assert [entry.path for entry in disk.list()] == ["a/x.parquet"] * is_named
+        assert (disk.head("a/x.parquet") is not None) == is_named
+        if is_named:
+            assert disk.read("a/x.parquet") == whole
+        else:
+            disk.create("a/x.parquet", whole)
+        left = disk.abandoned(-60)
+        assert len(left) <= 1
+        assert disk.abandoned(3600) == []
+        disk.delete(left)
+        assert [path.name for path in Path(disk.root, "a").iterdir()] == ["x.parquet"]
+    assert len(lives) > 5
+
+
+def test_half_an_upload_to_s3(s3_server: S3Server, proxy: FaultyS3) -> None:
+    bucket = s3_server.new_bucket()
+    healthy = S3Folder(bucket, "out", s3_server.credentials)
+    parts = []
+
+    def slow_from_the_third_part_on(call: object) -> Fault | None:
+        if getattr(call, "method", "") == "PUT":
+            parts.append(call)
+        return Fault.SILENT if len(parts) > 2 else None
+
+    proxy.choose = slow_from_the_third_part_on
+    kill_when(lambda: len(parts) > 3, _S3, proxy.api.url, bucket)
+    assert healthy.list() == []
+    assert healthy.head("a/x.parquet") is None
+    healthy.create("a/x.parquet", b"whole")
+    assert healthy.read("a/x.parquet") == b"whole"

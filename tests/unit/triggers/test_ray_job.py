@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trigger never blocks its loop, bears what passes, keeps its deadline, and stops only what it may."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.jobs.triggerer_job_runner import TriggerRunner
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_provider_raybatch.cluster.follow.control import Control
+from airflow_provider_raybatch.cluster.follow.poll import Outcome
+from airflow_provider_raybatch.contract.events import Committed, line
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
+from airflow_provider_raybatch.triggers import ray_job
+from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+from tests.support.airflow_tasks import Run, connection
+from tests.support.batches import batch
+from tests.support.fake_ray import FakeRay, Script, lasting, summary
+
+CONTROL = Control(key="ab" * 32, attempt=1)
+JOB = "raybatch-0123-0"
+
+
+def submit(ray: FakeRay, script: Script) -> None:
+    ray.script = lambda ray, body: script
+    ray.answer("POST", "/api/jobs/", {}, json.dumps({"submission_id": JOB, "entrypoint": "x"}).encode())
+
+
+def trigger(ray: FakeRay, **arguments: Any) -> RayJobTrigger:
+    defaults: dict[str, Any] = {
+        "ray_conn_id": "ray_default", "submission_id": JOB, "session_name": ray.session_name,
+        "poll_interval": 0.05,
+    }  # fmt: skip
+    return RayJobTrigger(**{**defaults, **arguments})
+
+
+async def fired(following: RayJobTrigger) -> Outcome:
+    events = [event async for event in following.run()]
+    assert len(events) == 1
+    payload = json.loads(json.dumps(events[0].payload))
+    return Outcome.from_json(payload["outcome"])
+
+
+def test_survives_serialisation(ray: FakeRay) -> None:
+    before = trigger(ray, deadline=5.0, cancel_on_kill=False, deferred_at=1.0, handle={"a": 1})
+    path, arguments = before.serialize()
+    assert path == f"{RayJobTrigger.__module__}.{RayJobTrigger.__qualname__}"
+    after = RayJobTrigger(**json.loads(json.dumps(arguments)))
+    assert after.serialize() == before.serialize()
+
+
+async def test_fires_when_the_job_has_ended(ray: FakeRay) -> None:
+    submit(ray, Script(["working"], seconds=0.3))
+    assert (await fired(trigger(ray))).state == "succeeded"
+
+
+async def test_hands_the_handle_back(ray: FakeRay) -> None:
+    submit(ray, Script())
+    events = [event async for event in trigger(ray, handle={"run_token": "x"}).run()]
+    assert events[0].payload["handle"] == {"run_token": "x"}
+
+
+async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = ray.answer
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(0.4)
+        return answer(*arguments)
+
+    submit(ray, Script(["x"] * 200, seconds=1.5))
+    monkeypatch.setattr(ray, "answer", slowly)
+    await trigger(ray)._find_address()  # imports are done once, before the clock runs
+    longest = 0.0
+    stop = asyncio.Event()
+
+    async def heartbeat() -> None:
+        nonlocal longest
+        while not stop.is_set():
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - before)
+
+    beating = asyncio.create_task(heartbeat())
+    outcome = await fired(trigger(ray))
+    stop.set()
+    await beating
+    assert outcome.state == "succeeded"
+    assert longest < 0.3  # each of the answers took longer
+
+
+async def test_bears_a_cluster_that_is_away_for_a_while(ray: FakeRay) -> None:
+    submit(ray, Script(seconds=1.0))
+    threading.Timer(0.2, setattr, (ray, "down", True)).start()
+    threading.Timer(1.5, setattr, (ray, "down", False)).start()
+    assert (await fired(trigger(ray))).state == "succeeded"
+
+
+async def test_tells_a_lost_cluster_from_a_failed_job(ray: FakeRay) -> None:
+    submit(ray, Script(seconds=60))
+    threading.Timer(0.3, ray.restart).start()
+    outcome = await fired(trigger(ray))
+    assert (outcome.state, outcome.failure_class) == ("lost", FailureClass.CLUSTER_LOST)
+
+
+async def test_tells_a_failed_job(ray: FakeRay) -> None:
+    submit(ray, Script(status="FAILED", message="ValueError: no", error_type="JOB_ENTRYPOINT_COMMAND_ERROR"))
+    outcome = await fired(trigger(ray))
+    assert outcome.state == "failed"
+    assert "ValueError: no" in outcome.message
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+async def test_deadline(ray: FakeRay, cancel: bool) -> None:
+    submit(ray, Script(seconds=60))
+    outcome = await fired(trigger(ray, deadline=time.time() + 0.3, cancel_on_timeout=cancel))
+    assert outcome.failure_class is FailureClass.TIMEOUT
+    assert bool(ray.active) is not cancel
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_that_starts_past_its_deadline_looks_first(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    """Also where the cluster has no answer at that very moment."""
+    from airflow_provider_raybatch.cluster.jobs_api import transport
+
+    published = summary()
+    submit(ray, Script([line(Committed(summary=published), CONTROL.key, 0)]))
+    monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
+    if silent:
+        ray.down = True
+        threading.Timer(0.5, setattr, (ray, "down", False)).start()
+    outcome = await fired(trigger(ray, deadline=time.time() - 60, control=CONTROL.to_json()))
+    assert (outcome.state, outcome.summary) == ("succeeded", published)
+
+
+async def test_a_job_that_finishes_while_it_is_stopped_counts(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(ray, Script(seconds=60))
+    answer = ray.answer
+
+    def finish(method: str, path: str, *rest: Any) -> Any:
+        if path.endswith("/stop"):
+            ray.jobs[JOB].script.seconds = 0
+        return answer(method, path, *rest)
+
+    monkeypatch.setattr(ray, "answer", finish)
+    outcome = await fired(trigger(ray, deadline=time.time() + 0.2))
+    assert outcome.state == "succeeded"
+
+
+async def test_a_job_that_is_stopped_after_it_published_has_succeeded(ray: FakeRay) -> None:
+    published = summary()
+    submit(ray, Script([line(Committed(summary=published), CONTROL.key, 0)], seconds=60))
+    outcome = await fired(trigger(ray, deadline=time.time() + 0.2, control=CONTROL.to_json()))
+    assert (outcome.state, outcome.summary) == ("succeeded", published)
+    assert not ray.active
+
+
+async def test_a_wrong_token_is_an_outcome(ray: FakeRay) -> None:
+    submit(ray, Script())
+    ray.token = "needed"
+    outcome = await fired(trigger(ray, session_name=None))
+    assert outcome.failure_class is FailureClass.USER_ERROR
+
+
+async def test_a_connection_that_is_away_for_a_while(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(ray, Script())
+    monkeypatch.setattr(ray_job, "_CONNECTION_WAITS", (0.01, 0.01))
+    monkeypatch.delenv("AIRFLOW_CONN_RAY_DEFAULT")
+    outcome = await fired(trigger(ray))
+    assert (outcome.state, outcome.failure_class) == ("unreachable", FailureClass.CLUSTER_UNREACHABLE)
+    assert "ray_default" in outcome.message
+
+    text = json.dumps({"conn_type": "ray", "host": ray.url})
+    threading.Timer(0.05, monkeypatch.setenv, ("AIRFLOW_CONN_RAY_DEFAULT", text)).start()
+    monkeypatch.setattr(ray_job, "_CONNECTION_WAITS", (0.1, 0.1, 0.1))
+    assert (await fired(trigger(ray))).state == "succeeded"
+
+
+async def test_a_connection_that_cant_be_used_here_leaves_the_job_to_a_retry(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray.script = lasting(2)
+    with pytest.raises(TaskDeferred) as deferred:
+        batch(deferrable=True).execute(run.context())
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("no certificate")
+    with monkeypatch.context() as patched:
+        extra = json.dumps({"ca_bundle": str(bundle)})
+        patched.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, extra=extra))
+        (event,) = [event async for event in deferred.value.trigger.run()]
+    with pytest.raises(RayBatchUnavailableException, match="CA bundle"):
+        batch().execute_complete(run.context(), event.payload)
+    run.try_number = 2
+    assert batch().execute(run.context())["rows"] == 2
+    assert len(ray.jobs) == 1
+
+
+async def test_a_proxy_that_knows_no_backend_is_no_answer(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(ray, Script())
+    monkeypatch.setattr(ray, "answer", lambda *arguments: (404, "default backend"))
+    outcome = await fired(trigger(ray, session_name=None))
+    assert outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE
+
+
+@pytest.mark.parametrize(("deferred_ago", "told"), [(0.0, True), (3600.0, False)])
+async def test_a_restarted_trigger_doesnt_tell_everything_again(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], deferred_ago: float, told: bool
+) -> None:
+    submit(ray, Script(["loading the model"]))
+    await fired(trigger(ray, deferred_at=time.time() - deferred_ago))
+    assert ("loading the model" in capsys.readouterr().out) is told
+
+
+class TestOnKill:
+    """Airflow calls it for a user's word and, by mistake, when another triggerer took the trigger over."""
+
+    @pytest.fixture(autouse=True)
+    def _job(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+        submit(ray, Script(seconds=60))
+        monkeypatch.setattr(ray_job, "_STATE_WAITS", (0.0, 0.0, 0.0))
+
+    def killed(self, ray: FakeRay, map_index: int = -1, **arguments: Any) -> RayJobTrigger:
+        killed = trigger(ray, **arguments)
+        ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=map_index)
+        killed.task_instance = ti  # type: ignore[assignment]
+        return killed
+
+    def answering(self, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+        def states(**asked: Any) -> Any:
+            assert asked["task_ids"] == ["t"]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+
+    def slow_down(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+        answer = ray.answer
+
+        def slowly(*asked: Any) -> Any:
+            time.sleep(0.2)
+            return answer(*asked)
+
+        monkeypatch.setattr(ray, "answer", slowly)
+
+    @pytest.mark.parametrize(
+        ("answer", "map_index", "stopped"),
+        [
+            ({"r": {"t": "deferred"}}, -1, False),
+            ({"r": {"t_3": "deferred"}}, 3, False),
+            ({"r": {"t_3": "deferred"}}, 4, True),
+            ({"r": {"t": "failed"}}, -1, True),
+            ({"r": {"t": "success"}}, -1, True),
+            ({"r": {"t": None}}, -1, True),
+            ({"r": {"t": "running"}}, -1, True),
+            ({}, -1, True),
+            ({"r": {"t": "up_for_retry"}}, -1, False),
+            (ConnectionError("the API server is away"), -1, False),
+        ],
+    )
+    async def test_stops_the_job_of_a_task_that_a_user_ended(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, answer: Any, map_index: int, stopped: bool
+    ) -> None:
+        self.answering(monkeypatch, answer)
+        await self.killed(ray, map_index).on_kill()
+        assert (not ray.active) is stopped
+
+    async def test_asks_again_where_airflow_is_away_for_a_while(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers: list[Any] = [ConnectionError("away"), ConnectionError("away"), {"r": {"t": "failed"}}]
+
+        def states(**asked: Any) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+        await self.killed(ray).on_kill()
+        assert not ray.active
+
+    async def test_can_be_switched_off(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answering(monkeypatch, {"r": {"t": "failed"}})
+        await self.killed(ray, cancel_on_kill=False).on_kill()
+        assert ray.active
+
+    async def test_works_after_the_run_was_cancelled(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.answering(monkeypatch, {"r": {"t": "failed"}})
+        killed = self.killed(ray)
+        running = asyncio.create_task(fired(killed))
+        await asyncio.sleep(0.5)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert ray.active  # being cancelled alone, as at a triggerer's restart, ends nothing
+        await killed.on_kill()
+        assert not ray.active
+
+    async def test_cleanup_touches_nothing(self, ray: FakeRay) -> None:
+        await self.killed(ray).cleanup()
+        assert ray.active
+
+    async def test_goes_on_though_airflow_cancels_it_every_second(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A triggerer cancels a trigger anew at each of its looks, also while `on_kill` is at work."""
+        self.answering(monkeypatch, {"r": {"t": "failed"}})
+        runner = TriggerRunner()
+        killed = self.killed(ray)
+        killed.task_instance = None
+        runner.triggers[1] = {
+            "task": asyncio.create_task(runner.run_trigger(1, killed)),
+            "name": "t",
+            "events": 0,
+        }
+        await asyncio.sleep(0.3)
+        self.slow_down(ray, monkeypatch)
+        until = time.monotonic() + 20
+        while ray.active and time.monotonic() < until:
+            runner.to_cancel.append(1)
+            await runner.cancel_triggers()
+            await asyncio.sleep(0.05)
+        assert not ray.active
+
+    async def test_ends_after_the_job_however_often_it_is_cancelled(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A triggerer that ends waits for its triggers, but not for tasks that they leave behind."""
+        self.answering(monkeypatch, {"r": {"t": "failed"}})
+        self.slow_down(ray, monkeypatch)
+        killing = asyncio.create_task(self.killed(ray).on_kill())
+        while not killing.done():
+            await asyncio.sleep(0.01)
+            killing.cancel()
+        assert not ray.active
