@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _manifest_uri(result: str | os.PathLike[str] | Mapping[str, Any]) -> str:
         raise DatasetError(
             f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned."
         )
-    return found if found.endswith(".json") else f"{found.rstrip('/')}/manifest.json"
+    return found if found.endswith(".json") else f"{found.rstrip('/')}/{NEWEST_MANIFEST}"
 
 
 def _credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:

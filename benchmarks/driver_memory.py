@@ -122,8 +122,8 @@ def measure(chunks: int, state: str) -> list[float]:
 
 
 def _parts(place: str) -> tuple[Any, list[Any]]:
-    from airflow_provider_raybatch.job.engine.base import Completion, Response
-    from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
+    from airflow_provider_raybatch.job.parts.part import Part, write
+    from airflow_provider_raybatch.job.row import Completion, Outcome, Response
     from airflow_provider_raybatch.storage.folder import LocalFolder
 
     folder = LocalFolder(place)

@@ -15,7 +15,8 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.request.render import Request, render_all, renderer
+from airflow_provider_raybatch.job.request.render import render_all, renderer
+from airflow_provider_raybatch.job.row import Request
 
 ROWS = 200_000
 ROUNDS = 5

@@ -153,8 +153,8 @@ def prepare(place: Place, rows: int, state: str) -> None:
 def _write_search(attempt: Attempt, rows: int, state: str) -> None:
     """Which rows repeat others, as the first attempt writes it once it has keyed all rows."""
     from airflow_provider_raybatch.job.request.keys import as_array
-    from airflow_provider_raybatch.job.request.render import Request
     from airflow_provider_raybatch.job.reuse.duplicates import Repeats, Search
+    from airflow_provider_raybatch.job.row import Request
 
     found = np.arange(1, rows, 100) if state != "whole" else np.empty(0, np.int64)
     keys = as_array([attempt.job.keyer.key(Request(prompt=f"row {ordinal - 1}")) for ordinal in found])
@@ -226,10 +226,10 @@ class Attempt:
     """One attempt of the task, up to its list of work."""
 
     def __init__(self, place: Place, submission: int) -> None:
+        from airflow_provider_raybatch.contract import layout
         from airflow_provider_raybatch.contract.base import parse
         from airflow_provider_raybatch.contract.manifest import Digests
         from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-        from airflow_provider_raybatch.job.parts import part as parts
         from airflow_provider_raybatch.job.preflight.input_check import look_at_source
         from airflow_provider_raybatch.job.preflight.ready import question
         from airflow_provider_raybatch.job.request.keys import Keyer
@@ -251,10 +251,10 @@ class Attempt:
         spec: Any = parse(BatchInferenceSpec, json.dumps(document))
         self.source = look_at_source(spec, place.credentials)
         keyer = Keyer(spec, {}, Digests())
-        self.run_folder = parts.run_folder(
+        self.run_folder = layout.run_folder(
             spec.submission, question(spec, spec.submission, keyer), self.source.listing.digest
         )
-        driver = parts.driver_folder(self.run_folder, spec.submission.submission_id)
+        driver = layout.driver_folder(self.run_folder, spec.submission.submission_id)
         self.job = Job(
             spec,
             self.source.listing,

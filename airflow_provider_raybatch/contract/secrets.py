@@ -19,9 +19,6 @@ from airflow_provider_raybatch.contract.failures import PreflightError, SpecErro
 SEAL_KEY_VARIABLE = "RAYBATCH_SEAL_KEY"
 """Environment variable of the cluster's nodes that holds the Fernet key, if sealing is wanted."""
 
-KEY_FILE, SECRETS_FILE = "key", "secrets"
-"""Members of the private package: the job's key, and what :func:`seal` made of the credentials."""
-
 _PLAIN, _SEALED = b"raybatch-plain:", b"raybatch-sealed:"
 
 

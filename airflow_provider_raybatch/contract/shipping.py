@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-WHEELS_FOLDER = "raybatch_wheels"
+from airflow_provider_raybatch.contract.layout import WHEELS_FOLDER
 
 
 def use_shipped_wheels() -> None:

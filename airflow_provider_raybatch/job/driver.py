@@ -4,37 +4,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import ray
 
-from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool
-from airflow_provider_raybatch.job.execution.cpu_tasks import keys_over_the_cluster, publish_over_the_cluster
+from airflow_provider_raybatch.job.execution.cpu_tasks import calls_users_code, spread
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.output import cleanup
-from airflow_provider_raybatch.job.output.commit import commit, prepare
+from airflow_provider_raybatch.job.output.commit import commit, in_sequence, prepare
 from airflow_provider_raybatch.job.output.dead_letters import with_dead_letters
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
+from airflow_provider_raybatch.job.output.publish import Published, Range, Target, publish
 from airflow_provider_raybatch.job.output.report import report
-from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import add_up
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
+from airflow_provider_raybatch.job.reuse import row_keys
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
 from airflow_provider_raybatch.job.reuse.reuse import find_savings, parts_of_task
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
+from airflow_provider_raybatch.job.work import Job, WorkItem
 
 Say = Callable[[events.Event], None]
+
+_PUBLISHERS = 8
+_MOST_KEYERS = 64
 
 
 def run(
@@ -116,7 +123,7 @@ def _finish(
     if items:
         say(events.Phase(phase="starting", message=chosen.sentence(left)))
         tracker = Tracker(source.rows, source.rows - left, time.time())
-        paid = spent(spec.limits, job.folder, parts.task_folder(submission))
+        paid = spent(spec.limits, job.folder, layout.task_folder(submission))
         unseen = chosen.replicas if spec.engine.kind == ray_data_llm.NAME else 0
         budget = Budget(spec.limits, paid, chosen.gpus, time.time(), unseen)
         claim = ClaimWatch(journal.check)
@@ -151,3 +158,26 @@ def _finish(
         remember(ready.store, job.folder, parts_of_task(job), say)
     cleanup.collect(job.folder, journal)
     return manifest.summary()
+
+
+def publish_over_the_cluster(found: Sequence[Range], target: Target) -> Iterable[Published]:
+    """See :data:`~airflow_provider_raybatch.job.output.commit.Publish`."""
+    if len(found) <= 1:
+        return in_sequence(found, target)
+    return spread(publish, found, target, _PUBLISHERS)
+
+
+def keys_over_the_cluster(
+    function: Callable[[Job, Sequence[WorkItem]], RequestKeys],
+    job: Job,
+    groups: Sequence[Sequence[WorkItem]],
+) -> Iterable[RequestKeys]:
+    """See :data:`~airflow_provider_raybatch.job.reuse.row_keys.Mapper`."""
+    if len(groups) <= 1 and not calls_users_code(job.spec):
+        return row_keys.in_sequence(function, job, groups)
+
+    def swapped(group: Sequence[WorkItem], job: Job) -> RequestKeys:
+        return function(job, group)
+
+    at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
+    return spread(swapped, groups, job, at_once)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from airflow_provider_raybatch.contract.layout import SCRATCH
 from airflow_provider_raybatch.contract.location import local_path
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import durable
@@ -32,8 +33,6 @@ from airflow_provider_raybatch.storage.errors import TakenError, local_error
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 __all__ = ["Entry", "Folder", "LocalFolder", "S3Folder", "folder"]
-
-_SCRATCH = ".raybatch-"
 
 
 class Folder(Protocol):
@@ -142,7 +141,7 @@ class LocalFolder:
         found = []
         for path in _files(start, through_links=True, depth=depth):
             try:
-                if not path.name.startswith(_SCRATCH):
+                if not path.name.startswith(SCRATCH):
                     found.append(self._entry(path))
             except OSError as error:
                 # A link to nothing or to itself, or gone since the folder was read.
@@ -197,7 +196,7 @@ class LocalFolder:
 
     def _put(self, path: str, content: bytes, exclusive: bool) -> None:
         target = self._path(path)
-        scratch = target.parent / f"{_SCRATCH}{uuid.uuid4().hex}"
+        scratch = target.parent / f"{SCRATCH}{uuid.uuid4().hex}"
         try:
             self._make_folder(target.parent)
             try:
@@ -245,7 +244,7 @@ class LocalFolder:
             self.create(path, new)
             return
         target = self._path(path)
-        rivals = f"{_SCRATCH}{target.name}-"
+        rivals = f"{SCRATCH}{target.name}-"
         scratch = target.parent / f"{rivals}{uuid.uuid4().hex}"
         try:
             try:
@@ -295,7 +294,7 @@ class LocalFolder:
             # Not through links: what lies behind them is somebody else's, and these files get deleted.
             for path in _files(Path(self.root), through_links=False):
                 with contextlib.suppress(FileNotFoundError):
-                    if path.name.startswith(_SCRATCH) and path.stat().st_mtime < latest:
+                    if path.name.startswith(SCRATCH) and path.stat().st_mtime < latest:
                         found.append(path.relative_to(self.root).as_posix())
         except OSError as error:
             raise local_error("list", Path(self.root), error) from error

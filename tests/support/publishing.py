@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.report import Report
-from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.parts.part import Part, write
+from airflow_provider_raybatch.job.row import Completion, Outcome, Response, RowFailure
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.specs import submitted
 

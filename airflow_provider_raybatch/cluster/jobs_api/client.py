@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import quote
 
 import httpx
@@ -38,12 +38,23 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     sanitised,
 )
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport
-from airflow_provider_raybatch.cluster.submit.package import Package
 
 PACKAGE_LIMIT = 100 * 1024 * 1024
 """Bytes of an HTTP body that the dashboard accepts (``ray_constants.DASHBOARD_CLIENT_MAX_SIZE``)."""
 
 _STOP_AGAIN_SECONDS = 1.0
+
+
+class ContentPackage(Protocol):
+    """A zip whose name says its content, which is made only where a cluster lacks it."""
+
+    @property
+    def uri(self) -> str:
+        """``gcs://_ray_pkg_<digest>.zip``."""
+
+    @property
+    def content(self) -> bytes:
+        """The zip."""
 
 
 class RayJobsClient:
@@ -207,7 +218,7 @@ class RayJobsClient:
             )
         await self._http.request("PUT", _package_path(uri), content=content, repeat=True)
 
-    async def ensure_package(self, package: Package) -> str:
+    async def ensure_package(self, package: ContentPackage) -> str:
         """Upload `package` unless the cluster has it, and hand back its URI.
 
         :raises PackageTooLargeError: see :meth:`upload_package`.

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import airflow_provider_raybatch
 from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
-from airflow_provider_raybatch.contract.shipping import WHEELS_FOLDER
+from airflow_provider_raybatch.contract.layout import WHEELS_FOLDER
 
 FOLDER_LIMIT = 200 * 1024 * 1024
 """Bytes that a folder may hold before compression; beyond it something travels that is no source."""

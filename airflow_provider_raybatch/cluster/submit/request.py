@@ -22,11 +22,11 @@ from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env, with_packages
 from airflow_provider_raybatch.contract.control import STOP_GRACE, STOP_GRACE_VARIABLE
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.layout import KEY_FILE, SECRETS_FILE, SPEC_FILE
 from airflow_provider_raybatch.contract.prompt import FunctionPrompt
-from airflow_provider_raybatch.contract.secrets import KEY_FILE, SECRETS_FILE, Secrets, seal
+from airflow_provider_raybatch.contract.secrets import Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
-SPEC_FILE = "spec.json"
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
 
 

@@ -12,13 +12,8 @@ from dataclasses import dataclass, field
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
-from airflow_provider_raybatch.contract.secrets import (
-    KEY_FILE,
-    SEAL_KEY_VARIABLE,
-    SECRETS_FILE,
-    Secrets,
-    unseal,
-)
+from airflow_provider_raybatch.contract.layout import KEY_FILE, SECRETS_FILE
+from airflow_provider_raybatch.contract.secrets import SEAL_KEY_VARIABLE, Secrets, unseal
 
 _NAMESPACE = b"runtime_env"
 

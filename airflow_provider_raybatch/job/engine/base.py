@@ -8,34 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.request.render import Request, RowFailure
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One completion.
-
-    :param finish_reason: ``stop``, ``length`` or another word of the engine's.
-    :param output_tokens: how many tokens were generated.
-    """
-
-    text: str
-    finish_reason: str
-    output_tokens: int
-
-
-@dataclass(frozen=True)
-class Response:
-    """What the model said to one request: at least one completion."""
-
-    completions: tuple[Completion, ...]
-    input_tokens: int
-    cached_tokens: int = 0
-
-    @property
-    def output_tokens(self) -> int:
-        """Of all completions."""
-        return sum(completion.output_tokens for completion in self.completions)
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import ModelSpec
-from airflow_provider_raybatch.job.request.render import Request, RowFailure, text_of
+from airflow_provider_raybatch.job.request.render import text_of
+from airflow_provider_raybatch.job.row import Request, RowFailure
 
 RenderChat = Callable[[list[dict[str, Any]]], "str | list[int]"]
 

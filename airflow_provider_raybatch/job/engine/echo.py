@@ -20,15 +20,10 @@ from pydantic import ConfigDict, Field
 from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import (
-    Completion,
-    EngineDeadError,
-    EngineInfo,
-    Response,
-    overlong,
-)
+from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
-from airflow_provider_raybatch.job.request.render import Request, RowFailure, text_of
+from airflow_provider_raybatch.job.request.render import text_of
+from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
 
 class EchoOptions(ContractModel):

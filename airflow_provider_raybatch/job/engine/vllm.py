@@ -17,19 +17,13 @@ from typing import Any
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, check_reasoning
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.engine.base import (
-    Completion,
-    EngineDeadError,
-    EngineInfo,
-    Response,
-    overlong,
-)
+from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
 from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args, sampling_params
 from airflow_provider_raybatch.job.failures.diagnosis import start_failure
-from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
 
 @dataclass(frozen=True)

@@ -13,39 +13,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.prompt import FunctionPrompt
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.output.commit import in_sequence
-from airflow_provider_raybatch.job.output.publish import Published, Range, Target, publish
-from airflow_provider_raybatch.job.reuse import row_keys
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
-from airflow_provider_raybatch.job.work import Job, WorkItem
 
 T = TypeVar("T")
-
-_PUBLISHERS = 8
-_MOST_KEYERS = 64
-
-
-def publish_over_the_cluster(found: Sequence[Range], target: Target) -> Iterable[Published]:
-    """See :data:`~airflow_provider_raybatch.job.output.commit.Publish`."""
-    if len(found) <= 1:
-        return in_sequence(found, target)
-    return _spread(publish, found, target, _PUBLISHERS)
-
-
-def keys_over_the_cluster(
-    function: Callable[[Job, Sequence[WorkItem]], RequestKeys],
-    job: Job,
-    groups: Sequence[Sequence[WorkItem]],
-) -> Iterable[RequestKeys]:
-    """See :data:`~airflow_provider_raybatch.job.reuse.row_keys.Mapper`."""
-    if len(groups) <= 1 and not _calls_users_code(job.spec):
-        return row_keys.in_sequence(function, job, groups)
-
-    def swapped(group: Sequence[WorkItem], job: Job) -> RequestKeys:
-        return function(job, group)
-
-    at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
-    return _spread(swapped, groups, job, at_once)
+Item = TypeVar("Item")
+Shared = TypeVar("Shared")
 
 
 def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
@@ -53,7 +24,7 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
 
     The driver's memory holds the job's key, and its output is the job's log: no code of users may reach them.
     """
-    if not _calls_users_code(spec):
+    if not calls_users_code(spec):
         return function
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     task = ray.remote(num_cpus=0, scheduling_strategy=here)(function)
@@ -70,14 +41,18 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
     return call
 
 
-def _calls_users_code(spec: BatchInferenceSpec) -> bool:
+def calls_users_code(spec: BatchInferenceSpec) -> bool:
+    """Whether rendering a row of this job calls a user's function."""
     return isinstance(spec.prompt, FunctionPrompt)
 
 
-def _spread(
-    function: Callable[[Any, Any], T], items: Sequence[Any], shared: Any, at_once: int
+def spread(
+    function: Callable[[Item, Shared], T], items: Sequence[Item], shared: Shared, at_once: int
 ) -> Iterable[T]:
-    """`function(item, shared)` of each item, in their order, a few at once."""
+    """`function(item, shared)` of each item, in their order, a few at once.
+
+    :param at_once: how many tasks run beside each other at most.
+    """
     task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(function)
     given = ray.put(shared)
     running: deque[Any] = deque()

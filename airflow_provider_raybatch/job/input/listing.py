@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.journal import Entry as JournalEntry
+from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.location import WILDCARDS, local_path
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import SourceFormat, SourceSpec
 from airflow_provider_raybatch.job.input import http
-from airflow_provider_raybatch.job.output.journal import JOURNAL
-from airflow_provider_raybatch.job.output.journal import Entry as JournalEntry
 from airflow_provider_raybatch.storage.errors import StorageError, laid_to
 from airflow_provider_raybatch.storage.folder import Entry, Folder, S3Folder, folder
 

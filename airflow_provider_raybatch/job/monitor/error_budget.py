@@ -9,10 +9,10 @@ from fractions import Fraction
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
-from airflow_provider_raybatch.job.output.dead_letters import counted
 from airflow_provider_raybatch.job.parts.ledger import Ledger
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.row import RowFailure
 
 _TELLING_ROWS = 1000
 _FAILING_EVERYWHERE = 0.95

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import datetime
 import logging
-import re
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_raybatch.job.output.journal import Entry, Journal
+from airflow_provider_raybatch.contract.journal import Entry
+from airflow_provider_raybatch.contract.layout import DATA, DEAD_LETTER, MANIFESTS, commit_of
+from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import Folder
 
 SCRATCH_AGE = 3600.0
 """Seconds without a write after which a scratch file's writer must be dead: a write takes seconds."""
-_NAME = r"(\d{8}T\d{6}-[0-9a-f]{8})"
-_OF_A_COMMIT = re.compile(rf"(?:(?:data|dead_letter)/{_NAME}/.+|manifests/{_NAME}\.json)", re.DOTALL)
 
 
 def collect(folder: Folder, journal: Journal) -> int:
@@ -30,7 +29,7 @@ def collect(folder: Folder, journal: Journal) -> int:
     try:
         # Listed before the journal is read: whoever wrote these files had claimed by then. If the last entry
         # is still this job's commit, such a claim is an older one, and its commit can only fail.
-        files = [entry.path for kind in ("data", "dead_letter", "manifests") for entry in folder.list(kind)]
+        files = [entry.path for kind in (DATA, DEAD_LETTER, MANIFESTS) for entry in folder.list(kind)]
         journal.check()
         dead = unpublished(files, journal.history())
         scratch = folder.abandoned(SCRATCH_AGE)
@@ -55,19 +54,14 @@ def unpublished(files: Iterable[str], history: Sequence[Entry]) -> list[str]:
         return []
     if [entry.number for entry in history] != list(range(1, len(history) + 1)):
         return []
-    published = {_commit_of(entry.published.manifest) for entry in history if entry.published}
+    published = {commit_of(entry.published.manifest) for entry in history if entry.published}
     began = f"{datetime.datetime.fromisoformat(history[0].at):%Y%m%dT%H%M%S}"
     return [
         path
         for path in files
-        if (name := _commit_of(path)) is not None and name not in published and name >= began
+        if (name := commit_of(path)) is not None and name not in published and name >= began
     ]
 
 
-def _commit_of(path: str) -> str | None:
-    found = _OF_A_COMMIT.fullmatch(path)
-    return (found.group(1) or found.group(2)) if found else None
-
-
 def _in_own_folder(path: str) -> bool:
-    return not path.startswith("manifests/")
+    return not path.startswith(f"{MANIFESTS}/")

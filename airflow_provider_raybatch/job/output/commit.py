@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import (
     BatchManifest,
@@ -68,8 +69,8 @@ def prepare(
     seen = footers(folder, parts)
     target = Target(
         folder=folder,
-        data=f"data/{name}",
-        dead_letter=f"dead_letter/{name}",
+        data=layout.data_folder(name),
+        dead_letter=layout.dead_letter_folder(name),
         format=spec.destination.format,
         inputs=input_types(seen, source, spec.output_columns),
         prefix=spec.destination.output_prefix,
@@ -93,7 +94,7 @@ def prepare(
     origins = sum((Counter(one.origins) for one in done), Counter[str]())
     manifest = BatchManifest(
         uri=f"{folder.uri}/{target.data}",
-        manifest_uri=f"{folder.uri}/manifests/{name}.json",
+        manifest_uri=f"{folder.uri}/{layout.manifest_file(name)}",
         dead_letter_uri=f"{folder.uri}/{target.dead_letter}" if errors else None,
         format=spec.destination.format,
         ordered=spec.preserve_order,
@@ -130,7 +131,7 @@ def prepare(
         submission_id=spec.submission.submission_id,
         created_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     )
-    folder.write(f"manifests/{name}.json", manifest.model_dump_json(by_alias=True, indent=1).encode())
+    folder.write(layout.manifest_file(name), manifest.model_dump_json(by_alias=True, indent=1).encode())
     return manifest
 
 
@@ -159,7 +160,7 @@ def _rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
 
 def _publish_empty(target: Target) -> Published:
     extension = "parquet" if target.format == "parquet" else "jsonl"
-    path, content = f"{target.data}/part-00000.{extension}", b""
+    path, content = layout.data_file(target.data, 0, extension), b""
     if target.format == "parquet":
         buffer = io.BytesIO()
         pq.write_table(target.schema.empty_table(), buffer)

@@ -3,50 +3,27 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.layout import data_file, dead_letter_folder
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
+from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.output.publish import dead_letters
 from airflow_provider_raybatch.job.parts.ledger import Rows, look_back
 from airflow_provider_raybatch.job.parts.part import Part
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
 
-_MOST_SHOWN = 3
-_LONGEST_REASON = 100
 _FILE_BYTES = 16 * 1024 * 1024
 _THREADS, _PARTS_AT_ONCE = 16, 64
 _COLUMNS = ("ordinal", "ok", "id", "failure", "input")
 _ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISON_ROW})
-_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:[.,]\d+)*")
-
-
-def counted(failures: Iterable[tuple[int, RowFailure]]) -> str:
-    """How many rows failed by step and reason, the most frequent first, each with one row as an example.
-
-    Reasons that differ only in numbers and quoted values count as one.
-
-    :param failures: each with the row's position in the input.
-    """
-    counts: Counter[tuple[str, str]] = Counter()
-    examples: dict[tuple[str, str], str] = {}
-    for ordinal, failure in failures:
-        kind = failure.step, _VALUE.sub("#", failure.reason)
-        counts[kind] += 1
-        if kind not in examples:
-            examples[kind] = f"row {ordinal}: {_short(failure.reason)}"
-    shown = counts.most_common(_MOST_SHOWN)
-    told = [f"{count:,} in step {kind[0]!r} ({examples[kind]})" for kind, count in shown]
-    others = counts.total() - sum(count for _, count in shown)
-    return ", ".join([*told, *([f"{others:,} for other reasons"] if others else [])])
 
 
 def with_dead_letters(error: Exception, job: Job, rows: int) -> Exception:
@@ -59,17 +36,18 @@ def with_dead_letters(error: Exception, job: Job, rows: int) -> Exception:
     if failure_class is FailureClass.SUPERSEDED:
         return error  # the destination is another submission's
     run_folder, _, driver = job.part_folder.rpartition("/")
+    letters = dead_letter_folder(driver)
     try:
         ledger = look_back(job.folder, run_folder, rows)
         own = [part for part in ledger.parts if part.driver == driver]
         if failure_class not in _ABOUT_FAILED_ROWS and all(part.ok == part.rows for part in own):
             return error
-        failed = _write(job.folder, f"dead_letter/{driver}", ledger.parts, ledger.failures > 0)
+        failed = _write(job.folder, letters, ledger.parts, ledger.failures > 0)
     except Exception:  # what ended the job matters more than this
         return error
     if not failed:
         return error
-    place = f"the dead letters of {len(failed):,} failed rows are in {job.folder.uri}/dead_letter/{driver}"
+    place = f"the dead letters of {len(failed):,} failed rows are in {job.folder.uri}/{letters}"
     return RaybatchError(f"{sentence.rstrip('.')}; {place}: {counted(failed)}.", failure_class)
 
 
@@ -83,7 +61,7 @@ def _write(folder: Folder, path: str, parts: Sequence[Part], failed: Rows) -> li
     def flush() -> None:
         nonlocal files
         if lines:
-            folder.write(f"{path}/part-{files:05d}.jsonl", b"".join(lines))
+            folder.write(data_file(path, files, "jsonl"), b"".join(lines))
             lines.clear()
             files += 1
 
@@ -115,8 +93,3 @@ def _failed_tables(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.Table]:
     with ThreadPoolExecutor(_THREADS) as pool:
         for first in range(0, len(ragged), _PARTS_AT_ONCE):
             yield from pool.map(read, ragged[first : first + _PARTS_AT_ONCE])
-
-
-def _short(reason: str) -> str:
-    flat = " ".join(reason.split()).rstrip(".")
-    return flat if len(flat) <= _LONGEST_REASON else flat[: _LONGEST_REASON - 3] + "..."

@@ -15,46 +15,18 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
-from airflow_provider_raybatch.contract.base import ContractModel, parse
+from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.journal import Entry, Published
+from airflow_provider_raybatch.contract.layout import JOURNAL, journal_entry
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.contract.spec import Submission, TaskKey
+from airflow_provider_raybatch.contract.spec import Submission
 from airflow_provider_raybatch.job.output.fence import is_overtaken
 from airflow_provider_raybatch.storage.errors import TakenError, laid_to
 from airflow_provider_raybatch.storage.folder import Folder
 
-JOURNAL = "_raybatch/journal"
-"""Its folder, relative to the destination."""
 _RACES = 20
 _READERS = 16
-
-
-class Published(ContractModel):
-    """The dataset that readers see: its manifest (relative to the destination), and the run that made it.
-
-    :param fingerprint: of the arguments that it was made with.
-    """
-
-    manifest: str
-    run_token: str
-    fingerprint: str = ""
-
-
-class Entry(ContractModel):
-    """One line of the journal; `published` is carried on, so that the last entry tells everything.
-
-    `nonce` makes each entry unlike any other, also that of a second process with the same submission id (a
-    cluster that was lost and is still alive, and its successor).
-    """
-
-    number: int
-    kind: Literal["claim", "commit"]
-    owner: TaskKey
-    run_token: str
-    submission_id: str
-    at: str
-    nonce: str = ""
-    published: Published | None = None
 
 
 class SupersededError(RaybatchError):
@@ -209,9 +181,7 @@ class Journal:
             published=published,
         )
         with laid_to("destination"):
-            self._folder.create(
-                f"{JOURNAL}/{entry.number:08d}.json", entry.model_dump_json(indent=1).encode()
-            )
+            self._folder.create(journal_entry(entry.number), entry.model_dump_json(indent=1).encode())
         return entry
 
     def _superseded(self, last: Entry | None) -> SupersededError:

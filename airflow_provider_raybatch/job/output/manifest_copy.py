@@ -9,12 +9,11 @@ from __future__ import annotations
 import random
 import time
 
+from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, laid_to
 from airflow_provider_raybatch.storage.folder import Folder
 
-COPY = "manifest.json"
-"""Its name, relative to the destination."""
 _RACES = 20
 _LONGEST_PAUSE = 0.1
 
@@ -36,14 +35,14 @@ def renew_copy(folder: Folder, journal: Journal) -> None:
                 folder.sync()
                 return
             try:
-                folder.replace(COPY, old, new)
+                folder.replace(NEWEST_MANIFEST, old, new)
             except TakenError:
                 time.sleep(random.uniform(0, _LONGEST_PAUSE))
             else:
                 return
-    raise StorageError(f"destination: {folder.uri}/{COPY} is being changed by many jobs at once.")
+    raise StorageError(f"destination: {folder.uri}/{NEWEST_MANIFEST} is being changed by many jobs at once.")
 
 
 def _content(folder: Folder) -> bytes | None:
     with laid_to("destination"):
-        return None if folder.head(COPY) is None else folder.read(COPY)
+        return None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)

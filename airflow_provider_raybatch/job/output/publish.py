@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.layout import data_file
 from airflow_provider_raybatch.contract.spec import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of, restored
 from airflow_provider_raybatch.job.output.schema import cast, common_type
@@ -140,7 +141,7 @@ def publish(range_: Range, target: Target) -> Published:
     if good.num_rows:
         flat = _flatten(good, target)
         extension = "parquet" if target.format == "parquet" else "jsonl"
-        result.path = f"{target.data}/part-{range_.number:05d}.{extension}"
+        result.path = data_file(target.data, range_.number, extension)
         content = _parquet(flat) if target.format == "parquet" else _jsonl(flat)
         target.folder.write(result.path, content)
         result.bytes = len(content)
@@ -151,7 +152,7 @@ def publish(range_: Range, target: Target) -> Published:
         result.finish_reasons = _finish_reasons(output, target.keeps_completions)
         result.origins = dict(Counter(good["origin"].to_pylist()))
     if bad.num_rows:
-        target.folder.write(f"{target.dead_letter}/part-{range_.number:05d}.jsonl", dead_letters(bad))
+        target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
         result.failed_steps = dict(Counter(pc.struct_field(bad["failure"], "step").to_pylist()))
     return result
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import re
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,11 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.spec import Submission
-from airflow_provider_raybatch.job.engine.base import Response
 from airflow_provider_raybatch.job.input.table import KINDS
 from airflow_provider_raybatch.job.request.key_array import KEY
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.row import Outcome, Response, RowFailure
 from airflow_provider_raybatch.storage.folder import Entry, Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
@@ -63,22 +60,6 @@ def output_type(keeps_completions: bool) -> pa.StructType:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one row.
-
-    :param request: the request as JSON (or the raw text of an unreadable row); kept for failures only.
-    :param key: the request key, ``None`` for a row that makes no request.
-    :param row_id: the value of the id column as text, where one is declared.
-    """
-
-    ordinal: int
-    result: Response | RowFailure
-    request: str = ""
-    key: bytes | None = None
-    row_id: str | None = None
-
-
-@dataclass(frozen=True)
 class Part:
     """One part of the ledger. `first` and `last` are ordinals; `path` is relative to the destination."""
 
@@ -106,30 +87,8 @@ class Part:
 
     @property
     def driver(self) -> str:
-        """Name of the folder that its driver has for itself, see :func:`driver_folder`."""
+        """Its driver's folder, see :func:`~airflow_provider_raybatch.contract.layout.driver_folder`."""
         return self.path.split("/")[-2]
-
-
-def task_folder(submission: Submission) -> str:
-    """Where a task keeps all its parts, relative to the destination."""
-    return f"_raybatch/parts/{submission.task.digest[:16]}"
-
-
-def run_folder(submission: Submission, question: str, listing_digest: str) -> str:
-    """Where a task keeps the parts of one input and one question, relative to the destination.
-
-    :param question: digest of all that decides a response besides the row.
-    """
-    return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"
-
-
-def driver_folder(run: str, submission_id: str) -> str:
-    """Where one driver keeps its parts, below the run folder `run`.
-
-    Submission ids begin anew after a head restart, whose old jobs may still be writing: no two drivers share
-    a folder, or one part could take another's name.
-    """
-    return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"
 
 
 def write(

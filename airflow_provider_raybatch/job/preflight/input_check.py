@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -20,22 +20,18 @@ from airflow_provider_raybatch.contract.prompt import (
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions
 from airflow_provider_raybatch.job.input.reader import BadRow, Reader
-from airflow_provider_raybatch.job.input.survey import Chunk, Surveyed, cut, survey
+from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.survey import Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
-from airflow_provider_raybatch.job.output.dead_letters import counted
 from airflow_provider_raybatch.job.preflight.column_types import check_types
-from airflow_provider_raybatch.job.request.render import (
-    Request,
-    RowFailure,
-    needed_columns,
-    render_all,
-    renderer,
-)
+from airflow_provider_raybatch.job.request.render import needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.row import Request, RowFailure
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
@@ -44,26 +40,6 @@ _MOST_COLUMNS = 2000
 
 Sample = tuple[list[Request], list[tuple[int, RowFailure]], int]
 """Requests of the first rows, failures with their ordinals, and how many rows these are."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """The frozen input, looked at once.
-
-    :param columns: names of the input columns, in order; for JSONL those of the first rows.
-    :param schema: Arrow types, where the source or its first rows tell them.
-    :param rows: rows of the input, `limit` applied.
-    """
-
-    listing: Listing
-    surveyed: Surveyed
-    columns: list[str]
-    schema: pa.Schema
-    rows: int
-
-    def chunks(self, rows_per_chunk: int) -> list[Chunk]:
-        """The input, cut; always the same rows whatever the size."""
-        return cut(self.surveyed, rows_per_chunk, self.rows)
 
 
 def look_at_source(spec: BatchInferenceSpec, credentials: AwsCredentials | None) -> Source:

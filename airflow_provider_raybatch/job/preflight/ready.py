@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.manifest import Digests, Summary
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
@@ -22,24 +22,19 @@ from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.ray_data_llm.variants import engine_is_here
+from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
 from airflow_provider_raybatch.job.planning import cluster_view, plan
-from airflow_provider_raybatch.job.preflight.input_check import (
-    Source,
-    check_rows,
-    look_at_source,
-    sample,
-)
+from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.model_check import Checked, check_model
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.request.render import Request
 from airflow_provider_raybatch.job.reuse.response_store import open_store
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
@@ -107,12 +102,12 @@ def make_ready(
     spec = _with_time(spec, journal)
     checked = _check_engine(spec, requests, environment, say)
     keyer = Keyer(spec, checked.generation_defaults, checked.digests)
-    run_folder = parts.run_folder(submission, question(spec, submission, keyer), source.listing.digest)
+    run_folder = layout.run_folder(submission, question(spec, submission, keyer), source.listing.digest)
     job = Job(
         spec=_as_checked(spec, checked),
         listing=source.listing,
         folder=destination,
-        part_folder=parts.driver_folder(run_folder, submission.submission_id),
+        part_folder=layout.driver_folder(run_folder, submission.submission_id),
         keyer=keyer,
         credentials=known.aws,
         environment=environment,

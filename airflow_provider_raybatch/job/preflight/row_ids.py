@@ -13,9 +13,9 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.input.table import as_text
-from airflow_provider_raybatch.job.preflight.input_check import Source
 
 _ROWS_PER_CHUNK = 4096
 _THREADS = 8

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.request.render import Request
+from airflow_provider_raybatch.job.row import Request
 
 VERSION = 1
 SIZE = 16

@@ -7,10 +7,9 @@ import copy
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.prompt import (
     FunctionPrompt,
     MessagesColumnPrompt,
@@ -18,63 +17,14 @@ from airflow_provider_raybatch.contract.prompt import (
     PromptColumnPrompt,
     TemplatePrompt,
 )
-from airflow_provider_raybatch.contract.row_template import RowTemplate, RowTemplateError, as_text
+from airflow_provider_raybatch.contract.row_template import RowTemplate, as_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
 
-_LONGEST_REASON = 1000
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
 """Of a message's content, as vLLM reads them; each has its text under the key that its type names."""
 _OTHER_SERVERS = frozenset({"HttpRequestProcessorConfig", "ServeDeploymentProcessorConfig"})
 """Processors of Ray Data LLM that send chats as they are to a server, which may take more than text."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What one row asks. Exactly one of `messages` (a chat) and `prompt` (raw text) is set.
-
-    :param sampling: vLLM sampling parameters of this row, merged over the job's by the engine.
-    """
-
-    messages: list[dict[str, Any]] | None = None
-    prompt: str | None = None
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> str:
-        """For the dead letter."""
-        content = {"messages": self.messages, "prompt": self.prompt, "sampling": dict(self.sampling) or None}
-        return json.dumps(
-            {name: value for name, value in content.items() if value is not None},
-            ensure_ascii=False,
-            default=str,
-        )
-
-
-@dataclass(frozen=True)
-class RowFailure:
-    """Why a row has no response.
-
-    :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse`` or ``length``.
-    :param input_tokens: of a response that was generated, but is none to keep; so are `output_tokens`.
-    """
-
-    step: str
-    reason: str
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-    @classmethod
-    def of(cls, step: str, error: BaseException) -> RowFailure:
-        """From an exception: its class where that says more than the text alone, and its text, cut."""
-        text = (
-            str(error)
-            if isinstance(error, (RowTemplateError, RenderError, RaybatchError))
-            else f"{type(error).__name__}: {error}"
-        )
-        return cls(step, text[:_LONGEST_REASON])
-
-
-class RenderError(ValueError):
-    """A row makes no request."""
 
 
 Render = Callable[[Mapping[str, Any]], Request]

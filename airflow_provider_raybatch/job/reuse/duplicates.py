@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.layout import DUPLICATES
 from airflow_provider_raybatch.job.parts.ledger import Rows
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request import key_array, keys
@@ -25,7 +26,6 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
 from airflow_provider_raybatch.storage.folder import Entry, Folder
 
-_FILE = "repeats.index"
 """A Parquet file under another extension: the parts are the only ``*.parquet`` files of a ledger."""
 _NOTE = b"raybatch.search"
 Ordinals: TypeAlias = npt.NDArray[np.int64]
@@ -181,7 +181,7 @@ class Search:
         note = json.dumps({"rows": self.rows, "searched": sorted(self.searched)})
         buffer = io.BytesIO()
         pq.write_table(table.replace_schema_metadata({_NOTE: note}), buffer, compression="zstd")
-        folder.write(f"{part_folder}/{_FILE}", buffer.getvalue())
+        folder.write(f"{part_folder}/{DUPLICATES}", buffer.getvalue())
 
 
 def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search | None:
@@ -193,7 +193,7 @@ def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search |
     """
     found: Search | None = None
     for entry in entries:
-        if entry.path.endswith(f"/{_FILE}"):
+        if entry.path.endswith(f"/{DUPLICATES}"):
             one = _read(folder, entry)
             if one is not None and one.rows >= rows:
                 searched = one.searched | (found.searched if found else frozenset())

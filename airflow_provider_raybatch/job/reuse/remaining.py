@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.parts.ledger import Rows
-from airflow_provider_raybatch.job.preflight.input_check import Source
 from airflow_provider_raybatch.job.work import WorkItem
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, ReuseSpec
@@ -115,7 +116,7 @@ def remember_committed(
         return
     try:
         store = open_store(spec.reuse, credentials, say)
-        ledger = parts.listed(place.list(parts.task_folder(spec.submission)))
+        ledger = parts.listed(place.list(layout.task_folder(spec.submission)))
     except Exception as error:
         say(Notice(level="warning", message=_sentence(error)))
         return

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.prompt import FunctionPrompt
+from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, Rows
 from airflow_provider_raybatch.job.parts.part import Origin, Part
-from airflow_provider_raybatch.job.preflight.input_check import Source
 from airflow_provider_raybatch.job.reuse.cached_parts import Adopted, adopt, followed, matched
 from airflow_provider_raybatch.job.reuse.duplicates import (
     Followers,
@@ -187,7 +188,7 @@ def parts_of_task(job: Job) -> list[Part]:
     submission = job.spec.submission
     if submission is None:
         return []
-    return _usable(job, job.folder.list(parts.task_folder(submission)))
+    return _usable(job, job.folder.list(layout.task_folder(submission)))
 
 
 def _usable(job: Job, files: Sequence[Entry]) -> list[Part]:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.request.render import Request, needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.request.render import needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
 ROWS_PER_CHUNK = 4096

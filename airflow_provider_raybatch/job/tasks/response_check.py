@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import Response
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.row import Response, RowFailure
 
 
 def checked(

@@ -41,8 +41,9 @@ from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.response_store import remember
 from airflow_provider_raybatch.storage.folder import folder
-from airflow_provider_raybatch.job.engine.base import Completion, Response
-from airflow_provider_raybatch.job.parts.part import Outcome, write
+from airflow_provider_raybatch.job.row import Completion, Response
+from airflow_provider_raybatch.job.row import Outcome
+from airflow_provider_raybatch.job.parts.part import write
 from airflow_provider_raybatch.job.input.table import table_of
 from tests.support.specs import submitted
 import pyarrow as pa

@@ -18,10 +18,10 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.report import Report
+from airflow_provider_raybatch.job.row import Completion, Response
 from airflow_provider_raybatch.storage.folder import folder
 from tests.support.publishing import part
 from tests.support.s3_server import S3Server

@@ -109,7 +109,7 @@ def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: 
 
 def test_some_prompts_too_long_are_counted(place: Place) -> None:
     from airflow_provider_raybatch.job.preflight.model_check import check_model
-    from airflow_provider_raybatch.job.request.render import Request
+    from airflow_provider_raybatch.job.row import Request
 
     pytest.importorskip("vllm")
     spec = parse(BatchInferenceSpec, json.dumps(place.document(**vllm())))

@@ -7,6 +7,7 @@ from ..mutant import Mutant
 
 _COMMIT = "job/output/commit.py"
 _JOURNAL = "job/output/journal.py"
+_LAYOUT = "contract/layout.py"
 _FENCE = "job/output/fence.py"
 _NEWEST = "job/output/manifest_copy.py"
 _LEFTOVERS = "job/output/cleanup.py"
@@ -35,7 +36,7 @@ MUTANTS = (
         "manifest-after-journal",
         _COMMIT,
         """\
-    folder.write(f"manifests/{name}.json", manifest.model_dump_json(by_alias=True, indent=1).encode())
+    folder.write(layout.manifest_file(name), manifest.model_dump_json(by_alias=True, indent=1).encode())
     return manifest
 
 
@@ -87,8 +88,8 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "entry-overwritten",
         _JOURNAL,
-        "            self._folder.create(\n",
-        "            self._folder.write(\n",
+        "            self._folder.create(journal_entry",
+        "            self._folder.write(journal_entry",
         "Two writers get the same place in the journal.",
         (
             "job/output/test_journal.py::TestZombie::test_its_commit_fails_once_another_submission_has_claimed",
@@ -165,9 +166,9 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     ),
     Mutant(
         "entries-by-spelling",
-        _JOURNAL,
-        '{entry.number:08d}.json"',
-        '{entry.number}.json"',
+        _LAYOUT,
+        '{number:08d}.json"',
+        '{number}.json"',
         "From the tenth entry on, the ninth counts as the last: the destination can't be claimed any more.",
         ("job/output/test_journal.py::test_a_claim_then_its_commit",),
     ),
@@ -246,8 +247,8 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "copy-overwritten",
         _NEWEST,
-        "folder.replace(COPY, old, new)",
-        "folder.write(COPY, new)",
+        "folder.replace(NEWEST_MANIFEST, old, new)",
+        "folder.write(NEWEST_MANIFEST, new)",
         "A writer that is frozen before it puts an older `manifest.json` back.",
         ("job/output/test_manifest_copy.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
     ),
@@ -271,14 +272,14 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "left-overs-listed-after-history",
         _LEFTOVERS,
         """\
-        files = [entry.path for kind in ("data", "dead_letter", "manifests") for entry in folder.list(kind)]
+        files = [entry.path for kind in (DATA, DEAD_LETTER, MANIFESTS) for entry in folder.list(kind)]
         journal.check()
         dead = unpublished(files, journal.history())
 """,
         """\
         journal.check()
         history = journal.history()
-        files = [entry.path for kind in ("data", "dead_letter", "manifests") for entry in folder.list(kind)]
+        files = [entry.path for kind in (DATA, DEAD_LETTER, MANIFESTS) for entry in folder.list(kind)]
         dead = unpublished(files, history)
 """,
         "The dataset that a newer run publishes meanwhile is deleted.",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..mutant import Mutant
 
 _LEDGER = "job/parts/ledger.py"
+_LAYOUT = "contract/layout.py"
 _PARTS = "job/parts/part.py"
 _RESPONSES = "job/reuse/earlier_parts.py"
 _RESUME = "job/reuse/remaining.py"
@@ -63,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "drivers-share-a-folder",
-        _PARTS,
+        _LAYOUT,
         'return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"',
         'return f"{run}/{submission_id}~0"',
         "After a head restart, two drivers of one submission id write over each other's parts.",
@@ -74,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "folder-knows-no-question",
-        _PARTS,
+        _LAYOUT,
         'return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"',
         'return f"{task_folder(submission)}/{listing_digest[:16]}"',
         "Answers to another prompt are published under this one.",
@@ -85,7 +86,7 @@ MUTANTS = (
     ),
     Mutant(
         "folder-knows-no-input",
-        _PARTS,
+        _LAYOUT,
         'return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"',
         'return f"{task_folder(submission)}/{question[:16]}-"',
         "Answers are published beside rows of a changed input that never asked for them.",

@@ -84,14 +84,14 @@ MUTANTS = (
         "index-read-before-data-is-listed",
         _COMPACTION,
         """\
-    files = [entry for entry in folder.list(DATA) if entry.path.endswith(".parquet")]
+    files = [entry for entry in folder.list(STORE_DATA) if entry.path.endswith(".parquet")]
     before = len(unusable)
     named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
 """,
         """\
     before = len(unusable)
     named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
-    files = [entry for entry in folder.list(DATA) if entry.path.endswith(".parquet")]
+    files = [entry for entry in folder.list(STORE_DATA) if entry.path.endswith(".parquet")]
 """,
         "Data that came between the two, with an old date, is deleted and still named.",
         (

@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         "scratch-files-listed",
         _FOLDER,
-        "                if not path.name.startswith(_SCRATCH):\n                    found",
+        "                if not path.name.startswith(SCRATCH):\n                    found",
         "                if path.name:\n                    found",
         "Half a part of a killed writer counts.",
         ("storage/test_folder.py::TestLocal::test_unfinished_writes_are_not_listed",),

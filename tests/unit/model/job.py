@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.journal import Entry
+from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.run_token import run_number
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
-from airflow_provider_raybatch.job.output.journal import Entry, Journal
-from airflow_provider_raybatch.job.output.manifest_copy import COPY, renew_copy
+from airflow_provider_raybatch.job.output.journal import Journal
+from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from tests.support.publishing import part, rows_of
@@ -116,7 +118,7 @@ class World:
                 assert [row["id"] for row in rows_of(folder, manifest)] == list(range(ROWS))
         order = self._published(history)
         self.commits = len(order)
-        copy = folder.files.get(COPY)
+        copy = folder.files.get(NEWEST_MANIFEST)
         contents = [None, *(folder.files[path] for path in order)]
         assert copy in contents, "the copy is of no published dataset"
         place = contents.index(copy)

@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import ModelSpec
-from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.execution.ray_data_llm.variants import Variant, variant
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
@@ -29,8 +28,8 @@ from airflow_provider_raybatch.job.failures.diagnosis import without_traceback
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.part import Outcome
-from airflow_provider_raybatch.job.request.render import Request, RowFailure, renderer
+from airflow_provider_raybatch.job.request.render import renderer
+from airflow_provider_raybatch.job.row import Completion, Outcome, Request, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.response_check import checked
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 

@@ -15,10 +15,9 @@ from typing import Any, Protocol
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import Completion, Response
 from airflow_provider_raybatch.job.engine.vllm_args import cpu_defaults
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
 _STAGES = ("chat_template_stage", "tokenize_stage", "detokenize_stage")
 _OWNED = ("model_source", "engine_kwargs", "should_continue_on_error", *_STAGES)

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, Response, failures_apart
+from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, failures_apart
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
-from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.response_check import checked
 from airflow_provider_raybatch.job.work import Stopwatch
 

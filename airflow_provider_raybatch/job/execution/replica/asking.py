@@ -8,19 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import Response
 from airflow_provider_raybatch.job.input.reader import BadRow
 from airflow_provider_raybatch.job.input.table import as_text
-from airflow_provider_raybatch.job.parts.part import Outcome
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.request.render import (
-    Render,
-    Request,
-    RowFailure,
-    needed_columns,
-    render_all,
-)
+from airflow_provider_raybatch.job.request.render import Render, needed_columns, render_all
+from airflow_provider_raybatch.job.row import Outcome, Request, Response, RowFailure
 
 
 @dataclass(frozen=True)

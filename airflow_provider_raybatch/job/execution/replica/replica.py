@@ -32,7 +32,8 @@ from airflow_provider_raybatch.job.input.reader import Reader, Rows
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.monitor.poison_rows import Suspicion, narrowed, next_group, poison
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.request.render import Request, RowFailure, renderer
+from airflow_provider_raybatch.job.request.render import renderer
+from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Done, Job, Stopwatch, WorkItem
 
 T = TypeVar("T")

@@ -27,8 +27,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_INDEX
 from airflow_provider_raybatch.job.reuse.store import data, segment
-from airflow_provider_raybatch.job.reuse.store.files import DATA, INDEX, UnusableError, in_order, reading
+from airflow_provider_raybatch.job.reuse.store.files import UnusableError, in_order, reading
 from airflow_provider_raybatch.job.reuse.store.index import segments, visit
 from airflow_provider_raybatch.job.reuse.store.segment import (
     ROWS_PER_SEGMENT,
@@ -96,7 +97,7 @@ def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
     chosen = [one for one in opened if one[0].size < _SMALL_BYTES or one in dropping]
     if len(chosen) < 2 and not dropping:
         return 0, 0
-    name, made = f"{INDEX}/merged-{uuid.uuid4().hex}", list[str]()
+    name, made = f"{STORE_INDEX}/merged-{uuid.uuid4().hex}", list[str]()
     # Keys are hashes, so equal shares of their range hold about equally many.
     shares = -(-sum(one.rows for _, one in chosen) // ROWS_PER_SEGMENT)
     borders = [2**64 * share // shares for share in range(shares + 1)]
@@ -117,7 +118,7 @@ def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
 
 def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int:
     """:returns: how many data files, and scratch files of dead writers, were deleted."""
-    files = [entry for entry in folder.list(DATA) if entry.path.endswith(".parquet")]
+    files = [entry for entry in folder.list(STORE_DATA) if entry.path.endswith(".parquet")]
     before = len(unusable)
     named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
     if len(unusable) > before:

@@ -12,17 +12,12 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_INDEX
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Entry, Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
-INDEX = "v1/index"
-DATA = "v1/data"
-MARK = "v1/store.json"
-WHOLE = "_whole"
-"""Name of the file that says that all of a submission's responses and their keys are in the store."""
-
-_DATA_FILE = re.compile(r"v1/data/([^/]+)/\d{5,}\.parquet")
+_DATA_FILE = re.compile(rf"{STORE_DATA}/([^/]+)/\d{{5,}}\.parquet")
 _WORKERS = 8
 """Files read at a time. Object stores answer in tens of milliseconds, whatever one asks for."""
 
@@ -74,14 +69,14 @@ def data_file(submission: str, at: int, number: int) -> str:
 
     :param at: when the add began, seconds since 1970.
     """
-    path = f"{DATA}/{submission}/{at:010d}{number:05d}.parquet"
+    path = f"{STORE_DATA}/{submission}/{at:010d}{number:05d}.parquet"
     paid_by(path)
     return path
 
 
 def segment_file(submission: str, at: int, number: int) -> str:
     """The name of a segment of the index; see :func:`data_file`."""
-    return f"{INDEX}/{submission}-{at:010d}-{number:04d}.parquet"
+    return f"{STORE_INDEX}/{submission}-{at:010d}-{number:04d}.parquet"
 
 
 def paid_by(path: str) -> str:

@@ -15,9 +15,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from airflow_provider_raybatch.contract.layout import STORE_INDEX
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Half, Keys
-from airflow_provider_raybatch.job.reuse.store.files import INDEX, GoneError, UnusableError, in_order, reading
+from airflow_provider_raybatch.job.reuse.store.files import GoneError, UnusableError, in_order, reading
 from airflow_provider_raybatch.job.reuse.store.segment import Entries, Int, Segment, concat
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Entry, Folder
@@ -58,7 +59,7 @@ class Wanted:
 
 def segments(folder: Folder) -> list[Entry]:
     """The files of the index."""
-    return [entry for entry in folder.list(INDEX) if entry.path.endswith(".parquet")]
+    return [entry for entry in folder.list(STORE_INDEX) if entry.path.endswith(".parquet")]
 
 
 def visit(folder: Folder, look: Callable[[Segment], T], unusable: list[str]) -> Iterator[T]:
@@ -85,7 +86,7 @@ def visit(folder: Folder, look: Callable[[Segment], T], unusable: list[str]) -> 
                 unusable.append(str(found))
             else:
                 yield found
-    raise StorageError(f"{folder.uri}/{INDEX}: it changes faster than it can be read.")
+    raise StorageError(f"{folder.uri}/{STORE_INDEX}: it changes faster than it can be read.")
 
 
 def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusable: list[str]) -> Hits:

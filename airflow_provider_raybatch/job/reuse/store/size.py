@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from airflow_provider_raybatch.job.reuse.store.files import DATA
+from airflow_provider_raybatch.contract.layout import STORE_DATA
 from airflow_provider_raybatch.job.reuse.store.index import segments, visit
 from airflow_provider_raybatch.job.reuse.store.segment import Segment
 from airflow_provider_raybatch.storage.folder import Folder
@@ -61,7 +61,7 @@ def report(folder: Folder, now: float) -> StoreReport:
 
     unusable: list[str] = []
     found = list(visit(folder, look, unusable))
-    index, data = segments(folder), folder.list(DATA)
+    index, data = segments(folder), folder.list(STORE_DATA)
     files = [entry for entry in data if entry.path.endswith(".parquet")]
     return StoreReport(
         rows=sum(one[0] for one in found),

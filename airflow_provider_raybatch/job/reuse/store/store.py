@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
+from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_MARK, STORE_WHOLE
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.store import compaction, data, segment
 from airflow_provider_raybatch.job.reuse.store.compaction import Compacted
-from airflow_provider_raybatch.job.reuse.store.files import DATA, MARK, WHOLE, segment_file
+from airflow_provider_raybatch.job.reuse.store.files import segment_file
 from airflow_provider_raybatch.job.reuse.store.index import Hits, look_up
 from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, ROWS_PER_SEGMENT, Entries, by_key
 from airflow_provider_raybatch.job.reuse.store.size import StoreReport, report
@@ -54,8 +55,8 @@ class ResponseStore:
         """
         content = json.dumps({"store": "responses of airflow-provider-raybatch", "version": 1}).encode()
         with laid_to("reuse"):
-            self.folder.write(MARK, content)
-            self.folder.read(MARK)
+            self.folder.write(STORE_MARK, content)
+            self.folder.read(STORE_MARK)
 
     def lookup(self, keys: Keys) -> Hits:
         """Which of `keys` have a response.
@@ -98,7 +99,7 @@ class ResponseStore:
         :raises StorageError: the store doesn't answer.
         """
         with laid_to("reuse"):
-            return self.folder.head(f"{DATA}/{submission}/{WHOLE}") is not None
+            return self.folder.head(f"{STORE_DATA}/{submission}/{STORE_WHOLE}") is not None
 
     def add(self, submission: str, tables: Iterable[pa.Table]) -> int:
         """Store what a submission paid for: its good rows, without those that were reused themselves.
@@ -121,7 +122,9 @@ class ResponseStore:
             for number, start in enumerate(range(0, len(entries), ROWS_PER_SEGMENT)):
                 path = segment_file(submission, at, number)
                 segment.write(self.folder, path, entries.take(slice(start, start + ROWS_PER_SEGMENT)))
-            self.folder.write(f"{DATA}/{submission}/{WHOLE}", json.dumps({"rows": len(entries)}).encode())
+            self.folder.write(
+                f"{STORE_DATA}/{submission}/{STORE_WHOLE}", json.dumps({"rows": len(entries)}).encode()
+            )
         self._compact_if_due()
         return len(entries)
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_raybatch.contract.spec import ModelSpec
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.execution.ray_data_llm import stages
-from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 
 MODEL = Path(__file__).parents[4] / "dags_examples" / "demo_model" / "model"

@@ -11,10 +11,10 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.job.engine import echo
-from airflow_provider_raybatch.job.engine.base import EngineDeadError, Response
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import check
 from airflow_provider_raybatch.job.engine.opening import open_engine
-from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from tests.support.specs import spec, submitted
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 
 pytestmark = pytest.mark.slow

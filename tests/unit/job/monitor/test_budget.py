@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.spec import Limits
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import failure, part, response
 

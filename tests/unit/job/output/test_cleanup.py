@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.journal import Entry, Published
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, unpublished
-from airflow_provider_raybatch.job.output.journal import Entry, Journal, Published, SupersededError
+from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 from airflow_provider_raybatch.storage.patience import Patience
 from tests.support.faulty_s3 import Fault, FaultyS3, after

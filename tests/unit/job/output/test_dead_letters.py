@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.output.dead_letters import counted, with_dead_letters
+from airflow_provider_raybatch.job.failures.summary import counted
+from airflow_provider_raybatch.job.output.dead_letters import with_dead_letters
 from airflow_provider_raybatch.job.output.journal import SupersededError
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import failure, part, response
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
+from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.job.output.journal import JOURNAL, Journal, SupersededError
+from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.preflight.ready import Standing, make_ready
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, first

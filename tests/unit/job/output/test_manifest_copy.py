@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.job.output.manifest_copy import COPY, renew_copy
+from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 from tests.support.faulty_s3 import Call, Fault, FaultyS3, first
@@ -38,9 +39,9 @@ def in_the_journal(folder: Folder, number: int) -> Journal:
 
 def copied(folder: Folder) -> int:
     """The run whose manifest the copy is; 0 where there is none."""
-    if folder.head(COPY) is None:
+    if folder.head(NEWEST_MANIFEST) is None:
         return 0
-    return int(json.loads(folder.read(COPY))["uri"].removeprefix("of run "))
+    return int(json.loads(folder.read(NEWEST_MANIFEST))["uri"].removeprefix("of run "))
 
 
 def test_a_writer_that_was_frozen_before_the_copy(folder: Folder) -> None:
@@ -63,7 +64,7 @@ def test_a_retry_of_an_older_dataset_while_a_newer_run_commits(folder: Folder) -
 
 def test_a_commit_leaves_the_copy(folder: Folder) -> None:
     manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
-    assert folder.read(COPY) == folder.read(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))
+    assert folder.read(NEWEST_MANIFEST) == folder.read(manifest.manifest_uri.removeprefix(f"{folder.uri}/"))
     assert rows_of(folder, manifest)
 
 
@@ -72,7 +73,7 @@ def test_without_a_dataset_there_is_no_copy(folder: Folder) -> None:
     renew_copy(folder, journal)
     journal.claim()
     renew_copy(folder, journal)
-    assert folder.head(COPY) is None
+    assert folder.head(NEWEST_MANIFEST) is None
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["the first copy", "a later copy"])

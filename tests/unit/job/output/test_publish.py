@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -310,10 +311,10 @@ class TestLedger:
         def place(spec: BatchInferenceSpec, listing: str = "a", digests: Digests | None = None) -> str:
             assert spec.submission is not None
             asked = question(spec, spec.submission, Keyer(spec, {}, digests or Digests()))
-            return parts.run_folder(spec.submission, asked, listing * 32)
+            return layout.run_folder(spec.submission, asked, listing * 32)
 
         base = place(submitted())
-        drivers = {parts.driver_folder(base, "raybatch-x-0") for _ in range(2)}
+        drivers = {layout.driver_folder(base, "raybatch-x-0") for _ in range(2)}
         assert len(drivers) == 2
         written = [parts.Part(f"{folder}/00000000.0-1.2.2.parquet", 2, 2, 0, 1, 9) for folder in drivers]
         assert {one.submission_id for one in written} == {"raybatch-x-0"}

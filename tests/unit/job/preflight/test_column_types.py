@@ -23,9 +23,10 @@ from airflow_provider_raybatch.job.input.listing import SourceFile
 from airflow_provider_raybatch.job.input.plain_types import as_plain, plain_schema, plain_type
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
-from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
+from airflow_provider_raybatch.job.parts.part import Part, write
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.row import Outcome
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import failure, publish, response, rows_of
 from tests.support.reading import listing_of

@@ -14,10 +14,11 @@ import pytest
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight import model_check
-from airflow_provider_raybatch.job.preflight.input_check import Source, check_rows, look_at_source
-from airflow_provider_raybatch.job.request.render import Request
+from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source
+from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import spec
 
 PROMPT = {"kind": "template", "template": "{row.text}"}

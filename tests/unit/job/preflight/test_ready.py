@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.output.journal import JOURNAL, Journal
+from airflow_provider_raybatch.contract.layout import JOURNAL
+from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from tests.support.specs import spec, submitted

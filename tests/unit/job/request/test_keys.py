@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.request.render import Request
+from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import spec
 
 ASKED = Request(messages=[{"role": "user", "content": "Was ist ein Café? \u2028"}])

@@ -10,14 +10,8 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.reader import BadRow
-from airflow_provider_raybatch.job.request.render import (
-    Request,
-    RowFailure,
-    load_function,
-    needed_columns,
-    render_all,
-    renderer,
-)
+from airflow_provider_raybatch.job.request.render import load_function, needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 
 

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import Rows, add_up, look_back
 from airflow_provider_raybatch.job.parts.part import Part
-from airflow_provider_raybatch.job.preflight.input_check import Source, look_at_source
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.reuse.remaining import work
+from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Done, WorkItem
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import failure, part, response

@@ -11,13 +11,14 @@ import pytest
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job.input.table import table_of
-from airflow_provider_raybatch.job.parts.part import Outcome, Part, write
+from airflow_provider_raybatch.job.parts.part import Part, write
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.reuse.cached_parts import as_output, matched
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.row import Outcome
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import failure, response
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.execution.replica.asking import Asker
@@ -58,10 +59,10 @@ class Attempt:
         spec = submitted(**{**places, **fields})
         keyer = Keyer(spec, {}, Digests())
         self.source = look_at_source(spec, None)
-        run = parts.run_folder(
+        run = layout.run_folder(
             spec.submission, question(spec, spec.submission, keyer), self.source.listing.digest
         )
-        driver = parts.driver_folder(run, spec.submission.submission_id)
+        driver = layout.driver_folder(run, spec.submission.submission_id)
         self.job = Job(spec, self.source.listing, folder, driver, keyer)
         self.run_folder = run
         earlier = look_back(folder, run, self.source.rows)

@@ -9,8 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import Completion, Response
-from airflow_provider_raybatch.job.request.render import RowFailure
+from airflow_provider_raybatch.job.row import Completion, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.response_check import checked
 
 SCHEMA = {"structured_outputs": {"json": {"type": "object"}}}

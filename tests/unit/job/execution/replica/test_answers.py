@@ -13,7 +13,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution.replica.answers import Answers, Result
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
-from airflow_provider_raybatch.job.request.render import Request, RowFailure
+from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Stopwatch
 from tests.support.specs import spec
 

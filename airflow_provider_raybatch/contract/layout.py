@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name on a disk, in a bucket and in a package of the cluster, each written once.
+
+Paths are relative to their root: the destination, the folder of a response store, or a package. What begins
+with ``_`` or ``.`` is bookkeeping, which readers of folders skip. The standard library alone, since the job
+needs it before its path is complete.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.contract.spec import Submission
+
+# A destination: what readers see.
+
+DATA = "data"
+DEAD_LETTER = "dead_letter"
+MANIFESTS = "manifests"
+NEWEST_MANIFEST = "manifest.json"
+"""A copy of the newest manifest under a fixed name."""
+
+_COMMIT = r"(\d{8}T\d{6}-[0-9a-f]{8})"
+_OF_A_COMMIT = re.compile(
+    rf"(?:(?:{DATA}|{DEAD_LETTER})/{_COMMIT}/.+|{MANIFESTS}/{_COMMIT}\.json)", re.DOTALL
+)
+
+# A destination: bookkeeping.
+
+JOURNAL = "_raybatch/journal"
+PARTS = "_raybatch/parts"
+DUPLICATES = "repeats.index"
+"""In a driver's folder: which rows ask what another row asks."""
+
+SCRATCH = ".raybatch-"
+"""Begins the name of a file on a local disk that is being written."""
+
+# A response store.
+
+STORE_INDEX = "v1/index"
+STORE_DATA = "v1/data"
+STORE_MARK = "v1/store.json"
+STORE_WHOLE = "_whole"
+"""Name of the file that says that all of a submission's responses and their keys are in the store."""
+
+# Packages that travel to the cluster.
+
+SPEC_FILE = "spec.json"
+KEY_FILE, SECRETS_FILE = "key", "secrets"
+"""Members of the private package: the job's key, and the credentials as they were sealed."""
+
+WHEELS_FOLDER = "raybatch_wheels"
+"""Of distributions that travel with a job."""
+
+
+def data_folder(commit: str) -> str:
+    """The dataset of a commit."""
+    return f"{DATA}/{commit}"
+
+
+def dead_letter_folder(commit: str) -> str:
+    """Its failed rows; of a job that published nothing, its driver's name stands for the commit."""
+    return f"{DEAD_LETTER}/{commit}"
+
+
+def manifest_file(commit: str) -> str:
+    """Its manifest."""
+    return f"{MANIFESTS}/{commit}.json"
+
+
+def data_file(folder: str, number: int, extension: str) -> str:
+    """A file of a dataset or of dead letters."""
+    return f"{folder}/part-{number:05d}.{extension}"
+
+
+def commit_of(path: str) -> str | None:
+    """The commit that a file belongs to, ``None`` where its name is none that a commit makes."""
+    found = _OF_A_COMMIT.fullmatch(path)
+    return (found.group(1) or found.group(2)) if found else None
+
+
+def journal_entry(number: int) -> str:
+    """An entry of the journal; their names have the order of their numbers."""
+    return f"{JOURNAL}/{number:08d}.json"
+
+
+def task_folder(submission: Submission) -> str:
+    """Where a task keeps all its parts."""
+    return f"{PARTS}/{submission.task.digest[:16]}"
+
+
+def run_folder(submission: Submission, question: str, listing_digest: str) -> str:
+    """Where a task keeps the parts of one input and one question.
+
+    :param question: digest of all that decides a response besides the row.
+    """
+    return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"
+
+
+def driver_folder(run: str, submission_id: str) -> str:
+    """Where one driver keeps its parts, below the run folder `run`.
+
+    Submission ids begin anew after a head restart, whose old jobs may still be writing: no two drivers share
+    a folder, or one part could take another's name.
+    """
+    return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many failed rows in one sentence."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from airflow_provider_raybatch.job.row import RowFailure
+
+_MOST_SHOWN = 3
+_LONGEST_REASON = 100
+_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(?:[.,]\d+)*")
+
+
+def counted(failures: Iterable[tuple[int, RowFailure]]) -> str:
+    """How many rows failed by step and reason, the most frequent first, each with one row as an example.
+
+    Reasons that differ only in numbers and quoted values count as one.
+
+    :param failures: each with the row's position in the input.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], str] = {}
+    for ordinal, failure in failures:
+        kind = failure.step, _VALUE.sub("#", failure.reason)
+        counts[kind] += 1
+        if kind not in examples:
+            examples[kind] = f"row {ordinal}: {_short(failure.reason)}"
+    shown = counts.most_common(_MOST_SHOWN)
+    told = [f"{count:,} in step {kind[0]!r} ({examples[kind]})" for kind, count in shown]
+    others = counts.total() - sum(count for _, count in shown)
+    return ", ".join([*told, *([f"{others:,} for other reasons"] if others else [])])
+
+
+def _short(reason: str) -> str:
+    flat = " ".join(reason.split()).rstrip(".")
+    return flat if len(flat) <= _LONGEST_REASON else flat[: _LONGEST_REASON - 3] + "..."

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of one row on its way: what it asks, what came of it, and why it failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.row_template import RowTemplateError
+
+_LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one row asks. Exactly one of `messages` (a chat) and `prompt` (raw text) is set.
+
+    :param sampling: vLLM sampling parameters of this row, merged over the job's by the engine.
+    """
+
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        """For the dead letter."""
+        content = {"messages": self.messages, "prompt": self.prompt, "sampling": dict(self.sampling) or None}
+        return json.dumps(
+            {name: value for name, value in content.items() if value is not None},
+            ensure_ascii=False,
+            default=str,
+        )
+
+
+class RenderError(ValueError):
+    """A row makes no request."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion.
+
+    :param finish_reason: ``stop``, ``length`` or another word of the engine's.
+    :param output_tokens: how many tokens were generated.
+    """
+
+    text: str
+    finish_reason: str
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Response:
+    """What the model said to one request: at least one completion."""
+
+    completions: tuple[Completion, ...]
+    input_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def output_tokens(self) -> int:
+        """Of all completions."""
+        return sum(completion.output_tokens for completion in self.completions)
+
+
+@dataclass(frozen=True)
+class RowFailure:
+    """Why a row has no response.
+
+    :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse`` or ``length``.
+    :param input_tokens: of a response that was generated, but is none to keep; so are `output_tokens`.
+    """
+
+    step: str
+    reason: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @classmethod
+    def of(cls, step: str, error: BaseException) -> RowFailure:
+        """From an exception: its class where that says more than the text alone, and its text, cut."""
+        text = (
+            str(error)
+            if isinstance(error, (RowTemplateError, RenderError, RaybatchError))
+            else f"{type(error).__name__}: {error}"
+        )
+        return cls(step, text[:_LONGEST_REASON])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one row.
+
+    :param request: the request as JSON (or the raw text of an unreadable row); kept for failures only.
+    :param key: the request key, ``None`` for a row that makes no request.
+    :param row_id: the value of the id column as text, where one is declared.
+    """
+
+    ordinal: int
+    result: Response | RowFailure
+    request: str = ""
+    key: bytes | None = None
+    row_id: str | None = None
