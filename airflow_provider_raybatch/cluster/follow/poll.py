@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following a job to its end, one look at a time; what a look means is decided in `judging`."""
+"""Following a job to its end, one look at a time; what a look means is decided in `outcome`."""
 
 from __future__ import annotations
 

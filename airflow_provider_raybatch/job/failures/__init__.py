@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an exception to a failure class and one sentence."""
+"""What failures mean: the class and the sentence of an exception, and many failed rows in one sentence."""

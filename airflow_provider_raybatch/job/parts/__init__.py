@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done already: the parts of a task, and the responses in them."""
+"""What is done already: the parts of a task, and what they come to."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows need not be paid for, and how they get their responses."""
+"""Which rows need not be paid for, and how they get the responses that exist already."""

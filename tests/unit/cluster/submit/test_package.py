@@ -55,7 +55,7 @@ def test_provider_package_has_what_the_job_needs_and_nothing_else():
     package = package_of_provider()
     files = set(package.files)
     folders = {Path(path).parts[1] for path in files if len(Path(path).parts) > 2}
-    assert folders == {"contract", "job"}
+    assert folders == {"contract", "storage", "job"}
     assert {path for path in files if path.count("/") == 1} == {
         "airflow_provider_raybatch/__init__.py",
         "airflow_provider_raybatch/py.typed",
