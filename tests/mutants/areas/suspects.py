@@ -192,11 +192,13 @@ MUTANTS = (
     ),
     Mutant(
         "finished-rows-not-told",
-        "job/replica/replica.py",
+        "job/execution/replica/replica.py",
         "            self._board.finished.remote(self._actor)\n",
         "            pass\n",
         "A long job fails after a few deaths over days.",
-        ("job/test_replica_and_board.py::test_a_finished_row_makes_up_for_the_deaths_before_it",),
+        (
+            "job/execution/replica/test_replica_and_board.py::test_a_finished_row_makes_up_for_the_deaths_before_it",
+        ),
     ),
     Mutant(
         "killers-that-were-found-count-as-deaths",
@@ -204,7 +206,7 @@ MUTANTS = (
         "self._found[replica] = self._found.get(replica, 0) + 1",
         "self._found[replica] = 0",
         "A job with several rows that kill fails before the search has found them.",
-        ("job/test_poison.py",),
+        ("job/execution/replica/test_poison_rows.py",),
     ),
     Mutant(
         "no-single-rows",
