@@ -54,7 +54,7 @@ def _one_replica(job: Job, plan: Any, items: Sequence[WorkItem], *_: Any) -> poo
     return ran
 
 
-def attempt(place: Folder, number: int, source: str, **fields: Any) -> Summary:
+def attempt(place: Folder, number: int, source: str, /, **fields: Any) -> Summary:
     """A submission's job, from preflight to commit.
 
     :param source: a file.
