@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.job.parts.part import COMPLETION, output_type
 from airflow_provider_raybatch.job.request.key_array import Keys, to_arrow
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store.compaction import MANY
+from airflow_provider_raybatch.job.tasks.generate import COMPLETION, output_type
 from airflow_provider_raybatch.storage.folder import Entry, LocalFolder
 
 NIGHT = 100_000

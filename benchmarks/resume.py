@@ -166,8 +166,9 @@ def _write_search(attempt: Attempt, rows: int, state: str) -> None:
 def _write_parts(attempt: Attempt, rows: int, state: str) -> None:
     from airflow_provider_raybatch.job.parts import part as parts
     from airflow_provider_raybatch.job.request.key_array import KEY
+    from airflow_provider_raybatch.job.tasks.generate import output_type
 
-    kind = parts.output_type(False)
+    kind = output_type(False)
     stop = rows * 3 // 4 if state == "stopped" else rows - 1
     for number, first in enumerate(range(0, stop, ROWS_PER_PART)):
         ordinals = np.arange(first, min(first + ROWS_PER_PART, stop))
@@ -204,9 +205,9 @@ def _write_parts(attempt: Attempt, rows: int, state: str) -> None:
 
 
 def _fill_store(place: Place) -> None:
-    from airflow_provider_raybatch.job.parts.part import output_type
     from airflow_provider_raybatch.job.request.key_array import KEY
     from airflow_provider_raybatch.job.reuse.store import ResponseStore
+    from airflow_provider_raybatch.job.tasks.generate import output_type
 
     random = np.random.default_rng(0)
     keys = pa.array([random.bytes(16) for _ in range(STORED)], KEY)

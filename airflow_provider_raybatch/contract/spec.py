@@ -22,7 +22,6 @@ from airflow_provider_raybatch.contract.location import (
     reads_into,
 )
 from airflow_provider_raybatch.contract.prompt import (
-    FunctionPrompt,
     PromptSpec,
     ResponseFormat,
     check_placeholders,
@@ -36,9 +35,8 @@ NOT_KEPT = frozenset({
 SourceFormat = Literal["parquet", "jsonl", "csv"]
 OutputFormat = Literal["parquet", "jsonl"]
 
-OUTPUT_COLUMNS = ("response", "finish_reason", "input_tokens", "cached_tokens", "output_tokens")
-COMPLETIONS_COLUMN = "completions"
 REUSED_COLUMN = "reused_from"
+GENERATE = "generate"
 _SIZING_ARGS = frozenset({
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -300,6 +298,7 @@ class Submission(ContractModel):
 class BatchInferenceSpec(ContractModel):
     """A whole batch inference.
 
+    :param model_task: what a row asks and yields: ``generate`` (text), the one kind that there is so far.
     :param sampling: vLLM sampling parameters under vLLM's names; merged over the model's `generation_config`.
     :param sampling_column: a column (struct or JSON object) with sampling parameters that override `sampling`
         per row.
@@ -313,6 +312,7 @@ class BatchInferenceSpec(ContractModel):
     """
 
     schema_version: Literal[1] = 1
+    model_task: str = GENERATE
     source: SourceSpec
     prompt: PromptSpec
     model: ModelSpec
@@ -416,6 +416,8 @@ class BatchInferenceSpec(ContractModel):
             exclude={"model": {"template_time"}},
         )
         content["engine"] = [self.engine.kind, self.numerics, self.processor_numerics]
+        if self.model_task != GENERATE:
+            content["model_task"] = self.model_task
         return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[
             :32
         ]
@@ -442,20 +444,6 @@ class BatchInferenceSpec(ContractModel):
         structured = self.sampling.get("structured_outputs") or {}
         asked = isinstance(structured, dict) and (structured.get("json") or structured.get("json_object"))
         return bool(self.response_format.json_object or asked)
-
-    @property
-    def keeps_completions(self) -> bool:
-        """Whether rows have, or may have, more than one completion, so that there is a column for them."""
-        several_at_times = self.sampling_column is not None or isinstance(self.prompt, FunctionPrompt)
-        return int(self.sampling.get("n", 1)) > 1 or several_at_times
-
-    @property
-    def output_columns(self) -> list[str]:
-        """Names of the columns that the dataset has besides the input's, in their order."""
-        names = [*OUTPUT_COLUMNS]
-        names += [COMPLETIONS_COLUMN] if self.keeps_completions else []
-        names += [REUSED_COLUMN] if self.reuse is not None else []
-        return [self.destination.output_prefix + name for name in names]
 
 
 def check_sampling(values: Mapping[str, Any]) -> None:

@@ -155,7 +155,7 @@ def _finish(
     if ready.store is not None:
         # After the commit, so that a slow or failing store can't cost the dataset.
         say(events.Phase(phase="storing", message="adding new responses to the response store"))
-        remember(ready.store, job.folder, parts_of_task(job), say)
+        remember(ready.store, job.folder, parts_of_task(job), say, job.task)
     cleanup.collect(job.folder, journal)
     return manifest.summary()
 

@@ -17,6 +17,8 @@ from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.tasks.base import Task
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import Folder
 
 
@@ -97,6 +99,11 @@ class Job:
     keyer: Keyer
     credentials: AwsCredentials | None = None
     environment: dict[str, SecretStr] = field(default_factory=dict)
+
+    @property
+    def task(self) -> Task:
+        """What one row asks and yields."""
+        return task_of(self.spec)
 
 
 class Stopwatch:

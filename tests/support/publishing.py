@@ -19,8 +19,13 @@ from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.parts.part import Part, write
 from airflow_provider_raybatch.job.row import Completion, Outcome, Response, RowFailure
+from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.storage.folder import Folder
+from tests.support.specs import spec as spec_of
 from tests.support.specs import submitted
+
+ONE, SEVERAL = Generate(spec_of()), Generate(spec_of(sampling={"n": 2}))
+"""Tasks of a job with one completion a row, and with more."""
 
 
 def response(text: str = "ok", *more: str, reason: str = "stop") -> Response:
@@ -52,7 +57,7 @@ def part(
         for position, answer in zip(positions, answers, strict=True)
     ]
     path = f"{run}/raybatch-x-{submission}/{positions[0]:08d}"
-    return write(folder, path, table, outcomes, completions)
+    return write(folder, path, table, outcomes, SEVERAL if completions else ONE)
 
 
 def publish(

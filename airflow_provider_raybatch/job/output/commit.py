@@ -29,6 +29,8 @@ from airflow_provider_raybatch.job.output.publish import Published, Range, Targe
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.output.schema import footers, input_types
 from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.tasks.base import Totals
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import Folder
 
 _PART_BYTES = 128 * 1024 * 1024
@@ -66,16 +68,14 @@ def prepare(
     journal.check()
     name = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
     parts = sorted(parts, key=lambda part: part.first)
-    seen = footers(folder, parts)
+    seen, task = footers(folder, parts), task_of(spec)
     target = Target(
         folder=folder,
         data=layout.data_folder(name),
         dead_letter=layout.dead_letter_folder(name),
         format=spec.destination.format,
-        inputs=input_types(seen, source, spec.output_columns),
-        prefix=spec.destination.output_prefix,
-        keeps_completions=spec.keeps_completions,
-        tells_reuse=spec.reuse is not None,
+        inputs=input_types(seen, source, task.names.values()),
+        task=task,
         own_parts=report.part_folder,
     )
     decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
@@ -92,6 +92,7 @@ def prepare(
         # A reader of the folder must find a valid, empty dataset rather than nothing.
         done.append(_publish_empty(target))
     origins = sum((Counter(one.origins) for one in done), Counter[str]())
+    totals = sum((one.totals for one in done), Totals())
     manifest = BatchManifest(
         uri=f"{folder.uri}/{target.data}",
         manifest_uri=f"{folder.uri}/{layout.manifest_file(name)}",
@@ -113,12 +114,8 @@ def prepare(
             duplicates=origins["duplicate"],
             errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
         ),
-        tokens=Tokens(
-            input=sum(one.input_tokens for one in done),
-            cached=sum(one.cached_tokens for one in done),
-            output=sum(one.output_tokens for one in done),
-        ),
-        finish_reasons=dict(sum((Counter(one.finish_reasons) for one in done), Counter())),
+        tokens=Tokens(input=totals.input_tokens, cached=totals.cached_tokens, output=totals.output_tokens),
+        finish_reasons=dict(totals.finish_reasons),
         timing=report.timing.model_copy(update={"commit_seconds": round(time.monotonic() - began, 2)}),
         stages=report.stages,
         replicas=report.replicas,

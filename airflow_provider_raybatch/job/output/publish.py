@@ -28,7 +28,8 @@ from airflow_provider_raybatch.contract.layout import data_file
 from airflow_provider_raybatch.contract.spec import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of, restored
 from airflow_provider_raybatch.job.output.schema import cast, common_type
-from airflow_provider_raybatch.job.parts.part import Part, output_type
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.storage.folder import Folder
 
 _MOST_DECODED = 512 * 1024 * 1024
@@ -53,8 +54,7 @@ class Target:
     :param data: folder of the good rows, relative to the destination.
     :param dead_letter: folder of the failed rows.
     :param inputs: type of each input column.
-    :param prefix: of the output columns' names.
-    :param tells_reuse: whether a column says which run paid for a row that was reused.
+    :param task: what the rows yield, and what its columns are called.
     :param own_parts: folder of the parts of the submission that publishes, relative to the destination.
     """
 
@@ -63,21 +63,16 @@ class Target:
     dead_letter: str
     format: OutputFormat
     inputs: dict[str, pa.DataType]
-    prefix: str
-    keeps_completions: bool
-    tells_reuse: bool = False
+    task: Task
     own_parts: str = ""
-
-    @property
-    def outputs(self) -> pa.StructType:
-        """The output columns under their own names."""
-        return output_type(self.keeps_completions)
 
     @property
     def schema(self) -> pa.Schema:
         """Of the published rows."""
-        outputs = [(self.prefix + column.name, column.type) for column in self.outputs]
-        reused = [(self.prefix + REUSED_COLUMN, pa.string())] if self.tells_reuse else []
+        names = self.task.names
+        outputs = [(names[column.name], column.type) for column in self.task.output_type]
+        # Which run paid for a row that was reused.
+        reused = [(names[REUSED_COLUMN], pa.string())] if REUSED_COLUMN in names else []
         return pa.schema([*self.inputs.items(), *outputs, *reused])
 
 
@@ -89,10 +84,7 @@ class Published:
     bytes: int
     rows: int
     errors: int
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    finish_reasons: dict[str, int] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
     failed_steps: dict[str, int] = field(default_factory=dict)
     origins: dict[str, int] = field(default_factory=dict)
 
@@ -145,11 +137,7 @@ def publish(range_: Range, target: Target) -> Published:
         content = _parquet(flat) if target.format == "parquet" else _jsonl(flat)
         target.folder.write(result.path, content)
         result.bytes = len(content)
-        output = good["output"]
-        result.input_tokens = _sum(pc.struct_field(output, "input_tokens"))
-        result.cached_tokens = _sum(pc.struct_field(output, "cached_tokens"))
-        result.output_tokens = _sum(pc.struct_field(output, "output_tokens"))
-        result.finish_reasons = _finish_reasons(output, target.keeps_completions)
+        result.totals = target.task.totals(good["output"])
         result.origins = dict(Counter(good["origin"].to_pylist()))
     if bad.num_rows:
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
@@ -240,8 +228,8 @@ def _input_column(table: pa.Table, name: str, kind: pa.DataType | None) -> pa.Ar
 
 def _flatten(table: pa.Table, target: Target) -> pa.Table:
     columns = [_input_column(table, name, kind) for name, kind in target.inputs.items()]
-    columns += [pc.struct_field(table["output"], column.name) for column in target.outputs]
-    if target.tells_reuse:
+    columns += [pc.struct_field(table["output"], column.name) for column in target.task.output_type]
+    if REUSED_COLUMN in target.task.names:
         stored = pc.equal(table["origin"], "stored")
         columns.append(pc.if_else(stored, table["paid_by"], pa.scalar(None, pa.string())))
     return pa.table(columns, schema=target.schema)
@@ -309,16 +297,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     return [_finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-def _sum(column: pa.ChunkedArray) -> int:
-    return int(pc.sum(column).as_py() or 0)
-
-
-def _finish_reasons(output: pa.ChunkedArray, keeps_completions: bool) -> dict[str, int]:
-    if keeps_completions:
-        flat = pc.list_flatten(pc.struct_field(output, "completions"))
-        reasons = pc.struct_field(flat, "finish_reason")
-    else:
-        reasons = pc.struct_field(output, "finish_reason")
-    return dict(Counter(reasons.to_pylist()))

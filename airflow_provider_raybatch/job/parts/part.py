@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.job.input.table import KINDS
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import Outcome, Response, RowFailure
+from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.storage.folder import Entry, Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
@@ -32,7 +33,6 @@ Origin = Literal["generated", "carried", "stored", "duplicate"]
 """How a row came by its response: paid for by the part's own submission, or found in an earlier part of the
 task, in the response store, or with an equal request of the same input."""
 
-COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
 _DECODED = b"raybatch.decoded"
 _TOKENS = b"raybatch.tokens"
 _READ_WHOLE = 1024 * 1024
@@ -40,23 +40,6 @@ _READ_WHOLE = 1024 * 1024
 _FOUND = ("carried-", "stored-", "duplicate-")
 _NAME = re.compile(r"\.(\d+)-(\d+)\.(\d+)\.(\d+)\.parquet$")
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
-
-
-def output_type(keeps_completions: bool) -> pa.StructType:
-    """The output columns, in their order.
-
-    ``response`` and ``finish_reason`` are those of the first completion; tokens count all of them.
-    """
-    fields = [
-        ("response", pa.string()),
-        ("finish_reason", pa.string()),
-        ("input_tokens", pa.int64()),
-        ("cached_tokens", pa.int64()),
-        ("output_tokens", pa.int64()),
-    ]
-    if keeps_completions:
-        fields.append(("completions", pa.list_(COMPLETION)))
-    return pa.struct(fields)
 
 
 @dataclass(frozen=True)
@@ -91,16 +74,16 @@ class Part:
         return self.path.split("/")[-2]
 
 
-def write(
-    folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[Outcome], keeps_completions: bool
-) -> Part:
+def write(folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[Outcome], task: Task) -> Part:
     """Write rows of a chunk, at least one, as one part.
 
     :param stem: the path, relative to `folder`, to which ordinals and counts are added.
     :param columns: the input columns of exactly these rows.
+    :param task: what the rows yield.
     :raises StorageError: it can't be written.
     """
     size = len(outcomes)
+    outputs = [None if isinstance(one.result, RowFailure) else task.output(one.result) for one in outcomes]
     arrays: dict[str, pa.Array] = {
         "ordinal": pa.array([outcome.ordinal for outcome in outcomes], pa.uint64()),
         "ok": pa.array([isinstance(outcome.result, Response) for outcome in outcomes], pa.bool_()),
@@ -109,7 +92,7 @@ def write(
         "origin": pa.array(["generated"] * size, pa.string()),
         "paid_by": pa.nulls(size, pa.string()),
         "failure": pa.array([_failure(outcome) for outcome in outcomes], FAILURE),
-        "output": pa.array([_output(outcome.result) for outcome in outcomes], output_type(keeps_completions)),
+        "output": pa.array(outputs, task.output_type),
     }
     tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in outcomes)
     return write_arrays(folder, stem, columns, arrays, tokens)
@@ -190,23 +173,6 @@ def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.ND
         stream.load()
     table = pq.ParquetFile(stream, pre_buffer=True).read(["ordinal", "ok"])
     return table["ordinal"].to_numpy(), table["ok"].to_numpy()
-
-
-def _output(result: Response | RowFailure) -> dict[str, object] | None:
-    if isinstance(result, RowFailure):
-        return None
-    first = result.completions[0]
-    return {
-        "response": first.text,
-        "finish_reason": first.finish_reason,
-        "input_tokens": result.input_tokens,
-        "cached_tokens": result.cached_tokens,
-        "output_tokens": result.output_tokens,
-        "completions": [
-            {"text": c.text, "finish_reason": c.finish_reason, "output_tokens": c.output_tokens}
-            for c in result.completions
-        ],
-    }
 
 
 def _failure(outcome: Outcome) -> dict[str, str] | None:

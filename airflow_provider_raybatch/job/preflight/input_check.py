@@ -30,8 +30,9 @@ from airflow_provider_raybatch.job.input.survey import Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types
-from airflow_provider_raybatch.job.request.render import needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.tasks.registry import task_of
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
@@ -102,7 +103,7 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
 
     :raises PreflightError: the function can't be imported.
     """
-    render = renderer(spec)
+    render = task_of(spec).renderer()
     reader = Reader(source.listing, needed_columns(spec), credentials)
     requests: list[Request] = []
     failures: list[tuple[int, RowFailure]] = []
@@ -206,10 +207,11 @@ def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
 
 
 def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
-    outputs = {name.lower() for name in spec.output_columns}
+    names = task_of(spec).names.values()
+    outputs = {name.lower() for name in names}
     double = next((name for name in source.columns if name.lower() in outputs), None)
     if double is not None:
-        case = "" if double in spec.output_columns else ", since many warehouses ignore case"
+        case = "" if double in names else ", since many warehouses ignore case"
         raise PreflightError(
             f"output_prefix: the source has a column {double!r} already, which is also an output column"
             f"{case}; set output_prefix, for example to 'llm_'."

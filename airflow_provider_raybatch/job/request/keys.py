@@ -8,7 +8,8 @@ ASCII) of
 - its effective sampling: the model's `generation_config`, the job's `sampling`, the row's own,
 - model, tokenizer and chat template, by the digests of their content where the engine has them,
 - the engine and those of its arguments that change numbers (not those that change sizes),
-- what a response must be to count as good.
+- what a response must be to count as good,
+- the kind of task, unless it is text generation.
 
 A sampled request (temperature above 0) is meant to be answered anew each time it is asked, so the i-th row
 of an input that asks it has a key of its own, for i > 0. The rule is the same on every machine and Python:
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.spec import GENERATE, BatchInferenceSpec
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.row import Request
 
@@ -54,6 +55,8 @@ class Keyer:
             "chat_template_kwargs": spec.model.chat_template_kwargs,
             "response_format": [spec.needs_json, spec.response_format.truncated],
         }
+        if spec.model_task != GENERATE:  # whose keys are older than the field
+            self._shared["model_task"] = spec.model_task
         self._sampling = {**defaults, **spec.sampling}
         self._prefix = self._prefix_of(self._sampling)
 

@@ -36,16 +36,9 @@ def renderer(spec: BatchInferenceSpec) -> Render:
     :raises PreflightError: a user's function can't be imported.
     """
     base, column = _prompt_renderer(spec), spec.sampling_column
-    outputs = {name.lower() for name in spec.output_columns}  # warehouses take `Response` for `response`
     text_alone = spec.engine.processor.get("config") not in _OTHER_SERVERS
 
     def render(row: Mapping[str, Any]) -> Request:
-        # JSONL has no header, so a later row may have a column that preflight could not see.
-        taken = next((name for name in row if name.lower() in outputs), None)
-        if taken is not None:
-            raise RenderError(
-                f"the row has a column {taken!r}, which is also an output column; set output_prefix"
-            )
         request = base(row)
         if text_alone:
             for message in request.messages or ():

@@ -85,7 +85,7 @@ def adopt(
     """
     if not len(adopted.ordinals):
         return []
-    id_column = job.spec.source.id_column
+    task, id_column = job.task, job.spec.source.id_column
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []
     for group, low, high in _groups(chunks, adopted.ordinals):
@@ -107,7 +107,7 @@ def adopt(
                 "origin": _origins(table, origin),
                 "paid_by": _whole(table["paid_by"]),
                 "failure": _whole(table["failure"]),
-                "output": as_output(_whole(table["output"]), job.spec.keeps_completions),
+                "output": task.adapted(_whole(table["output"]), task.output_type),
             }
             stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
             start = 0
@@ -153,31 +153,6 @@ def _origins(found: pa.Table, origin: Origin) -> pa.Array:
 
 def _row_id(row: object, column: str | None) -> str | None:
     return as_text(row.get(column)) if isinstance(row, dict) and column is not None else None
-
-
-def as_output(found: pa.Array, keeps_completions: bool) -> pa.Array:
-    """An output column of any job as another writes it: with all completions, or the first alone."""
-    kind = parts.output_type(keeps_completions)
-    arrays = []
-    for field in kind:
-        if found.type.get_field_index(field.name) < 0:
-            arrays.append(_completions_of_one(found))
-            continue
-        array = pc.struct_field(found, field.name).cast(field.type)
-        if field.name == "completions" and array.null_count:
-            # Read beside an output with completions, one without them has none.
-            array = pc.coalesce(array, _completions_of_one(found))
-        arrays.append(array)
-    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
-
-
-def _completions_of_one(found: pa.Array) -> pa.Array:
-    fields = {"text": "response", "finish_reason": "finish_reason", "output_tokens": "output_tokens"}
-    rows = [
-        None if row is None else [{name: row[own] for name, own in fields.items()}]
-        for row in found.to_pylist()
-    ]
-    return pa.array(rows, pa.list_(parts.COMPLETION))
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

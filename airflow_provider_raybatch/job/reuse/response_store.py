@@ -21,10 +21,11 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse import store as response_store
-from airflow_provider_raybatch.job.reuse.cached_parts import as_output
 from airflow_provider_raybatch.job.reuse.hits import Hits
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store.files import in_order
+from airflow_provider_raybatch.job.tasks.base import Task
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
@@ -79,7 +80,7 @@ class StoredResponses:
 
 
 _NOTHING = pa.table({
-    "output": pa.array([], parts.output_type(True)),
+    "output": pa.nulls(0),
     "paid_by": pa.array([], pa.string()),
     "hit": pa.array([], pa.int64()),
     "ok": pa.array([], pa.bool_()),
@@ -87,7 +88,7 @@ _NOTHING = pa.table({
 })
 
 
-def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: Say) -> None:
+def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: Say, task: Task) -> None:
     """Store what the drivers of a ledger paid for. Call it after the commit: it never raises.
 
     A driver that is stored already costs one request. The unit is the driver, not the submission, since
@@ -95,11 +96,12 @@ def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: S
 
     :param ledger: all parts of the task, not only those of the current input: responses that were carried
         over a changed input are marked as generated in the earlier input's parts alone.
+    :param task: what the rows yield.
     """
     paid = sorted((part for part in ledger if part.may_be_generated), key=lambda part: part.path)
     try:
         for driver, found in groupby(paid, key=lambda part: part.driver):
-            store.add(driver, _generated(place, list(found)))
+            store.add(driver, _generated(place, list(found), task))
     except Exception as error:  # the dataset is committed: nothing that fails here may fail the job
         text = f"{_sentence(error)} The dataset is complete, but the response store lacks new responses."
         say(Notice(level="warning", message=text))
@@ -125,18 +127,18 @@ def remember_committed(
         run = spec.submission.submission_id.rpartition("-")[0]
         ledger = [part for part in ledger if part.submission_id.rpartition("-")[0] == run]
     if store is not None:
-        remember(store, place, ledger, say)
+        remember(store, place, ledger, say, task_of(spec))
 
 
 def _sentence(error: Exception) -> str:
     return str(error) if isinstance(error, StorageError) else f"reuse: {type(error).__name__}: {error}."
 
 
-def _generated(place: Folder, found: Sequence[Part]) -> Iterator[pa.Table]:
+def _generated(place: Folder, found: Sequence[Part], task: Task) -> Iterator[pa.Table]:
     """The rows that the parts of one driver paid for, a table a part; parts are read ahead."""
     for table in in_order(partial(_paid_rows, place, part) for part in found):
         if table.num_rows:
-            output = as_output(table["output"].combine_chunks(), keeps_completions=True)
+            output = task.adapted(table["output"].combine_chunks(), task.stored_type)
             yield pa.table({"key": table["key"], "output": output})
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.request.render import needed_columns, render_all, renderer
+from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
@@ -83,7 +83,7 @@ def request_keys(job: Job, items: Sequence[WorkItem], mapper: Mapper = in_sequen
 def keys_of(job: Job, items: Sequence[WorkItem]) -> RequestKeys:
     """The keys of the rows of `items` that make a request."""
     reader = Reader(job.listing, needed_columns(job.spec), job.credentials, whole=False)
-    render = renderer(job.spec)
+    render = job.task.renderer()
     ordinals: list[int] = []
     made: list[bytes] = []
     greedy: list[bool] = []

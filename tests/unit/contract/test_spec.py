@@ -400,31 +400,6 @@ def test_json_is_checked_where_it_was_asked_for(fields: dict[str, Any], needs: b
     assert spec(**fields).needs_json is needs
 
 
-@pytest.mark.parametrize(
-    ("fields", "keeps"),
-    [
-        ({}, False),
-        ({"sampling": {"n": 1}}, False),
-        ({"sampling": {"n": 3}}, True),
-        ({"sampling_column": "s"}, True),
-        ({"prompt": {"kind": "function", "function": "m:f"}}, True),
-    ],
-)
-def test_all_completions_are_kept_where_there_may_be_several(fields: dict[str, Any], keeps: bool) -> None:
-    assert spec(**fields).keeps_completions is keeps
-
-
-def test_output_columns_are_named_before_anything_runs() -> None:
-    assert spec(destination={"uri": "/out", "output_prefix": "llm_"}).output_columns == [
-        "llm_response",
-        "llm_finish_reason",
-        "llm_input_tokens",
-        "llm_cached_tokens",
-        "llm_output_tokens",
-    ]
-    assert spec(sampling={"n": 2}).output_columns[-1] == "completions"
-
-
 def test_prompts_know_their_columns() -> None:
     chat = parse(
         MessagesPrompt,

@@ -28,9 +28,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import without_traceback
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.request.render import renderer
 from airflow_provider_raybatch.job.row import Completion, Outcome, Request, Response, RowFailure
-from airflow_provider_raybatch.job.tasks.response_check import checked
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 ERROR = "__inference_error__"
@@ -41,7 +39,7 @@ def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
     """Work items to rows with requests."""
     kind = variant(job.spec)
     reader = Reader(job.listing, read_columns(job.spec), job.credentials)
-    asker = Asker(job.spec, renderer(job.spec), job.keyer)
+    asker = Asker(job.spec, job.task.renderer(), job.keyer)
     for document in batch["item"]:
         item = WorkItem.from_json(str(document))
         rows = reader.read(item.chunk)
@@ -128,7 +126,7 @@ def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
     error = row.get(ERROR) or ""
     result = _failure(error) if error else variant(job.spec).response(row)
     if isinstance(result, Response):
-        result = checked(result, job.spec, {})
+        result = job.task.check(result, {})
     if isinstance(result, RowFailure):
         settled = {"failure": json.dumps(dataclasses.astuple(result)), "response": ""}
     else:
@@ -160,7 +158,7 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
             f"{job.part_folder}/{first:012d}",
             pa.concat_tables(inputs),
             outcomes,
-            job.spec.keeps_completions,
+            job.task,
         )
         for outcomes, inputs in groups.values()
     ]

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, failures_apart
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
-from airflow_provider_raybatch.job.tasks.response_check import checked
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.job.work import Stopwatch
 
 _TICK = 1.0
@@ -37,6 +37,7 @@ class Answers:
     ) -> None:
         self._engine = engine
         self._spec = spec
+        self._task = task_of(spec)
         self._report = report
         self._thread = thread
         self._draining = draining
@@ -97,7 +98,7 @@ class Answers:
         results: dict[int, Result] = {places[number]: failure for number, failure in failed.items()}
         for number, response in zip(good, responses, strict=True):
             place = places[number]
-            results[place] = checked(response, self._spec, requests[place].sampling)
+            results[place] = self._task.check(response, requests[place].sampling)
         return results
 
 

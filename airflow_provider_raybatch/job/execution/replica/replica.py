@@ -32,7 +32,6 @@ from airflow_provider_raybatch.job.input.reader import Reader, Rows
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.monitor.poison_rows import Suspicion, narrowed, next_group, poison
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.request.render import renderer
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Done, Job, Stopwatch, WorkItem
 
@@ -87,7 +86,7 @@ class Replica:
         with self._reporter.telling():
             self._check_starts()
             self._reader = Reader(job.listing, read_columns(job.spec), job.credentials)
-            self._asker = Asker(job.spec, renderer(job.spec), job.keyer)
+            self._asker = Asker(job.spec, job.task.renderer(), job.keyer)
             self._engine = open_engine(job.spec)
         self._answers = Answers(
             self._engine, job.spec, self._report, self._tokenizer_thread, self._draining.is_set
@@ -229,7 +228,7 @@ class Replica:
 
     def _write_parts(self, chunk: _Chunk, results: Mapping[int, Result]) -> list[parts.Part]:
         """One part, unless its rows are very large."""
-        stem, keeps = _stem(self._job, chunk.item), self._job.spec.keeps_completions
+        stem, task = _stem(self._job, chunk.item), self._job.task
         first = chunk.item.chunk.ordinal
         return [
             parts.write(
@@ -237,7 +236,7 @@ class Replica:
                 stem,
                 table,
                 [chunk.asked[place].outcome(first + place, results[place]) for place in positions],
-                keeps,
+                task,
             )
             for positions, table in chunk.rows.portions(sorted(results))
         ]

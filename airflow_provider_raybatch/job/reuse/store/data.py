@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.job.parts.part import output_type
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.store.files import (
@@ -157,7 +156,7 @@ def _reading(
         columns = {
             "position": pa.array(hits.position[which]),
             "key": table["key"],
-            "output": _aligned(table["output"].combine_chunks()),
+            "output": table["output"],
             "paid_by": pa.repeat(paid_by(file.entry.path), table.num_rows),
         }
         return pa.table(columns).filter(pa.array(right))
@@ -171,26 +170,12 @@ def _reading(
     return task
 
 
-def _aligned(column: pa.StructArray | pa.ChunkedArray) -> pa.StructArray:
-    """In today's type: fields that an older version did not store are null, those it alone knew left out."""
-    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-    kind = output_type(True)
-    fields = [
-        array.field(field.name).cast(field.type)
-        if array.type.get_field_index(field.name) >= 0
-        else pa.nulls(len(array), field.type)
-        for field in kind
-    ]
-    return pa.StructArray.from_arrays(fields, fields=list(kind))
-
-
 def _checked(table: pa.Table) -> pa.Table:
-    wanted = {"key": KEY, "output": output_type(True)}
     found = {name: table.schema.field(name).type for name in table.schema.names}
-    if {name: found.get(name) for name in wanted} != wanted:
-        raise ValueError(f"add: columns {wanted} are needed, not {found}")
-    good = table.select(list(wanted)).filter(table["output"].is_valid())
-    return good.cast(pa.schema([pa.field("key", KEY, nullable=False), pa.field("output", wanted["output"])]))
+    if found.get("key") != KEY or not pa.types.is_struct(found.get("output", pa.null())):
+        raise ValueError(f"add: columns 'key' ({KEY}) and 'output' (a struct) are needed, not {found}")
+    good = table.select(["key", "output"]).filter(table["output"].is_valid())
+    return good.cast(pa.schema([pa.field("key", KEY, nullable=False), pa.field("output", found["output"])]))
 
 
 def _fitting(table: pa.Table, rows: int, size: int) -> int:

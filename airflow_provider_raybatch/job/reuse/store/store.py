@@ -75,8 +75,8 @@ class ResponseStore:
 
         A hit that is in none of the tables is a miss after all: its file is gone or damaged.
 
-        :returns: columns `position` (int64, in the array that was looked up), `key`, `output`
-            (:func:`parts.output_type` with completions) and `paid_by` (the submission that generated it).
+        :returns: columns `position` (int64, in the array that was looked up), `key`, `output` (a struct, as
+            it was added) and `paid_by` (the submission that generated it).
         :raises StorageError: the store doesn't answer.
         """
         unusable: list[str] = []
@@ -107,9 +107,9 @@ class ResponseStore:
         Call it once a submission, with all of its rows. If that was done before, nothing happens; if it was
         begun before, all is written again, and compaction drops what is there twice.
 
-        :param tables: columns `key` (``binary(16)``) and `output` (:func:`parts.output_type` with
-            completions); rows whose output is null are failures and left out. Consumed one by one; of all
-            rows of the submission, only the keys are held.
+        :param tables: columns `key` (``binary(16)``) and `output` (a struct, of one type in all tables); rows
+            whose output is null are failures and left out. Consumed one by one; of all rows of the
+            submission, only the keys are held.
         :returns: how many rows were stored.
         :raises StorageError: the store doesn't answer.
         """

@@ -25,9 +25,9 @@ from airflow_provider_raybatch.job.output.publish import ranges
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
-from airflow_provider_raybatch.job.parts.part import output_type
 from airflow_provider_raybatch.job.preflight.ready import question
 from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.tasks.generate import output_type
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import dead_letters, failure, part, publish, response, rows_of
 from tests.support.specs import submitted

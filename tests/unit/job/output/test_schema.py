@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raybatch.job.parts.part import output_type
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import dead_letters, failure, part, publish, response, rows_of
-from tests.support.specs import spec, submitted
+from tests.support.specs import submitted
 
 
 def _shown(value: Any) -> str:
@@ -31,7 +31,7 @@ class TestSchema:
         manifest = publish(disk, found, first, **fields)
         rows = rows_of(disk, manifest)
         columns = {column.name: column.type for column in manifest.columns}
-        outputs = set(submitted(**fields).output_columns)
+        outputs = set(task_of(submitted(**fields)).names.values())
         return (
             {name: kind for name, kind in columns.items() if name not in outputs},
             [{name: value for name, value in row.items() if name not in outputs} for row in rows],
@@ -197,9 +197,3 @@ class TestSchema:
         )
         assert rows_of(disk, manifest)[0]["response"] == "input's own"
         assert rows_of(disk, manifest)[0]["llm_response"] == "x"
-
-    def test_output_columns_are_those_that_the_spec_names(self) -> None:
-        for fields in ({}, {"sampling": {"n": 2}}):
-            whole = spec(**fields)
-            names = [column.name for column in output_type(whole.keeps_completions)]
-            assert names == whole.output_columns

@@ -12,6 +12,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.reader import BadRow
 from airflow_provider_raybatch.job.request.render import load_function, needed_columns, render_all, renderer
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from tests.support.specs import spec
 
 
@@ -30,7 +31,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def rendered(row: Any, **fields: Any) -> Request | RowFailure:
-    (made,) = render_all(renderer(spec(**fields)), [row])
+    (made,) = render_all(task_of(spec(**fields)).renderer(), [row])
     return made
 
 

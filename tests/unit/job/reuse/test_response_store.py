@@ -13,14 +13,14 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.parts.part import Part, write
 from airflow_provider_raybatch.job.request import keys
-from airflow_provider_raybatch.job.reuse.cached_parts import as_output, matched
+from airflow_provider_raybatch.job.reuse.cached_parts import matched
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.row import Outcome
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
-from tests.support.publishing import failure, response
+from tests.support.publishing import ONE, SEVERAL, failure, response
 
 
 def key(name: str) -> bytes:
@@ -31,7 +31,8 @@ def ledger(folder: Folder, submission: str, answers: dict[str, Any], completions
     outcomes = [
         Outcome(number, answer, key=key(name)) for number, (name, answer) in enumerate(answers.items())
     ]
-    return write(folder, f"parts/{submission}/0", table_of([{"n": 1}] * len(outcomes)), outcomes, completions)
+    task = SEVERAL if completions else ONE
+    return write(folder, f"parts/{submission}/0", table_of([{"n": 1}] * len(outcomes)), outcomes, task)
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_every_row_that_asks_gets_the_answer(
 ) -> None:
     first = ledger(disk, "s1", {"a": response("A"), "b": response("B"), "c": failure()})
     second = ledger(disk, "s2", {"d": response("D")})
-    remember(store, disk, [first, second], said.append)
+    remember(store, disk, [first, second], said.append, ONE)
     assert found(StoredResponses(store), "d", "a", "x", "b", "a", "c", "a") == {
         0: ("D", "s2"),
         1: ("A", "s1"),
@@ -81,8 +82,8 @@ def test_every_row_that_asks_gets_the_answer(
 def test_a_response_that_is_gone_is_asked_for_again(
     store: ResponseStore, disk: LocalFolder, said: list[Notice]
 ) -> None:
-    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append)
-    remember(store, disk, [ledger(disk, "s2", {"b": response("B")})], said.append)
+    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append, ONE)
+    remember(store, disk, [ledger(disk, "s2", {"b": response("B")})], said.append, ONE)
     responses = StoredResponses(store)
     for path in Path(store.folder.uri).glob("v1/data/s1/*.parquet"):
         path.unlink()
@@ -94,7 +95,7 @@ def test_a_store_that_fails_at_the_end_takes_nothing_from_the_dataset(
     store: ResponseStore, disk: LocalFolder, said: list[Notice]
 ) -> None:
     Path(store.folder.uri).write_text("in the way")
-    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append)
+    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append, ONE)
     assert said[0].level == "warning"
     assert "the response store lacks new responses" in said[0].message
 
@@ -120,7 +121,7 @@ def test_an_output_without_completions_beside_one_with_them_gets_its_own(disk: L
     responses = LedgerResponses(disk, parts)
     adopted = matched(np.arange(2), keys.as_array([key("a"), key("b")]), responses)
     table = responses.read(adopted.hits).sort_by("hit")
-    outputs = as_output(table["output"].combine_chunks(), keeps_completions=True).to_pylist()
+    outputs = SEVERAL.adapted(table["output"].combine_chunks(), SEVERAL.output_type).to_pylist()
     assert [[one["text"] for one in output["completions"]] for output in outputs] == [["A"], ["B"]]
 
 

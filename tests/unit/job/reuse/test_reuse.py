@@ -24,7 +24,6 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.preflight.ready import question
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.request.render import renderer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
 from airflow_provider_raybatch.job.reuse.reuse import find_savings, parts_of_task
 from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
@@ -74,19 +73,19 @@ class Attempt:
         self.asked = np.flatnonzero(~(earlier.good | self.savings.rows)).tolist()
 
     def answer(self, ordinals: Sequence[int]) -> Attempt:
-        asker = Asker(self.job.spec, renderer(self.job.spec), self.job.keyer)
+        asker = Asker(self.job.spec, self.job.task.renderer(), self.job.keyer)
         rows = Reader(self.job.listing, None, None).read(self.source.chunks(8)[0])
         asked = asker.ask(rows.rows, dict(self.savings.repetitions))
         outcomes = [asked[ordinal].outcome(ordinal, response(f"r{ordinal}")) for ordinal in ordinals]
         columns = rows.columns().take(pa.array(ordinals))
-        parts.write(self.job.folder, f"{self.job.part_folder}/0", columns, outcomes, False)
+        parts.write(self.job.folder, f"{self.job.part_folder}/0", columns, outcomes, self.job.task)
         return self
 
     def adopt(self) -> list[Part]:
         return self.savings.adopt(self.job, self.source)
 
     def store_in(self, store: ResponseStore) -> None:
-        remember(store, self.job.folder, parts_of_task(self.job), store.say)
+        remember(store, self.job.folder, parts_of_task(self.job), store.say, self.job.task)
 
 
 @pytest.fixture

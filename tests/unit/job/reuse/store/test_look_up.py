@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raybatch.job.reuse.store import data, segment
+from airflow_provider_raybatch.job.tasks.generate import Generate
 from tests.support.responses import DAY, Shop, sorted_keys, table
+from tests.support.specs import spec
 
 
 def test_an_empty_store_has_none(shop: Shop) -> None:
@@ -79,21 +81,21 @@ def test_large_responses_make_small_files_and_groups(local: Shop, monkeypatch: p
 
 
 def test_responses_stored_before_a_field_was_added(local: Shop) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        today = data.output_type
-        patch.setattr(data, "output_type", lambda _: pa.struct([*list(today(True))[:2], ("old", "int8")]))
-        old = pa.array([{"response": "r", "finish_reason": "stop", "old": 1}], data.output_type(True))
-        local.store().add("s", [table([1]).set_column(1, "output", old)])
+    task = Generate(spec())
+    kind = pa.struct([*list(task.stored_type)[:2], ("old", "int8")])
+    old = pa.array([{"response": "r", "finish_reason": "stop", "old": 1}], kind)
+    local.store().add("s", [table([1]).set_column(1, "output", old)])
     found = pa.concat_tables(local.store().read(local.store().lookup(sorted_keys([1]))))
-    assert found["output"].type == data.output_type(True)
-    assert found["output"].to_pylist() == [
+    adapted = task.adapted(found["output"].combine_chunks(), task.stored_type)
+    assert adapted.type == task.stored_type
+    assert adapted.to_pylist() == [
         {
             "response": "r",
             "finish_reason": "stop",
             "input_tokens": None,
             "cached_tokens": None,
             "output_tokens": None,
-            "completions": None,
+            "completions": [{"text": "r", "finish_reason": "stop", "output_tokens": None}],
         }
     ]
 

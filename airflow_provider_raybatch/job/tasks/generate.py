@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text generation: a row asks a prompt or a chat, and yields one completion or several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_raybatch.contract.prompt import FunctionPrompt
+from airflow_provider_raybatch.job.row import Response, RowFailure
+from airflow_provider_raybatch.job.tasks.base import Task, Totals
+from airflow_provider_raybatch.job.tasks.response_check import checked
+
+COMPLETION = pa.struct([("text", pa.string()), ("finish_reason", pa.string()), ("output_tokens", pa.int64())])
+
+
+def output_type(keeps_completions: bool) -> pa.StructType:
+    """The output columns, in their order.
+
+    ``response`` and ``finish_reason`` are those of the first completion; tokens count all of them.
+    """
+    fields = [
+        ("response", pa.string()),
+        ("finish_reason", pa.string()),
+        ("input_tokens", pa.int64()),
+        ("cached_tokens", pa.int64()),
+        ("output_tokens", pa.int64()),
+    ]
+    if keeps_completions:
+        fields.append(("completions", pa.list_(COMPLETION)))
+    return pa.struct(fields)
+
+
+class Generate(Task):
+    """See :class:`~airflow_provider_raybatch.job.tasks.base.Task`."""
+
+    @property
+    def keeps_completions(self) -> bool:
+        """Whether rows have, or may have, more than one completion, so that there is a column for them."""
+        spec = self.spec
+        several_at_times = spec.sampling_column is not None or isinstance(spec.prompt, FunctionPrompt)
+        return int(spec.sampling.get("n", 1)) > 1 or several_at_times
+
+    @property
+    def output_type(self) -> pa.StructType:
+        """See :func:`output_type`."""
+        return output_type(self.keeps_completions)
+
+    @property
+    def stored_type(self) -> pa.StructType:
+        """With all completions, since another job may have a column for them."""
+        return output_type(True)
+
+    def output(self, response: Response) -> dict[str, Any]:
+        """See :meth:`Task.output`."""
+        first = response.completions[0]
+        return {
+            "response": first.text,
+            "finish_reason": first.finish_reason,
+            "input_tokens": response.input_tokens,
+            "cached_tokens": response.cached_tokens,
+            "output_tokens": response.output_tokens,
+            "completions": [
+                {"text": c.text, "finish_reason": c.finish_reason, "output_tokens": c.output_tokens}
+                for c in response.completions
+            ],
+        }
+
+    def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
+        """See :meth:`Task.check`: JSON where it was asked for, and whole where it must be."""
+        return checked(response, self.spec, row_sampling)
+
+    def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
+        """See :meth:`Task.totals`; each completion ends for a reason of its own."""
+        reasons = pc.struct_field(outputs, "finish_reason")
+        if self.keeps_completions:
+            completions = pc.list_flatten(pc.struct_field(outputs, "completions"))
+            reasons = pc.struct_field(completions, "finish_reason")
+        return Totals(
+            _sum(pc.struct_field(outputs, "input_tokens")),
+            _sum(pc.struct_field(outputs, "cached_tokens")),
+            _sum(pc.struct_field(outputs, "output_tokens")),
+            dict(Counter(reasons.to_pylist())),
+        )
+
+    def adapted(self, found: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+        """See :meth:`Task.adapted`; read beside an output with completions, one without them has none."""
+        whole = super().adapted(found, kind)
+        place = kind.get_field_index("completions")
+        if place < 0 or not whole.field(place).null_count:
+            return whole
+        arrays = whole.flatten()
+        arrays[place] = pc.coalesce(arrays[place], _completions_of_one(whole))
+        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
+
+
+def _completions_of_one(found: pa.StructArray) -> pa.Array:
+    fields = {"text": "response", "finish_reason": "finish_reason", "output_tokens": "output_tokens"}
+    rows = [
+        None if row is None else [{name: row[own] for name, own in fields.items()}]
+        for row in found.to_pylist()
+    ]
+    return pa.array(rows, pa.list_(COMPLETION))
+
+
+def _sum(column: pa.Array | pa.ChunkedArray) -> int:
+    return int(pc.sum(column).as_py() or 0)

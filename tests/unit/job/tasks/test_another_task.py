@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task beside text generation is a class and an entry in the registry: here, how long a row is."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.manifest import BatchManifest, Summary
+from airflow_provider_raybatch.job.row import Response, RowFailure
+from airflow_provider_raybatch.job.tasks.base import Task, Totals
+from airflow_provider_raybatch.job.tasks.registry import TASKS
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.engine_log import engines
+from tests.support.whole_job import attempt, without_cluster
+
+PACKAGE = Path(__file__).parents[4] / "airflow_provider_raybatch"
+
+
+class Length(Task):
+    """The number of characters and words of what a row asks; a row that asks nothing has none."""
+
+    @property
+    def output_type(self) -> pa.StructType:
+        return pa.struct([("characters", pa.int32()), ("words", pa.int32())])
+
+    def output(self, response: Response) -> dict[str, Any]:
+        text = response.completions[0].text
+        return {"characters": len(text), "words": len(text.split())}
+
+    def check(self, response: Response, row_sampling: Mapping[str, Any]) -> Response | RowFailure:
+        if response.completions[0].text:
+            return response
+        return RowFailure("length", "the row is empty", response.input_tokens, response.output_tokens)
+
+    def totals(self, outputs: pa.StructArray | pa.ChunkedArray) -> Totals:
+        return Totals(output_tokens=pc.sum(pc.struct_field(outputs, "words")).as_py() or 0)
+
+
+class Place:
+    """A destination for each job, one source, one response store, one log of what engines were asked."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.source = root / "in.jsonl"
+        texts = ["one two", "three", "", "one two", "four five six"]
+        self.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def job(self, name: str, number: int, task: str) -> tuple[Summary, BatchManifest, list[dict[str, Any]]]:
+        folder = LocalFolder(str(self.root / name))
+        summary = attempt(
+            folder,
+            number,
+            str(self.source),
+            model_task=task,
+            prompt={"kind": "template", "template": "{row.text}"},
+            engine={"kind": "echo", "batch_size": 2, "args": {"request_log": str(self.root / "log")}},
+            reuse={"uri": str(self.root / "store")},
+            sampling={"temperature": 0},
+            limits={"max_errors": 1},
+        )
+        manifest = parse(BatchManifest, folder.read(summary.manifest_uri.removeprefix(f"{folder.uri}/")))
+        data = manifest.uri.removeprefix(f"{folder.uri}/")
+        tables = [pq.read_table(io.BytesIO(folder.read(f"{data}/{file.path}"))) for file in manifest.files]
+        return summary, manifest, pa.concat_tables(tables).to_pylist()
+
+    def generated(self) -> int:
+        return sum(engine.ended for engine in engines(self.root / "log"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    (tmp_path / "log").mkdir()
+    monkeypatch.setitem(TASKS, "length", Length)
+    return Place(tmp_path)
+
+
+def test_a_second_task_goes_all_the_way(place: Place) -> None:
+    """Parts, duplicates, the response store, publishing and the manifest carry what they don't know."""
+    with pytest.MonkeyPatch.context() as patch:
+        without_cluster(patch)
+        _, manifest, rows = place.job("first", 0, "length")
+        assert [(column.name, column.type) for column in manifest.columns] == [
+            ("text", "string"),
+            ("characters", "int32"),
+            ("words", "int32"),
+            ("reused_from", "string"),
+        ]
+        assert [(row["text"], row["characters"], row["words"]) for row in rows] == [
+            ("one two", 7, 2),
+            ("three", 5, 1),
+            ("one two", 7, 2),
+            ("four five six", 13, 3),
+        ]
+        assert (manifest.counts.errors_by_step, manifest.counts.duplicates) == ({"length": 1}, 1)
+        assert (manifest.tokens.output, manifest.finish_reasons) == (8, {})
+        assert place.generated() == 4
+        _, again, reused = place.job("second", 1, "length")
+        assert again.counts.reused == 4
+        assert [row["characters"] for row in reused] == [7, 5, 7, 13]
+        assert place.generated() == 5  # the empty row alone
+
+
+def test_tasks_share_no_responses(place: Place) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        without_cluster(patch)
+        place.job("first", 0, "length")
+        _, manifest, rows = place.job("second", 1, "generate")
+        assert manifest.counts.reused == 0
+        assert [row["response"] for row in rows] == ["one two", "three", "", "one two", "four five six"]
+
+
+def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:
+    """Beside the engines, which make completions, and what a manifest may count of them."""
+    knowing = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if any(word in path.read_text() for word in ("finish_reason", '"completions"', '"response"'))
+    }
+    engines_and_checks = ("job/engine/", "job/ray_data_llm/", "job/tasks/response_check.py")
+    assert {path for path in knowing if not path.startswith(engines_and_checks)} == {
+        "contract/manifest.py",
+        "job/output/commit.py",
+        "job/tasks/base.py",
+        "job/tasks/generate.py",
+    }

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What generating yields, by the spec alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.job.tasks.generate import Generate
+from airflow_provider_raybatch.job.tasks.registry import task_of
+from tests.support.specs import spec
+
+
+@pytest.mark.parametrize(
+    ("fields", "keeps"),
+    [
+        ({}, False),
+        ({"sampling": {"n": 1}}, False),
+        ({"sampling": {"n": 3}}, True),
+        ({"sampling_column": "s"}, True),
+        ({"prompt": {"kind": "function", "function": "m:f"}}, True),
+    ],
+)
+def test_all_completions_are_kept_where_there_may_be_several(fields: dict[str, Any], keeps: bool) -> None:
+    assert Generate(spec(**fields)).keeps_completions is keeps
+
+
+def test_output_columns_are_named_before_anything_runs() -> None:
+    names = Generate(spec(destination={"uri": "/out", "output_prefix": "llm_"})).names
+    assert list(names.values()) == [
+        "llm_response",
+        "llm_finish_reason",
+        "llm_input_tokens",
+        "llm_cached_tokens",
+        "llm_output_tokens",
+    ]
+    names = Generate(spec(sampling={"n": 2}, reuse={"uri": "/store"})).names
+    assert list(names)[-2:] == ["completions", "reused_from"]
+
+
+def test_unknown_kinds_of_tasks_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"^model_task: 'sing' is not a kind of task; use 'generate'\.$"):
+        task_of(spec(model_task="sing"))
