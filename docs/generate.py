@@ -54,7 +54,7 @@ The dataset has all columns of the input, then the output columns, each with `ou
 
 | column | type | meaning |
 | --- | --- | --- |
-| `response` | string | text of the first completion |
+| `response` | string | text of the first completion; `response_column` gives it another name |
 | `finish_reason` | string | of the first completion: `stop`, `length`, or another word of the engine's |
 | `input_tokens` | int64 | tokens of the prompt, special tokens included |
 | `cached_tokens` | int64 | of these, taken from the prefix cache |

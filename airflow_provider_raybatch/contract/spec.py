@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.column_names import check_column_name
 from airflow_provider_raybatch.contract.location import (
     SOURCE_SCHEMES,
     check_absolute,
@@ -98,6 +99,8 @@ class DestinationSpec(ContractModel):
     :param rows_per_part: about how many rows a published part has; by default parts are of about 128 MiB.
     :param on_owned_by_other: what to do when the folder holds the dataset of another task or run.
     :param output_prefix: put before the names of the output columns, to keep them apart from the input's.
+    :param response_column: what the column with the response is called; by default ``response`` after
+        `output_prefix`, which is not put before this name.
     """
 
     uri: str
@@ -105,11 +108,19 @@ class DestinationSpec(ContractModel):
     rows_per_part: int | None = Field(default=None, ge=1)
     on_owned_by_other: Literal["refuse", "take_over"] = "refuse"
     output_prefix: str = ""
+    response_column: str | None = None
 
     @field_validator("uri")
     @classmethod
     def _known_scheme(cls, uri: str) -> str:
         return checked_folder(uri)
+
+    @field_validator("response_column")
+    @classmethod
+    def _usable_name(cls, name: str | None) -> str | None:
+        if name is not None:
+            check_column_name(name)
+        return name
 
 
 class EngineSpec(ContractModel):

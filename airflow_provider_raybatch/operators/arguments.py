@@ -33,7 +33,7 @@ ARGUMENTS = (
     "engine", "engine_args", "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size",
     "processor", "max_restarts",
     "destination", "destination_format", "rows_per_part", "on_destination_owned", "output_prefix",
-    "preserve_order",
+    "response_column", "preserve_order",
     "reuse", "reuse_max_age", "deduplicate", "on_clear",
     "max_error_fraction", "max_errors", "max_row_attempts", "max_tokens_total", "max_gpu_hours",
     "flush_interval", "no_progress_timeout", "cluster_wait", "orphan_timeout",
@@ -114,7 +114,7 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
         "model": _section(given, "chat_template", "chat_template_kwargs") | {"name": _model(given)},
         "engine": _section(given, *_ENGINE_FIELDS)
         | _some(kind=given.get("engine"), args=given.get("engine_args")),
-        "destination": _section(given, "rows_per_part", "output_prefix")
+        "destination": _section(given, "rows_per_part", "output_prefix", "response_column")
         | {"uri": _location(_needed(given, "destination", "name a folder"), "destination")}
         | _some(format=given.get("destination_format"), on_owned_by_other=given.get("on_destination_owned")),
         "limits": _section(given, *_COUNTED_LIMITS)

@@ -102,6 +102,8 @@ class RayBatchInferenceOperator(RayOperator):
     :param on_destination_owned: ``refuse`` (default) or ``take_over`` a folder that holds the dataset of
         another task or run.
     :param output_prefix: put before the names of the output columns; default none.
+    :param response_column: what the column with the response is called, exactly as written; by default
+        ``response`` after `output_prefix`.
     :param preserve_order: a promise that the rows are in input order, which the manifest repeats as
         `ordered`; default no.
 
@@ -183,6 +185,7 @@ class RayBatchInferenceOperator(RayOperator):
         rows_per_part: int | str | None = None,
         on_destination_owned: Literal["refuse", "take_over"] | None = None,
         output_prefix: str | None = None,
+        response_column: str | None = None,
         preserve_order: bool | str | None = None,
         reuse: str | PathLike[str] | None = None,
         reuse_max_age: timedelta | float | str | None = None,
@@ -234,6 +237,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.rows_per_part = rows_per_part
         self.on_destination_owned = on_destination_owned
         self.output_prefix = output_prefix
+        self.response_column = response_column
         self.preserve_order = preserve_order
         self.reuse = reuse
         self.reuse_max_age = reuse_max_age

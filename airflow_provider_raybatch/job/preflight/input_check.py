@@ -207,11 +207,21 @@ def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
 
 
 def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
-    names = task_of(spec).names.values()
+    chosen, names = spec.destination.response_column, task_of(spec).names.values()
+    if chosen is not None and [name.lower() for name in names].count(chosen.lower()) > 1:
+        raise PreflightError(
+            f"response_column: {chosen!r} is also the name of another output column (they are "
+            f"{', '.join(names)}); choose another name."
+        )
     outputs = {name.lower() for name in names}
     double = next((name for name in source.columns if name.lower() in outputs), None)
     if double is not None:
         case = "" if double in names else ", since many warehouses ignore case"
+        if chosen is not None and double.lower() == chosen.lower():
+            raise PreflightError(
+                f"response_column: the source has a column {double!r} already, which is also an output column"
+                f"{case}; choose another name for the response."
+            )
         raise PreflightError(
             f"output_prefix: the source has a column {double!r} already, which is also an output column"
             f"{case}; set output_prefix, for example to 'llm_'."

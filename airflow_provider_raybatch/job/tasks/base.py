@@ -54,7 +54,10 @@ class Task(ABC):
     @property
     @abstractmethod
     def output_type(self) -> pa.StructType:
-        """The output columns of this job's parts and dataset, under their own names, in their order."""
+        """The output columns of this job's parts and dataset, under their own names, in their order.
+
+        The first is the response, which `response_column` renames.
+        """
 
     @property
     def stored_type(self) -> pa.StructType:
@@ -94,9 +97,20 @@ class Task(ABC):
     @property
     def names(self) -> dict[str, str]:
         """What each output column is called in the dataset, by its own name, in the order of the dataset."""
+        destination = self.spec.destination
         own = [column.name for column in self.output_type]
         own += [REUSED_COLUMN] if self.spec.reuse is not None else []
-        return {name: self.spec.destination.output_prefix + name for name in own}
+        names = {name: destination.output_prefix + name for name in own}
+        if destination.response_column is not None:
+            names[own[0]] = destination.response_column
+        return names
+
+    def rename_remedy(self, name: str) -> str:
+        """How to rename the output column that the dataset would have as `name`."""
+        chosen = self.spec.destination.response_column
+        if chosen is not None and chosen.lower() == name.lower():
+            return "choose another response_column"
+        return "set output_prefix"
 
     def renderer(self) -> Render:
         """The function that turns a row into a request.
@@ -110,9 +124,8 @@ class Task(ABC):
             # JSONL has no header, so a later row may have a column that preflight could not see.
             taken = next((name for name in row if name.lower() in outputs), None)
             if taken is not None:
-                raise RenderError(
-                    f"the row has a column {taken!r}, which is also an output column; set output_prefix"
-                )
+                remedy = self.rename_remedy(taken)
+                raise RenderError(f"the row has a column {taken!r}, which is also an output column; {remedy}")
             return base(row)
 
         return render

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The response under a name of the user's."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
+from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.engine_log import engines
+from tests.support.specs import spec
+from tests.support.whole_job import attempt, without_cluster
+
+ROWS = [{"id": number, "text": f"company {number}"} for number in range(5)]
+
+
+class Place:
+    """One source and one destination, whose engines write a log of what they generated."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = LocalFolder(str(root / "out"))
+        (root / "log").mkdir()
+
+    def job(
+        self,
+        number: int,
+        rows: list[dict[str, Any]] = ROWS,
+        destination: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Summary:
+        source = self.root / "in.jsonl"
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return attempt(
+            self.folder,
+            number,
+            str(source),
+            **{
+                "prompt": {"kind": "template", "template": "{row.text}"},
+                "engine": {"kind": "echo", "args": {"request_log": str(self.root / "log")}},
+                "destination": {"uri": self.folder.uri, **(destination or {})},
+                **fields,
+            },
+        )
+
+    def rows(self, summary: Summary) -> list[dict[str, Any]]:
+        (file,) = self.folder.list(summary.uri.removeprefix(f"{self.folder.uri}/"))
+        rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(self.folder.read(file.path))).to_pylist()
+        return rows
+
+    def generated(self) -> int:
+        return sum(engine.ended for engine in engines(self.root / "log"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        without_cluster(patch)
+        yield Place(tmp_path)
+
+
+def test_the_response_has_the_users_name_and_is_not_paid_for_again(place: Place) -> None:
+    place.job(0)
+    assert place.generated() == 5
+    summary = place.job(1, destination={"response_column": "inferred_industry", "output_prefix": "llm_"})
+    assert place.generated() == 5
+    rows = place.rows(summary)
+    assert [row["inferred_industry"] for row in rows] == [row["text"] for row in ROWS]
+    assert list(rows[0])[:4] == ["id", "text", "inferred_industry", "llm_finish_reason"]
+    assert summary.resumed == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "Text",
+            "response_column: the source has a column 'text' already, which is also an output column, "
+            "since many warehouses ignore case; choose another name for the response.",
+        ),
+        (
+            "Finish_Reason",
+            "response_column: 'Finish_Reason' is also the name of another output column (they are "
+            "Finish_Reason, finish_reason, input_tokens, cached_tokens, output_tokens); choose another name.",
+        ),
+    ],
+)
+def test_a_name_that_is_taken_is_refused_before_anything_is_paid_for(
+    place: Place, name: str, sentence: str
+) -> None:
+    with pytest.raises(PreflightError) as refused:
+        place.job(0, destination={"response_column": name})
+    assert str(refused.value) == sentence
+    assert place.generated() == 0
+
+
+def test_a_later_row_that_has_the_name_is_a_dead_letter(place: Place) -> None:
+    rows = [*({"id": n, "text": "x"} for n in range(1001)), {"id": 1001, "text": "y", "INDUSTRY": "z"}]
+    summary = place.job(0, rows, {"response_column": "industry"}, limits={"max_errors": 1})
+    assert (summary.rows, summary.errors) == (1001, 1)
+    assert summary.dead_letter_uri is not None
+    (file,) = place.folder.list(summary.dead_letter_uri.removeprefix(f"{place.folder.uri}/"))
+    assert json.loads(place.folder.read(file.path))["reason"] == (
+        "the row has a column 'INDUSTRY', which is also an output column; choose another response_column"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "a column's name is empty; give it at least one letter"),
+        (" industry", "' industry' begins or ends with white space; write 'industry'"),
+        ("in\ndustry", r"'in\ndustry' has the control character '\n'; remove it"),
+    ],
+)
+def test_a_name_that_is_not_usable_is_refused_at_once(name: str, problem: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec(destination={"uri": "/out", "response_column": name})
+    assert str(refused.value) == f"destination.response_column: {problem}."
