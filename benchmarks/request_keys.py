@@ -15,8 +15,9 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.request.render import render_all, renderer
+from airflow_provider_raybatch.job.request.render import render_all
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.job.tasks.registry import task_of
 
 ROWS = 200_000
 ROUNDS = 5
@@ -49,7 +50,7 @@ def main() -> None:
     """Print the table."""
     spec = parse(BatchInferenceSpec, json.dumps(DOCUMENT))
     rows = [{"Company": f"Redwood Dairy Farms {number}"} for number in range(ROWS)]
-    requests = [made for made in render_all(renderer(spec), rows) if isinstance(made, Request)]
+    requests = [made for made in render_all(task_of(spec).renderer(), rows) if isinstance(made, Request)]
     keyer = Keyer(spec, {}, Digests(model="m" * 32, tokenizer="t" * 32))
     plain, keyed = rate(lambda request: json.dumps(request.messages), requests), rate(keyer.key, requests)
     print("# Request keys\n")

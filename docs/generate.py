@@ -62,6 +62,8 @@ The dataset has all columns of the input, then the output columns, each with `ou
 | `completions` | list of struct | all of them: `text`, `finish_reason`, `output_tokens`; if asked for |
 | `reused_from` | string | the run that paid for the response, null where this one did; with `reuse` |
 
+The columns that `postprocess` returns come last, under the names that it gives them.
+
 `completions` is there with `n` > 1, and with `sampling_column` or `prompt_function`, by which a row may ask
 for several.
 
@@ -70,9 +72,10 @@ A row that failed is not in the dataset. It is a line in `dead_letter_uri`, JSON
 | field | meaning |
 | --- | --- |
 | `ordinal` | position of the row in the input, from 0 |
-| `step` | `read`, `template`, `tokenize`, `engine`, `parse` (no JSON) or `length` (cut off; `on_truncated`) |
+| `step` | `read`, `template`, `tokenize`, `engine`, `parse` (no JSON), `length` (cut off) or `postprocess` |
 | `reason` | one sentence |
-| `request` | what was asked, as JSON text; the raw text for a row that could not be read |
+| `request` | what was asked, as JSON text; the raw text of a row that could not be read |
+| `response` | only with step `postprocess`, whose `request` is empty: the response, which is kept |
 | `row` | the input columns |
 
 `airflow_provider_raybatch.dataset.open_dataset` opens a dataset, and checks files and row counts against the

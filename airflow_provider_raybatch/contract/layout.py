@@ -23,17 +23,20 @@ MANIFESTS = "manifests"
 NEWEST_MANIFEST = "manifest.json"
 """A copy of the newest manifest under a fixed name."""
 
-_COMMIT = r"(\d{8}T\d{6}-[0-9a-f]{8})"
-_OF_A_COMMIT = re.compile(
-    rf"(?:(?:{DATA}|{DEAD_LETTER})/{_COMMIT}/.+|{MANIFESTS}/{_COMMIT}\.json)", re.DOTALL
-)
-
 # A destination: bookkeeping.
 
 JOURNAL = "_raybatch/journal"
 PARTS = "_raybatch/parts"
+POSTPROCESS = "_raybatch/postprocess"
 DUPLICATES = "repeats.index"
 """In a driver's folder: which rows ask what another row asks."""
+
+OF_COMMITS = (DATA, DEAD_LETTER, POSTPROCESS, MANIFESTS)
+"""The folders that hold files of commits."""
+_COMMIT = r"(\d{8}T\d{6}-[0-9a-f]{8})"
+_OF_A_COMMIT = re.compile(
+    rf"(?:(?:{DATA}|{DEAD_LETTER}|{POSTPROCESS})/{_COMMIT}/.+|{MANIFESTS}/{_COMMIT}\.json)", re.DOTALL
+)
 
 SCRATCH = ".raybatch-"
 """Begins the name of a file on a local disk that is being written."""
@@ -64,6 +67,11 @@ def data_folder(commit: str) -> str:
 def dead_letter_folder(commit: str) -> str:
     """Its failed rows; of a job that published nothing, its driver's name stands for the commit."""
     return f"{DEAD_LETTER}/{commit}"
+
+
+def postprocess_folder(commit: str) -> str:
+    """What the user's function returned, until the dataset is written."""
+    return f"{POSTPROCESS}/{commit}"
 
 
 def manifest_file(commit: str) -> str:

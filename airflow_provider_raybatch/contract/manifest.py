@@ -33,7 +33,7 @@ class Counts(ContractModel):
     :param reused: of the ok rows, how many came out of the response store.
     :param duplicates: of the ok rows, how many got the answer of an equal request of this dataset.
     :param errors_by_step: failed rows by the step that failed: read, template, tokenize, engine,
-        parse, length.
+        parse, length, postprocess.
     """
 
     input: int = Field(ge=0)

@@ -99,9 +99,7 @@ class FunctionPrompt(ContractModel):
     @field_validator("function")
     @classmethod
     def _import_path(cls, value: str) -> str:
-        if not _IMPORT_PATH.fullmatch(value):
-            raise ValueError(f"{value!r} is not an import path; write it as 'package.module:function'")
-        return value
+        return checked_import_path(value)
 
     def templates(self) -> list[tuple[str, str]]:
         """See :meth:`TemplatePrompt.templates`."""
@@ -133,6 +131,16 @@ class ResponseFormat(ContractModel):
     @classmethod
     def _none_is_default(cls, value: Any) -> Any:
         return {} if value is None else value
+
+
+def checked_import_path(value: str) -> str:
+    """The path of a user's function.
+
+    :raises ValueError: it is none.
+    """
+    if not _IMPORT_PATH.fullmatch(value):
+        raise ValueError(f"{value!r} is not an import path; write it as 'package.module:function'")
+    return value
 
 
 def check_placeholders(prompt: PromptSpec, of_row: bool) -> None:

@@ -26,6 +26,7 @@ from airflow_provider_raybatch.contract.prompt import (
     PromptSpec,
     ResponseFormat,
     check_placeholders,
+    checked_import_path,
 )
 
 NOT_KEPT = frozenset({
@@ -290,6 +291,25 @@ class ReuseSpec(ContractModel):
         return checked_folder(uri)
 
 
+class PostprocessSpec(ContractModel):
+    """A user's function, ``module:name``, called with each row and its response on the cluster.
+
+    It is called as ``function(row, response)`` when all responses are there, and returns a ``dict`` of
+    columns for the dataset.
+
+    :param source_digest: hash of the source that travels with the job, set at submission, so that changed
+        code is a changed job.
+    """
+
+    function: str
+    source_digest: str | None = None
+
+    @field_validator("function")
+    @classmethod
+    def _import_path(cls, value: str) -> str:
+        return checked_import_path(value)
+
+
 class Submission(ContractModel):
     """Who runs this job: filled in at submission, no part of the fingerprint.
 
@@ -315,6 +335,8 @@ class BatchInferenceSpec(ContractModel):
         per row.
     :param preserve_order: a promise that the rows are in input order; `ordered` in the manifest.
     :param response_format: what a response must be to count as good.
+    :param postprocess: a function that adds columns to the dataset; part of the fingerprint, and neither of
+        the response digest nor of the request keys, so that changing it pays for no response.
     :param reuse: a response store to take answers from and to add answers to; none by default.
     :param deduplicate: ask equal requests at temperature 0 once, and give every row that asks it the answer.
     :param on_clear: what a cleared task does with the rows that it has: ``keep`` those that still answer the
@@ -334,6 +356,7 @@ class BatchInferenceSpec(ContractModel):
     limits: Limits = Field(default_factory=Limits)
     preserve_order: bool = False
     response_format: ResponseFormat = Field(default_factory=ResponseFormat)
+    postprocess: PostprocessSpec | None = None
     reuse: ReuseSpec | None = None
     deduplicate: bool = True
     on_clear: Literal["keep", "regenerate"] = "keep"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import ray
@@ -24,9 +25,9 @@ from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, in_sequence, prepare
-from airflow_provider_raybatch.job.output.dead_letters import with_dead_letters
+from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_dead_letters
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.job.output.publish import Published, Range, Target, publish
+from airflow_provider_raybatch.job.output.publish import Range, Target, publish
 from airflow_provider_raybatch.job.output.report import report
 from airflow_provider_raybatch.job.parts.ledger import add_up
 from airflow_provider_raybatch.job.planning import cluster_view, plan
@@ -37,6 +38,8 @@ from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, 
 from airflow_provider_raybatch.job.reuse.reuse import find_savings, parts_of_task
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
 from airflow_provider_raybatch.job.work import Job, WorkItem
+
+T = TypeVar("T")
 
 Say = Callable[[events.Event], None]
 
@@ -149,6 +152,8 @@ def _finish(
     manifest = prepare(
         spec, job.folder, journal, ledger, source.rows, told, source.schema, publish_over_the_cluster
     )
+    if spec.postprocess is not None:
+        tolerance.postprocessed(manifest.counts.error, lambda: failures_of(job.folder, manifest))
     with control.uninterrupted():
         commit(job.folder, journal, manifest)
         say(events.Committed(summary=manifest.summary()))
@@ -160,11 +165,13 @@ def _finish(
     return manifest.summary()
 
 
-def publish_over_the_cluster(found: Sequence[Range], target: Target) -> Iterable[Published]:
-    """See :data:`~airflow_provider_raybatch.job.output.commit.Publish`."""
-    if len(found) <= 1:
-        return in_sequence(found, target)
-    return spread(publish, found, target, _PUBLISHERS)
+def publish_over_the_cluster(
+    function: Callable[[Range, Target], T], found: Sequence[Range], target: Target
+) -> Iterable[T]:
+    """See :data:`~airflow_provider_raybatch.job.output.commit.Spread`."""
+    if len(found) <= 1 and function is publish:  # the other calls users' code, for which see the CPU tasks
+        return in_sequence(function, found, target)
+    return spread(function, found, target, _PUBLISHERS)
 
 
 def keys_over_the_cluster(

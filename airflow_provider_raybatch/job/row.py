@@ -70,7 +70,7 @@ class Response:
 class RowFailure:
     """Why a row has no response.
 
-    :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse`` or ``length``.
+    :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse``, ``length`` or ``postprocess``.
     :param input_tokens: of a response that was generated, but is none to keep; so are `output_tokens`.
     """
 

@@ -33,7 +33,7 @@ ARGUMENTS = (
     "engine", "engine_args", "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size",
     "processor", "max_restarts",
     "destination", "destination_format", "rows_per_part", "on_destination_owned", "output_prefix",
-    "response_column", "preserve_order",
+    "response_column", "postprocess", "preserve_order",
     "reuse", "reuse_max_age", "deduplicate", "on_clear",
     "max_error_fraction", "max_errors", "max_row_attempts", "max_tokens_total", "max_gpu_hours",
     "flush_interval", "no_progress_timeout", "cluster_wait", "orphan_timeout",
@@ -67,6 +67,7 @@ _ARGUMENT_OF_FIELD = {
     "prompt.function": "prompt_function",
     "response_format.json_object": "response_format",
     "response_format.truncated": "on_truncated",
+    "postprocess.function": "postprocess",
     "reuse.uri": "reuse",
     "reuse.max_age": "reuse_max_age",
 }
@@ -121,6 +122,7 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
         | _some(**{name: seconds(given.get(name), name) for name in _LIMITS_IN_SECONDS}),
         "response_format": _response_format(given.get("response_format"))
         | _some(truncated=given.get("on_truncated")),
+        "postprocess": {"function": given["postprocess"]} if "postprocess" in given else None,
         "reuse": _reuse(given),
         **_section(given, "sampling", "sampling_column", "preserve_order", "deduplicate", "on_clear"),
     }

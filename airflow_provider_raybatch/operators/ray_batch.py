@@ -104,6 +104,9 @@ class RayBatchInferenceOperator(RayOperator):
     :param output_prefix: put before the names of the output columns; default none.
     :param response_column: what the column with the response is called, exactly as written; by default
         ``response`` after `output_prefix`.
+    :param postprocess: ``module:function``, called as ``function(row, response)`` with each good row and the
+        text of its response on the cluster; returns a dictionary of columns to add. Its source travels with
+        the job, and changing it pays for no response.
     :param preserve_order: a promise that the rows are in input order, which the manifest repeats as
         `ordered`; default no.
 
@@ -186,6 +189,7 @@ class RayBatchInferenceOperator(RayOperator):
         on_destination_owned: Literal["refuse", "take_over"] | None = None,
         output_prefix: str | None = None,
         response_column: str | None = None,
+        postprocess: str | None = None,
         preserve_order: bool | str | None = None,
         reuse: str | PathLike[str] | None = None,
         reuse_max_age: timedelta | float | str | None = None,
@@ -238,6 +242,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.on_destination_owned = on_destination_owned
         self.output_prefix = output_prefix
         self.response_column = response_column
+        self.postprocess = postprocess
         self.preserve_order = preserve_order
         self.reuse = reuse
         self.reuse_max_age = reuse_max_age

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.submit.function_source import package_of_source
 from airflow_provider_raybatch.cluster.submit.package import (
@@ -27,22 +28,25 @@ from airflow_provider_raybatch.contract.prompt import FunctionPrompt
 from airflow_provider_raybatch.contract.secrets import Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
+_WORD = {"prompt": "function", "postprocess": "postprocess"}
+"""How errors name a function, by the spec's field."""
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
 
 
 def with_source_digest(
     spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None = None
 ) -> BatchInferenceSpec:
-    """`spec` with the hash of the prompt function's source, if it has one: before the fingerprint is taken.
+    """`spec` with the hashes of its functions' source, if it has any: before the fingerprint is taken.
 
-    :param source_dirs: folders to look for the function's module in; by default ``sys.path``.
-    :raises PackageError: the function's source can't be shipped.
+    :param source_dirs: folders to look for the functions' modules in; by default ``sys.path``.
+    :raises PackageError: a function's source can't be shipped.
     """
-    source = _source(spec, source_dirs)
-    if source is None or not isinstance(spec.prompt, FunctionPrompt):
-        return spec
-    prompt = spec.prompt.model_copy(update={"source_digest": source.digest})
-    return spec.model_copy(update={"prompt": prompt})
+    digests = {name: source.digest for name, source in _sources(spec, source_dirs).items()}
+    changed = {
+        name: getattr(spec, name).model_copy(update={"source_digest": digest})
+        for name, digest in digests.items()
+    }
+    return spec.model_copy(update=changed)
 
 
 async def build_batch_request(
@@ -110,22 +114,33 @@ def _packages(
     spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None, wheels: Sequence[str]
 ) -> list[Package]:
     packages = [package_of_provider(), *(package_of_wheel(wheel) for wheel in wheels)]
-    source = _source(spec, source_dirs)
-    if source is not None:
-        wanted = spec.prompt.source_digest if isinstance(spec.prompt, FunctionPrompt) else None
+    sources = _sources(spec, source_dirs)
+    for name, source in sources.items():
+        wanted = getattr(spec, name).source_digest
         if wanted is not None and wanted != source.digest:
             raise SpecError(
-                "function: its source changed while the job was being submitted; the task's next try takes "
-                "the new one."
+                f"{_WORD[name]}: its source changed while the job was being submitted; the task's next try "
+                "takes the new one."
             )
-        packages.append(source)
-    return packages
+    # Both functions may lie in one package.
+    return packages + list({source.digest: source for source in sources.values()}.values())
 
 
-def _source(spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None) -> Package | None:
-    if not isinstance(spec.prompt, FunctionPrompt):
-        return None
-    return package_of_source(spec.prompt.function, source_dirs)
+def _sources(spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None) -> dict[str, Package]:
+    """The source of each function of the user's, by the spec's field.
+
+    :raises PackageError: it can't be shipped.
+    """
+    paths = {"prompt": spec.prompt.function} if isinstance(spec.prompt, FunctionPrompt) else {}
+    if spec.postprocess is not None:
+        paths["postprocess"] = spec.postprocess.function
+    found = {}
+    for name, path in paths.items():
+        try:
+            found[name] = package_of_source(path, source_dirs)
+        except PackageError as error:
+            raise PackageError(f"{_WORD[name]}: {str(error).removeprefix('function: ')}") from None
+    return found
 
 
 async def _upload_private(

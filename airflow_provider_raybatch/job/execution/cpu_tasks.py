@@ -20,11 +20,11 @@ Shared = TypeVar("Shared")
 
 
 def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
-    """`function`, in a process of its own on this node where it calls a prompt function.
+    """`function`, in a process of its own on this node where it calls or imports users' code.
 
     The driver's memory holds the job's key, and its output is the job's log: no code of users may reach them.
     """
-    if not calls_users_code(spec):
+    if not calls_users_code(spec) and spec.postprocess is None:
         return function
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     task = ray.remote(num_cpus=0, scheduling_strategy=here)(function)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -80,6 +80,18 @@ class Tolerance:
             raise self._too_many(
                 f"{failed:,} rows failed, more than {self._rule}; the finished rows are kept for the next "
                 "attempt."
+            )
+
+    def postprocessed(self, failed: int, told: Callable[[], str]) -> None:
+        """The count after the user's function was called with each row that has a response.
+
+        :param told: which rows those are, asked for where they are too many.
+        :raises RaybatchError: too many rows failed; nothing is published.
+        """
+        if self.exceeded(failed):
+            raise self._too_many(
+                f"{failed:,} rows failed once postprocess was called, more than {self._rule}; the responses "
+                f"are kept for the next attempt; {told()}."
             )
 
     @property

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_raybatch.contract.journal import Entry
-from airflow_provider_raybatch.contract.layout import DATA, DEAD_LETTER, MANIFESTS, commit_of
+from airflow_provider_raybatch.contract.layout import MANIFESTS, OF_COMMITS, commit_of
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -29,7 +29,7 @@ def collect(folder: Folder, journal: Journal) -> int:
     try:
         # Listed before the journal is read: whoever wrote these files had claimed by then. If the last entry
         # is still this job's commit, such a claim is an older one, and its commit can only fail.
-        files = [entry.path for kind in (DATA, DEAD_LETTER, MANIFESTS) for entry in folder.list(kind)]
+        files = [entry.path for kind in OF_COMMITS for entry in folder.list(kind)]
         journal.check()
         dead = unpublished(files, journal.history())
         scratch = folder.abandoned(SCRATCH_AGE)

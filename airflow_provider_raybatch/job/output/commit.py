@@ -9,6 +9,8 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,23 +27,36 @@ from airflow_provider_raybatch.contract.manifest import (
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
-from airflow_provider_raybatch.job.output.publish import Published, Range, Target, publish, ranges
+from airflow_provider_raybatch.job.output.publish import (
+    Published,
+    Range,
+    Target,
+    postprocess,
+    publish,
+    ranges,
+)
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.output.schema import footers, input_types
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.tasks.base import Totals
+from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import Folder
 
 _PART_BYTES = 128 * 1024 * 1024
 _LARGEST_RANGE_ROWS = 1_000_000
 
-Publish = Callable[[Sequence[Range], Target], Iterable[Published]]
+T = TypeVar("T")
+
+Spread = Callable[[Callable[[Range, Target], Any], Sequence[Range], Target], Iterable[Any]]
+"""Applies a function to ranges, in their order."""
 
 
-def in_sequence(found: Sequence[Range], target: Target) -> Iterable[Published]:
-    """Publish range by range, in this process."""
-    return (publish(range_, target) for range_ in found)
+def in_sequence(
+    function: Callable[[Range, Target], T], found: Sequence[Range], target: Target
+) -> Iterable[T]:
+    """Range by range, in this process."""
+    return (function(range_, target) for range_ in found)
 
 
 def prepare(
@@ -52,7 +67,7 @@ def prepare(
     expected_rows: int,
     report: Report,
     source: pa.Schema,
-    publisher: Publish = in_sequence,
+    spread: Spread = in_sequence,
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 
@@ -80,7 +95,15 @@ def prepare(
     )
     decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
     found = ranges(parts, _rows_per_range(spec, parts), expected_rows, decoded)
-    done = list(publisher(found, target))
+    if spec.postprocess is not None:
+        first_pass = Postprocess(spec.postprocess.function, layout.postprocess_folder(name))
+        target = replace(target, postprocess=first_pass)
+        types = column_types(spread(postprocess, found, target))
+        target = replace(target, postprocess=replace(first_pass, types=types))
+    done: list[Published] = list(spread(publish, found, target))
+    if target.postprocess is not None:
+        notes = target.postprocess
+        folder.delete([*(notes.path(range_.number) for range_ in found), notes.notes])
     rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)
     if rows + errors != expected_rows:
         raise RaybatchError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import data_file, dead_letter_folder
+from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.output.publish import dead_letters
@@ -24,6 +26,21 @@ _FILE_BYTES = 16 * 1024 * 1024
 _THREADS, _PARTS_AT_ONCE = 16, 64
 _COLUMNS = ("ordinal", "ok", "id", "failure", "input")
 _ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISON_ROW})
+
+
+def failures_of(folder: Folder, manifest: BatchManifest) -> str:
+    """What the dead letters of a dataset say, and where they are.
+
+    :raises StorageError: they can't be read.
+    """
+    place = str(manifest.dead_letter_uri)
+    letters = (
+        json.loads(line)
+        for file in folder.list(place.removeprefix(f"{folder.uri}/"))
+        for line in folder.read(file.path).splitlines()
+    )
+    told = counted((letter["ordinal"], RowFailure(letter["step"], letter["reason"])) for letter in letters)
+    return f"the dead letters are in {place}: {told}"
 
 
 def with_dead_letters(error: Exception, job: Job, rows: int) -> Exception:

@@ -30,6 +30,7 @@ from airflow_provider_raybatch.job.input.table import as_text, kinds_of, restore
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
+from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, apply, load, note, with_added
 from airflow_provider_raybatch.storage.folder import Folder
 
 _MOST_DECODED = 512 * 1024 * 1024
@@ -56,6 +57,7 @@ class Target:
     :param inputs: type of each input column.
     :param task: what the rows yield, and what its columns are called.
     :param own_parts: folder of the parts of the submission that publishes, relative to the destination.
+    :param postprocess: the user's function that adds columns, if there is one.
     """
 
     folder: Folder
@@ -65,6 +67,7 @@ class Target:
     inputs: dict[str, pa.DataType]
     task: Task
     own_parts: str = ""
+    postprocess: Postprocess | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,7 +76,8 @@ class Target:
         outputs = [(names[column.name], column.type) for column in self.task.output_type]
         # Which run paid for a row that was reused.
         reused = [(names[REUSED_COLUMN], pa.string())] if REUSED_COLUMN in names else []
-        return pa.schema([*self.inputs.items(), *outputs, *reused])
+        added = self.postprocess.types.items() if self.postprocess else ()
+        return pa.schema([*self.inputs.items(), *outputs, *reused, *added])
 
 
 @dataclass
@@ -128,6 +132,8 @@ def publish(range_: Range, target: Target) -> Published:
     :raises StorageError: a part can't be read, or the files can't be written.
     """
     table = _select(range_, target)
+    if target.postprocess is not None:
+        table = with_added(table, target.folder, target.postprocess, range_.number)
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
     result = Published(None, 0, good.num_rows, bad.num_rows)
     if good.num_rows:
@@ -143,6 +149,26 @@ def publish(range_: Range, target: Target) -> Published:
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
         result.failed_steps = dict(Counter(pc.struct_field(bad["failure"], "step").to_pylist()))
     return result
+
+
+def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
+    """Call the user's function with the good rows of a range; :func:`publish` adds what it returns.
+
+    :returns: the columns that it returned.
+    :raises PreflightError: the function can't be imported.
+    :raises RaybatchError: no type fits all values of a column.
+    :raises StorageError: a part can't be read, or the notes can't be written.
+    """
+    if target.postprocess is None:
+        return {}
+    table = _select(range_, target)
+    good = table.filter(table["ok"])
+    rows = pa.table({name: _input_column(good, name, kind) for name, kind in target.inputs.items()})
+    responses = pc.struct_field(good["output"], target.task.output_type[0].name)
+    taken = frozenset(name.lower() for name in (*target.inputs, *target.task.names.values()))
+    made = list(apply(rows, responses, load(target.postprocess.function), taken))
+    path = target.postprocess.path(range_.number)
+    return note(target.folder, path, good["ordinal"].to_pylist(), made)
 
 
 def _select(range_: Range, target: Target) -> pa.Table:
@@ -232,6 +258,10 @@ def _flatten(table: pa.Table, target: Target) -> pa.Table:
     if REUSED_COLUMN in target.task.names:
         stored = pc.equal(table["origin"], "stored")
         columns.append(pc.if_else(stored, table["paid_by"], pa.scalar(None, pa.string())))
+    if target.postprocess is not None:
+        columns += [
+            pc.struct_field(table["added"], [place]) for place in range(len(target.postprocess.types))
+        ]
     return pa.table(columns, schema=target.schema)
 
 
@@ -272,14 +302,22 @@ def _inputs(column: pa.ChunkedArray) -> list[Any]:
 
 
 def dead_letters(table: pa.Table) -> bytes:
-    """Failed rows of parts as JSON lines: position, id, step, reason, request and input columns."""
+    """Failed rows of parts as JSON lines: position, id, step, reason, request and input columns.
+
+    A row that failed after its response came has that, too.
+    """
     inputs = _inputs(table["input"]) if "input" in table.schema.names else [None] * table.num_rows
     lines = []
     failures = table["failure"].to_pylist()
     ordinals, ids = table["ordinal"].to_pylist(), table["id"].to_pylist()
-    for ordinal, row_id, failure, row in zip(ordinals, ids, failures, inputs, strict=True):
+    answers: list[Any] = [None] * table.num_rows
+    if "output" in table.schema.names:
+        answered_as = table.schema.field("output").type[0].name
+        answers = pc.struct_field(table["output"], [0]).to_pylist()
+    for ordinal, row_id, failure, row, answer in zip(ordinals, ids, failures, inputs, answers, strict=True):
         named = {} if row_id is None else {"id": row_id}
-        lines.append(_line({"ordinal": ordinal, **named, **failure, "row": row}))
+        answered = {} if answer is None else {answered_as: answer}
+        lines.append(_line({"ordinal": ordinal, **named, **failure, **answered, "row": row}))
     return b"".join(lines)
 
 

@@ -32,6 +32,7 @@ from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.tasks import postprocess
 from airflow_provider_raybatch.job.tasks.registry import task_of
 
 _SAMPLE_ROWS = 1000
@@ -99,10 +100,12 @@ def check_rows(
 
 
 def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials | None) -> Sample:
-    """Render the first rows; a prompt function is called here.
+    """Render the first rows; a prompt function is called here, a postprocess function is imported.
 
-    :raises PreflightError: the function can't be imported.
+    :raises PreflightError: a function can't be imported.
     """
+    if spec.postprocess is not None:
+        postprocess.load(spec.postprocess.function)
     render = task_of(spec).renderer()
     reader = Reader(source.listing, needed_columns(spec), credentials)
     requests: list[Request] = []

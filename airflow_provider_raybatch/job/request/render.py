@@ -137,9 +137,10 @@ def _function_renderer(prompt: FunctionPrompt) -> Render:
     return render
 
 
-def load_function(path: str) -> Callable[[dict[str, Any]], Any]:
+def load_function(path: str, argument: str = "prompt_function") -> Callable[..., Any]:
     """Import a user's function.
 
+    :param argument: the operator's argument that names it.
     :raises PreflightError: the module can't be imported, or has no such function.
     """
     module_name, _, name = path.partition(":")
@@ -147,13 +148,13 @@ def load_function(path: str) -> Callable[[dict[str, Any]], Any]:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
         raise PreflightError(
-            f"prompt_function: {path!r} can't be imported on the cluster ({type(error).__name__}: {error}); "
+            f"{argument}: {path!r} can't be imported on the cluster ({type(error).__name__}: {error}); "
             "add what it needs to runtime_env, and keep it out of the DAG file."
         ) from error
     function = getattr(module, name, None)
     if not callable(function):
         raise PreflightError(
-            f"prompt_function: module {module_name!r} has no function {name!r}; check the import path."
+            f"{argument}: module {module_name!r} has no function {name!r}; check the import path."
         )
     return function  # type: ignore[no-any-return]  # callable() narrows Any only to Any
 

@@ -45,6 +45,7 @@ from airflow_provider_raybatch.job.row import Completion, Response
 from airflow_provider_raybatch.job.row import Outcome
 from airflow_provider_raybatch.job.parts.part import write
 from airflow_provider_raybatch.job.input.table import table_of
+from airflow_provider_raybatch.job.tasks.registry import task_of
 from tests.support.specs import submitted
 import pyarrow as pa
 root, struck, rows, batch, per_part = *map(pathlib.Path, sys.argv[1:3]), *map(int, sys.argv[3:])
@@ -52,6 +53,7 @@ root, struck, rows, batch, per_part = *map(pathlib.Path, sys.argv[1:3]), *map(in
 place = folder(str(root / "destination"))
 store = ResponseStore(folder(str(root / "reuse")), print)
 spec = submitted(destination={"uri": place.uri, "rows_per_part": per_part})
+task = task_of(spec)
 journal = Journal(place, spec.submission, False, spec.fingerprint)
 journal.claim()
 old = root / "destination/data/29991231T000000-00000000"
@@ -63,11 +65,11 @@ def part(ordinals):
     keys = [number.to_bytes(16, "big") for number in ordinals]
     outcomes = [Outcome(*one) for one in zip(ordinals, answers, [""] * len(keys), keys)]
     stem = f"_raybatch/parts/task/run/driver~0/{ordinals[0]:08d}"
-    return write(place, stem, table_of([{"n": number} for number in ordinals]), outcomes, False)
+    return write(place, stem, table_of([{"n": number} for number in ordinals]), outcomes, task)
 written = [part(range(first, first + batch)) for first in range(0, rows, batch)]
 manifest = prepare(spec, place, journal, written, rows, Report(), pa.schema([]))
 commit(place, journal, manifest)
-remember(store, place, written, print)
+remember(store, place, written, print, task)
 cleanup.collect(place, journal)
 """
 _DATA = ("data/0", "data/1", "data/2")

@@ -29,6 +29,7 @@ DAGS = [
     *(f"{name}_{mode}" for name in ("fails_after", "sleep") for mode in MODES),
     "chat",
     "forged",
+    "labelled",
     "later_deadline",
     "orphan",
     "lost_trigger",

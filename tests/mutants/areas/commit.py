@@ -272,14 +272,14 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "left-overs-listed-after-history",
         _LEFTOVERS,
         """\
-        files = [entry.path for kind in (DATA, DEAD_LETTER, MANIFESTS) for entry in folder.list(kind)]
+        files = [entry.path for kind in OF_COMMITS for entry in folder.list(kind)]
         journal.check()
         dead = unpublished(files, journal.history())
 """,
         """\
         journal.check()
         history = journal.history()
-        files = [entry.path for kind in (DATA, DEAD_LETTER, MANIFESTS) for entry in folder.list(kind)]
+        files = [entry.path for kind in OF_COMMITS for entry in folder.list(kind)]
         dead = unpublished(files, history)
 """,
         "The dataset that a newer run publishes meanwhile is deleted.",

@@ -36,7 +36,8 @@ def test_every_argument_finds_its_place() -> None:
         "accelerator_type": "H200", "num_cpus": 0.5, "rows_in_flight": 7, "batch_size": 3,
         "processor": {"batch_size": 3}, "max_restarts": 1,
         "destination": "s3://b/out/", "destination_format": "jsonl", "rows_per_part": 10,
-        "on_destination_owned": "take_over", "output_prefix": "llm_", "preserve_order": True,
+        "on_destination_owned": "take_over", "output_prefix": "llm_", "response_column": "industry",
+        "postprocess": "labels:parse", "preserve_order": True,
         "reuse": "s3://b/store/", "reuse_max_age": timedelta(days=1), "deduplicate": False,
         "on_clear": "regenerate",
         "max_error_fraction": 0.1, "max_errors": 9, "max_row_attempts": 2, "max_tokens_total": 1000,
@@ -61,7 +62,7 @@ def test_every_argument_finds_its_place() -> None:
         },
         "destination": {
             "uri": "s3://b/out", "format": "jsonl", "rows_per_part": 10, "on_owned_by_other": "take_over",
-            "output_prefix": "llm_",
+            "output_prefix": "llm_", "response_column": "industry",
         },
         "limits": {
             "deadline": None, "no_progress_timeout": 300.0, "cluster_wait": 60.0, "max_error_fraction": 0.1,
@@ -69,6 +70,8 @@ def test_every_argument_finds_its_place() -> None:
             "flush_interval": 5.0, "orphan_timeout": 3600.0,
         },
         "preserve_order": True,
+        "model_task": "generate",
+        "postprocess": {"function": "labels:parse", "source_digest": None},
         "response_format": {"json_object": True, "truncated": "error"},
         "reuse": {"uri": "s3://b/store", "max_age": 86400.0},
         "deduplicate": False,
@@ -225,6 +228,13 @@ ONE_OF = (
         ({"prompt": None, "prompt_column": ""}, "prompt_column: string should have at least 1 character"),
         ({"prompt": None, "messages_column": ""}, "messages_column: string should have at least 1 character"),
         ({"prompt": None, "prompt_function": "f"}, "prompt_function: 'f' is not an import path; write it as"),
+        (
+            {"postprocess": "f"},
+            "postprocess: 'f' is not an import path; write it as 'package.module:function'.",
+        ),
+        ({"postprocess": 7}, "postprocess: it must be text, but it is 7."),
+        ({"response_column": ""}, "response_column: a column's name is empty; give it at least one letter."),
+        ({"response_column": 7}, "response_column: it must be text, but it is 7."),
         (
             {"prompt": None, "prompt_column": "c", "system_prompt": "s"},
             "system_prompt: it has no effect together with prompt_column; write it into the column.",

@@ -68,6 +68,12 @@ def test_a_prompt_function_that_is_not_there(ray: FakeRay, run: Run) -> None:
     assert ray.requests == []
 
 
+def test_a_postprocess_function_that_is_not_there(ray: FakeRay, run: Run) -> None:
+    with pytest.raises(RayBatchFailException, match=r"^postprocess: there is no module 'no_such_module'"):
+        batch(postprocess="no_such_module:make").execute(run.context())
+    assert ray.requests == []
+
+
 def test_a_wrong_token_fails_at_once(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ray.token = "right"
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="wrong-token"))

@@ -24,6 +24,7 @@ PARAMS: dict[str, Any] = {
     "engine_args": {},
     "sampling": {},
     "model": "",
+    "postprocess": "labels:parse",
     # Of the Ray jobs that are no batch inferences.
     "seconds": 600,
 }
@@ -151,6 +152,18 @@ with dag_of("forged"):
     forging = arguments(deferrable=True)
     del forging["prompt"]
     RayBatchInferenceOperator(task_id="infer", prompt_function="forging:prompt", retries=0, **forging)
+
+with dag_of("labelled"):
+    RayBatchInferenceOperator(
+        task_id="infer",
+        retries=0,
+        response_column="inferred_industry",
+        postprocess="{{ params.postprocess }}",
+        reuse="{{ params.source }}.store",
+        rows_per_part=10,
+        max_errors=1,
+        **arguments(deferrable=True),
+    )
 
 with dag_of("chat"):
     RayBatchInferenceOperator(

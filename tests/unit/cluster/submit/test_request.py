@@ -23,13 +23,14 @@ KEY = "ab" * 32
 SECRETS = Secrets(aws=AwsCredentials(aws_access_key_id="AKIA", aws_secret_access_key="s3cret"))
 
 
-def spec_of(prompt=None, submitted=True):
+def spec_of(prompt=None, submitted=True, postprocess=None):
     submission = Submission(task=TASK, run_token="token", submission_id="raybatch-x-0") if submitted else None
     return BatchInferenceSpec.model_validate({
         "source": {"paths": ["/in.jsonl"]},
         "prompt": prompt or {"kind": "template", "template": "{row.a}"},
         "model": {"name": "m"},
         "destination": {"uri": "/out"},
+        "postprocess": postprocess,
         "submission": submission,
     })
 
@@ -130,6 +131,52 @@ async def test_changed_source_is_a_changed_job(client, tmp_path):
     assert len({plain.fingerprint, before.fingerprint, after.fingerprint}) == 3
     with pytest.raises(SpecError, match="changed while the job was being submitted"):
         await build_batch_request(client, before, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
+
+
+async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functions(
+    dashboard, client, tmp_path
+):
+    (tmp_path / "labels.py").write_text("def ask(row): return 'x'\ndef parse(row, response): return {}\n")
+    (tmp_path / "other.py").write_text("def parse(row, response): return {}\n")
+    prompt = {"kind": "function", "function": "labels:ask"}
+    for function, expected in (
+        ("labels:parse", [{"labels.py"}]),
+        ("other:parse", [{"labels.py"}, {"other.py"}]),
+    ):
+        spec = with_source_digest(spec_of(prompt, postprocess={"function": function}), [tmp_path])
+        assert spec.postprocess.source_digest
+        request = await build_batch_request(client, spec, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
+        sent = [set(unpack(dashboard, uri)) for uri in request.runtime_env["py_modules"][1:]]
+        assert sent == expected
+
+
+async def test_changed_source_of_a_postprocess_function_is_a_changed_job(client, tmp_path):
+    (tmp_path / "labels.py").write_text("def parse(row, response): return {}\n")
+    plain = spec_of(postprocess={"function": "labels:parse"})
+    before = with_source_digest(plain, [tmp_path])
+    (tmp_path / "labels.py").write_text("def parse(row, response): return {'a': 1}\n")
+    after = with_source_digest(plain, [tmp_path])
+    assert len({plain.fingerprint, before.fingerprint, after.fingerprint}) == 3
+    assert plain.response_digest == before.response_digest == after.response_digest
+    with pytest.raises(
+        SpecError, match=r"^postprocess: its source changed while the job was being submitted"
+    ):
+        await build_batch_request(client, before, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (None, "postprocess: there is no module 'labels' to ship for 'labels:parse'"),
+        ("import airflow\ndef parse(row, response): return {}\n", "postprocess: .*labels.py imports Airflow"),
+        ("def other(row, response): return {}\n", "postprocess: .*labels.py has no top-level 'parse'"),
+    ],
+)
+def test_a_postprocess_function_that_can_not_travel_is_named(tmp_path, source, problem):
+    if source is not None:
+        (tmp_path / "labels.py").write_text(source)
+    with pytest.raises(PackageError, match=f"^{problem}"):
+        with_source_digest(spec_of(postprocess={"function": "labels:parse"}), [tmp_path])
 
 
 def test_a_spec_without_a_function_has_no_source():

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's function that makes more columns of the dataset out of a row and its response.
+
+It is called when all responses are there, so a changed function pays for none of them; and range by range of
+the dataset, twice over: the first pass calls it and notes what it returns, the second adds that to the rows,
+in types that fit all values of the dataset.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.column_names import check_column_name
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
+from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join, kind_of
+from airflow_provider_raybatch.job.input.table import KINDS, kinds_of, restored, table_of
+from airflow_provider_raybatch.job.request.render import load_function
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.storage.folder import Folder
+
+STEP = "postprocess"
+"""The name of the argument, and of the step in dead letters."""
+MOST_COLUMNS = 2000
+_ROWS_AT_ONCE = 1000
+
+Function = Callable[[dict[str, Any], Any], Any]
+
+
+@dataclass(frozen=True)
+class Postprocess:
+    """What the two passes of a commit share.
+
+    :param function: ``module:function``.
+    :param notes: folder of what the first pass notes, relative to the destination.
+    :param types: of the columns that the function adds; known once the first pass is over.
+    """
+
+    function: str
+    notes: str
+    types: dict[str, pa.DataType] = field(default_factory=dict)
+
+    def path(self, number: int) -> str:
+        """The notes on the range of this number."""
+        return f"{self.notes}/{number:05d}.parquet"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A column in some of the rows: the kind of its values, and one of them with its row."""
+
+    kind: Kind
+    ordinal: int
+    example: str
+
+
+def load(path: str) -> Function:
+    """Import the function, and see that it takes a row and a response.
+
+    :raises PreflightError: it can't be imported, or takes other arguments.
+    """
+    function: Function = load_function(path, STEP)
+    try:
+        inspect.signature(function).bind({}, "")
+    except TypeError as error:
+        raise PreflightError(
+            f"{STEP}: {path!r} can't be called with a row and a response ({error}); write it as "
+            f"def {path.partition(':')[2]}(row, response)."
+        ) from None
+    except ValueError:  # written in C, without a signature
+        pass
+    return function
+
+
+def apply(
+    rows: pa.Table, responses: pa.ChunkedArray, function: Function, taken: frozenset[str]
+) -> Iterator[dict[str, Any] | RowFailure]:
+    """What the function returns for each row, as plain values, or why that can't be used.
+
+    :param rows: input columns.
+    :param taken: names, in lower case, of the dataset's other columns.
+    """
+    for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+        answers = responses.slice(start, _ROWS_AT_ONCE).to_pylist()
+        for row, answer in zip(_as_python(rows.slice(start, _ROWS_AT_ONCE)), answers, strict=True):
+            yield row if isinstance(row, RowFailure) else _called(function, row, answer, taken)
+
+
+def note(
+    folder: Folder, path: str, ordinals: Sequence[int], made: Sequence[dict[str, Any] | RowFailure]
+) -> dict[str, Seen]:
+    """Keep what the function returned for some rows, and tell its columns.
+
+    :raises RaybatchError: no type fits all values of a column.
+    :raises StorageError: it can't be written.
+    """
+    values = [{} if isinstance(one, RowFailure) else one for one in made]
+    added = table_of(values)
+    seen = {
+        name: _seen(name, kind, [row.get(name) for row in values], ordinals)
+        for name, kind in kinds_of(added.schema).items()
+    }
+    reasons = [one.reason if isinstance(one, RowFailure) else None for one in made]
+    table = pa.table({"ordinal": pa.array(ordinals, pa.uint64()), "reason": pa.array(reasons, pa.string())})
+    if seen:
+        columns = [column.combine_chunks() for column in added.columns]
+        table = table.append_column("added", pa.StructArray.from_arrays(columns, names=added.column_names))
+        table = table.replace_schema_metadata({KINDS: added.schema.metadata[KINDS]})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    folder.write(path, buffer.getvalue())
+    return seen
+
+
+def column_types(ranges: Iterable[Mapping[str, Seen]]) -> dict[str, pa.DataType]:
+    """The type of each column that the function adds, in the order in which rows bring them.
+
+    :raises RaybatchError: no type fits all values of a column, or the columns are no table's.
+    """
+    found: dict[str, Seen] = {}
+    for columns in ranges:
+        for name, one in columns.items():
+            found[name] = _together(name, found.get(name), one)
+    if len(found) > MOST_COLUMNS:
+        raise _user_error(
+            f"it returned {len(found):,} different columns, and a dataset may have {MOST_COLUMNS:,}; put "
+            "what differs from row to row into one dictionary."
+        )
+    by_case: dict[str, str] = {}
+    for name in found:
+        other = by_case.setdefault(name.lower(), name)
+        if other != name:
+            raise _user_error(
+                f"it returned columns {other!r} (row {found[other].ordinal}) and {name!r} (row "
+                f"{found[name].ordinal}), which many warehouses take for one; write both alike."
+            )
+    return {name: pa.string() if one.kind == NULL else arrow_type(one.kind) for name, one in found.items()}
+
+
+def with_added(table: pa.Table, folder: Folder, postprocess: Postprocess, number: int) -> pa.Table:
+    """The rows of a range with the columns that the function added, as ``added``.
+
+    A row for which it failed is a failed row from here on.
+
+    :param table: the same rows as in the first pass.
+    :raises StorageError: the notes can't be read.
+    """
+    noted = pq.read_table(io.BytesIO(folder.read(postprocess.path(number))))
+    good = np.flatnonzero(table["ok"].to_numpy())
+    if not np.array_equal(noted["ordinal"].to_numpy(), table["ordinal"].to_numpy()[good]):
+        raise RaybatchError(
+            f"{STEP}: the rows of range {number} changed while they were published; run the task again.",
+            FailureClass.INTERNAL,
+        )
+    places = np.full(table.num_rows, -1)
+    places[good] = np.arange(len(good))
+    of_row = pa.array(places, mask=places < 0)
+    kinds = kinds_of(noted.schema)
+    values = noted["added"].combine_chunks() if kinds else None
+    columns = [
+        restored(pc.struct_field(values, [list(kinds).index(name)]), kinds[name], kind)
+        if name in kinds
+        else pa.nulls(noted.num_rows, kind)
+        for name, kind in postprocess.types.items()
+    ]
+    if columns:
+        struct = pa.StructArray.from_arrays(columns, names=list(postprocess.types))
+        table = table.append_column("added", struct.take(of_row))
+    reasons = noted["reason"].combine_chunks().take(of_row)
+    if reasons.null_count == len(reasons):
+        return table
+    failures = [
+        failure if reason is None else {"step": STEP, "reason": reason, "request": ""}
+        for failure, reason in zip(table["failure"].to_pylist(), reasons.to_pylist(), strict=True)
+    ]
+    place = table.schema.get_field_index("failure")
+    table = table.set_column(place, "failure", pa.array(failures, table.schema.field(place).type))
+    ok = pc.and_(table["ok"], pc.is_null(reasons))
+    return table.set_column(table.schema.get_field_index("ok"), "ok", ok)
+
+
+def _as_python(rows: pa.Table) -> list[dict[str, Any] | RowFailure]:
+    try:
+        return rows.to_pylist()  # type: ignore[no-any-return]
+    except Exception as error:  # text that is no UTF-8, a date past Python's last, an unknown time zone
+        if rows.num_rows == 1:
+            return [RowFailure(STEP, f"the row has a value that Python can't read ({error})")]
+        return [one for place in range(rows.num_rows) for one in _as_python(rows.slice(place, 1))]
+
+
+def _called(
+    function: Function, row: dict[str, Any], response: Any, taken: frozenset[str]
+) -> dict[str, Any] | RowFailure:
+    try:
+        made = function(row, response)
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        return RowFailure.of(STEP, error)
+    if not isinstance(made, Mapping):
+        return RowFailure(STEP, f"the function returned {shown(made)}; return a dictionary of columns")
+    columns = {}
+    for name, value in made.items():
+        if not isinstance(name, str):
+            return RowFailure(STEP, f"the function returned a column named {shown(name)}; name it by a text")
+        if name.lower() in taken:
+            return RowFailure(
+                STEP, f"the function returned a column {name!r}, which the dataset has already; rename it"
+            )
+        try:
+            check_column_name(name)
+            columns[name] = _plain(value)
+        except (ValueError, RecursionError) as error:
+            return RowFailure(
+                STEP, f"the function returned a column {shown(name)} that can't be used: {error}"
+            )
+    return columns
+
+
+def _plain(value: Any) -> Any:
+    """As JSON's reader would make it.
+
+    :raises ValueError: no column holds such a value.
+    """
+    plain = _without_subclasses(value)
+    if kind_of([plain]) == TEXT:
+        raise ValueError(
+            f"no column holds {shown(value)}; return whole numbers of at most 64 bits, and lists and "
+            "dictionaries of one type each"
+        )
+    return plain
+
+
+def _without_subclasses(value: Any) -> Any:
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        str.__str__(value).encode()
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, (list, tuple)):
+        return [_without_subclasses(inner) for inner in value]
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {str(name): _without_subclasses(inner) for name, inner in value.items()}
+    raise ValueError(
+        f"{shown(value)} is a {type(value).__name__}; return text, a number, true or false, a list, or a "
+        "dictionary whose keys are texts"
+    )
+
+
+def _seen(name: str, kind: Kind, values: Sequence[Any], ordinals: Sequence[int]) -> Seen:
+    if kind == TEXT:  # though each value for itself has a type
+        found: Seen | None = None
+        for value, ordinal in zip(values, ordinals, strict=True):
+            found = _together(name, found, Seen(kind_of([value]), ordinal, shown(value)))
+    place = next((place for place, value in enumerate(values) if value is not None), 0)
+    return Seen(kind, ordinals[place], shown(values[place]))
+
+
+def _together(name: str, one: Seen | None, other: Seen) -> Seen:
+    if one is None or one.kind == NULL:
+        return other
+    kind = join(one.kind, other.kind)
+    if kind == TEXT:
+        raise _user_error(
+            f"column {name!r} has {one.example} in row {one.ordinal} and {other.example} in row "
+            f"{other.ordinal}, which no type fits both; return one type, or None where there is no value."
+        )
+    return replace(one, kind=kind)
+
+
+def _user_error(text: str) -> RaybatchError:
+    return RaybatchError(
+        f"{STEP}: {text} The responses are kept for the next attempt.", FailureClass.USER_ERROR
+    )
