@@ -1,102 +1,184 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what the docs say about the contract: ``spec.md``, ``manifest.md`` and ``schemas/*.json``.
+"""Writes the parts of the reference that follow from the code: arguments, fields, failure classes, schemas.
 
-Run ``python docs/generate.py`` after a change in ``contract/``; a test tells when it was forgotten. Texts
-come from the models' docstrings: their summary, and each ``:param`` as the description of a field.
+Run ``python docs/generate.py`` after a change of a docstring, an argument or a field; a test asks for it.
+The pages are written by hand except the regions between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+Texts come from docstrings: the summary, and each ``:param``. A line that ends with a colon before some of the
+parameters names their group.
 """
 
 from __future__ import annotations
 
+import ast
+import collections.abc
+import importlib
 import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
+REFERENCE = DOCS / "reference"
 sys.path.insert(0, str(DOCS.parent))
 
-from airflow_provider_raybatch.contract import prompt, spec  # noqa: E402 - the line above finds it
+from airflow_provider_raybatch.contract import failures, spec  # noqa: E402 - the line above finds it
 from airflow_provider_raybatch.contract.base import ContractModel  # noqa: E402
 from airflow_provider_raybatch.contract.manifest import BatchManifest  # noqa: E402
 
-_NOTE = "<!-- made by docs/generate.py from the docstrings in contract/; do not edit -->\n"
+CLASSES = {
+    "RayOperator": "operators.base",
+    "RayBatchInferenceOperator": "operators.ray_batch",
+    "RayJobOperator": "operators.ray_job",
+    "RayJobSensor": "sensors.ray_job",
+}
+"""The classes whose arguments the reference lists, by the module that has them."""
+
+REGION = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _PARAM = re.compile(r"^:param (\w+):", re.MULTILINE)
-_ROLE = re.compile(r":(?:class|func|meth|data):`~?(?:[\w.]*\.)?(\w+)`")
-
-SPEC_HEAD = """# The job's spec
-
-`RayBatchInferenceOperator` turns its arguments into one JSON document, the spec, which travels with the job;
-nothing else crosses from Airflow to the cluster. [operators.md](operators.md) has the arguments; this page
-has the document. Unknown fields are refused, and every refusal is one sentence with field, value and remedy.
-JSON schema: [batch_inference_spec.json](schemas/batch_inference_spec.json).
-
-Two hashes are taken of it. The *fingerprint* covers everything but `submission` and `limits`; when a retry
-finds a job with another fingerprint, `on_stale_state` decides. The *response digest* covers what decides a
-response: prompt, model, sampling, response format, the engine and those of its arguments that change numbers
-(not sizes). Rows that an earlier submission of the same task finished under the same digest and the same
-input are not generated again.
-"""
-
-MANIFEST_HEAD = """# The manifest
-
-One JSON document describes one committed dataset. It is written after the data and never changed.
-JSON schema: [batch_manifest.json](schemas/batch_manifest.json).
-
-| where | what |
-| --- | --- |
-| `<destination>/manifests/<commit>.json` | the manifest; `manifest_uri` in XCom and in the asset event |
-| `<destination>/manifest.json` | a copy of the newest one under a fixed name, for people and simple tools |
-
-The dataset has all columns of the input, then the output columns, each with `output_prefix` before its name:
-
-| column | type | meaning |
-| --- | --- | --- |
-| `response` | string | text of the first completion; `response_column` gives it another name |
-| `finish_reason` | string | of the first completion: `stop`, `length`, or another word of the engine's |
-| `input_tokens` | int64 | tokens of the prompt, special tokens included |
-| `cached_tokens` | int64 | of these, taken from the prefix cache |
-| `output_tokens` | int64 | generated tokens, over all completions |
-| `completions` | list of struct | all of them: `text`, `finish_reason`, `output_tokens`; if asked for |
-| `reused_from` | string | the run that paid for the response, null where this one did; with `reuse` |
-
-The columns that `postprocess` returns come last, under the names that it gives them.
-
-`completions` is there with `n` > 1, and with `sampling_column` or `prompt_function`, by which a row may ask
-for several.
-
-A row that failed is not in the dataset. It is a line in `dead_letter_uri`, JSON in files `part-*.jsonl`:
-
-| field | meaning |
-| --- | --- |
-| `ordinal` | position of the row in the input, from 0 |
-| `step` | `read`, `template`, `tokenize`, `engine`, `parse` (no JSON), `length` (cut off) or `postprocess` |
-| `reason` | one sentence |
-| `request` | what was asked, as JSON text; the raw text of a row that could not be read |
-| `response` | only with step `postprocess`, whose `request` is empty: the response, which is kept |
-| `row` | the input columns |
-
-`airflow_provider_raybatch.dataset.open_dataset` opens a dataset, and checks files and row counts against the
-manifest. It takes what the task returned, the `extra` of the asset event, the manifest's uri, or the
-destination, whose newest dataset is meant then:
-
-```python
-dataset = open_dataset(ti.xcom_pull("label_companies"), aws_conn_id="aws_default")
-dataset.files, dataset.to_arrow(), dataset.duckdb(), dataset.manifest.counts
-```
-"""
+_ROLE = re.compile(r":(?:class|func|meth|data|mod):`~?(?:[\w.]*\.)?(\w+)`")
+_PLAIN_TYPES: dict[Any, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "text",
+    timedelta: "timedelta",
+    datetime: "datetime",
+    PathLike: "path",
+    collections.abc.Mapping: "dict",
+    collections.abc.Sequence: "list",
+    collections.abc.Iterable: "list",
+}
 
 
 def pages() -> dict[Path, str]:
-    """Every generated file with its content."""
+    """Every file that this program writes, with its content."""
+    written = {path: _filled(path.read_text(encoding="utf-8")) for path in sorted(REFERENCE.glob("*.md"))}
     return {
-        DOCS / "spec.md": _page(SPEC_HEAD, spec.BatchInferenceSpec),
-        DOCS / "manifest.md": _page(MANIFEST_HEAD, BatchManifest),
-        DOCS / "schemas/batch_inference_spec.json": _schema_file(spec.BatchInferenceSpec),
-        DOCS / "schemas/batch_manifest.json": _schema_file(BatchManifest),
+        **written,
+        REFERENCE / "schemas/batch_inference_spec.json": _schema_file(spec.BatchInferenceSpec),
+        REFERENCE / "schemas/batch_manifest.json": _schema_file(BatchManifest),
     }
+
+
+def _filled(page: str) -> str:
+    return REGION.sub(lambda found: found[1] + _region(found[2]) + found[3], page)
+
+
+def _region(name: str) -> str:
+    """The content of a region.
+
+    :param name: ``arguments CLASS``, ``arguments CLASS / GROUP``, ``fields MODEL`` or ``failure classes``.
+    """
+    kind, _, rest = name.partition(" ")
+    tables: dict[str, Callable[[str], str]] = {
+        "arguments": _arguments,
+        "fields": _fields,
+        "failure": lambda _: _failure_classes(),
+    }
+    return tables[kind](rest)
+
+
+# Arguments of operators and sensors.
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument as its class documents it.
+
+    :param group: the heading it stands under in the docstring, empty where there is none.
+    :param templated: whether Airflow renders it.
+    """
+
+    name: str
+    group: str
+    type: str
+    meaning: str
+    templated: bool
+
+
+def arguments(name: str) -> list[Argument]:
+    """The documented arguments of one of :data:`CLASSES`, in the order of its docstring."""
+    kind: Any = getattr(importlib.import_module(f"airflow_provider_raybatch.{CLASSES[name]}"), name)
+    hints = typing.get_type_hints(kind.__init__)
+    known = set(inspect.signature(kind.__init__).parameters)
+    templated = {field for one in (kind, *kind.__subclasses__()) for field in one.template_fields}
+    found: list[Argument] = []
+    group = ""
+    for paragraph in re.split(r"\n\n+", inspect.getdoc(kind) or ""):
+        _, parameters = _texts_of(paragraph)
+        for argument, meaning in parameters.items():
+            if argument not in known:
+                raise ValueError(f"{name} documents {argument!r}, which is not an argument of it")
+            kind_of_value = _type_of(hints[argument])
+            found.append(Argument(argument, group, kind_of_value, meaning, argument in templated))
+        if paragraph.endswith(":") and not parameters:
+            group = re.split(r"[;:]", paragraph)[0]
+    return found
+
+
+def _arguments(wanted: str) -> str:
+    name, _, group = wanted.partition(" / ")
+    chosen = [one for one in arguments(name) if not group or one.group == group]
+    if not chosen:
+        raise ValueError(f"{name} has no arguments under {group!r}")
+    rows = ["| argument | type | meaning |", "| --- | --- | --- |"]
+    for one in chosen:
+        mark = " *t*" if one.templated else ""
+        rows.append(f"| `{one.name}`{mark} | {_cell(one.type)} | {_cell(_sentence(one.meaning))} |")
+    return "\n".join(rows) + "\n"
+
+
+def _type_of(hint: Any) -> str:
+    """A type as the reference shows it, without ``None``, and without the text that a template leaves."""
+    options = _options(hint)
+    shown = list(dict.fromkeys(_one_type(option) for option in options if option is not type(None)))
+    if {"boolean", "integer", "number"} & set(shown):
+        shown = [one for one in shown if one != "text"]
+    return " or ".join(shown)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _one_type(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return ", ".join(f"`{value}`" for value in typing.get_args(hint))
+    return _PLAIN_TYPES.get(typing.get_origin(hint) or hint, "any")
+
+
+# Failure classes.
+
+
+def _failure_classes() -> str:
+    rows = ["| class | means | retried |", "| --- | --- | --- |"]
+    for one, meaning in _documented_members(failures.FailureClass):
+        rows.append(f"| `{one.value}` | {_cell(meaning)} | {'yes' if one.retryable else 'no'} |")
+    return "\n".join(rows) + "\n"
+
+
+def _documented_members(kind: type[failures.FailureClass]) -> Iterator[tuple[failures.FailureClass, str]]:
+    """Each member with the string that follows it in the source."""
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    for statement, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(statement, ast.Assign) and isinstance(after, ast.Expr):
+            assert isinstance(statement.targets[0], ast.Name)
+            assert isinstance(after.value, ast.Constant)
+            yield kind[statement.targets[0].id], _one_line(str(after.value.value))
+
+
+# Fields of spec and manifest.
 
 
 def _schema_file(model: type[ContractModel]) -> str:
@@ -106,7 +188,7 @@ def _schema_file(model: type[ContractModel]) -> str:
 def _schema(model: type[ContractModel]) -> dict[str, Any]:
     """Pydantic's schema, with the docstrings' texts where they belong."""
     schema = model.model_json_schema(by_alias=True)
-    known = {kind.__name__: kind for kind in _models()}
+    known = {kind.__name__: kind for kind in (model, *_models())}
     _describe(schema, known[model.__name__])
     for name, part in schema.get("$defs", {}).items():
         _describe(part, known[name])
@@ -114,14 +196,16 @@ def _schema(model: type[ContractModel]) -> dict[str, Any]:
 
 
 def _models() -> Iterator[type[ContractModel]]:
-    for module in (spec, prompt, sys.modules[BatchManifest.__module__]):
-        for _, found in inspect.getmembers(module, inspect.isclass):
-            if issubclass(found, ContractModel):
-                yield found
+    """Every model of the contract that is imported by now."""
+    waiting = list(ContractModel.__subclasses__())
+    while waiting:
+        model = waiting.pop()
+        yield model
+        waiting += model.__subclasses__()
 
 
 def _describe(schema: dict[str, Any], model: type[ContractModel]) -> None:
-    summary, parameters = _texts(model)
+    summary, parameters = _texts_of(inspect.getdoc(model) or "")
     schema["description"] = summary
     for name, field in model.model_fields.items():
         shown = schema["properties"][field.alias or name]
@@ -130,24 +214,14 @@ def _describe(schema: dict[str, Any], model: type[ContractModel]) -> None:
             shown["description"] = text
 
 
-def _texts(model: type[ContractModel]) -> tuple[str, dict[str, str]]:
-    """Summary and parameters of a docstring, each on one line."""
-    summary, *pairs = _PARAM.split(inspect.getdoc(model) or "")
-    return _one_line(summary), {
-        name: _one_line(text) for name, text in zip(pairs[::2], pairs[1::2], strict=True)
-    }
-
-
-def _one_line(text: str) -> str:
-    plain = _ROLE.sub(r"`\1`", text).replace("``", "`").replace("`None`", "`null`")
-    return " ".join(plain.split())
-
-
-def _page(head: str, model: type[ContractModel]) -> str:
-    schema = _schema(model)
-    parts = [_NOTE, head, f"## {model.__name__}\n", *_section(schema)]
-    for name, part in schema.get("$defs", {}).items():
-        parts += [f"## {name}\n", *_section(part)]
+def _fields(name: str) -> str:
+    models: dict[str, type[ContractModel]] = {
+        "BatchInferenceSpec": spec.BatchInferenceSpec, "BatchManifest": BatchManifest,
+    }  # fmt: skip
+    schema = _schema(models[name])
+    parts = [f"## {name}\n", *_section(schema)]
+    for part, inner in schema.get("$defs", {}).items():
+        parts += [f"## {part}\n", *_section(inner)]
     return "\n".join(parts)
 
 
@@ -159,8 +233,7 @@ def _section(schema: dict[str, Any]) -> Iterator[str]:
         # Pydantic doesn't tell a default that a function makes; here all of them are empty.
         absent: object = [] if field.get("type") == "array" else {}
         default = "needed" if name in needed else f"`{json.dumps(field.get('default', absent))}`"
-        meaning = field.get("description", "").replace("|", "\\|")
-        rows.append(f"| `{name}` | {_type(field)} | {default} | {meaning} |")
+        rows.append(f"| `{name}` | {_type(field)} | {default} | {_cell(field.get('description', ''))} |")
     yield "\n".join(rows) + "\n"
 
 
@@ -189,6 +262,33 @@ def _bounds(field: dict[str, Any]) -> str:
     signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     found = [f"{sign} {field[name]:g}" for name, sign in signs.items() if name in field]
     return f" ({', '.join(found)})" if found else ""
+
+
+# Texts.
+
+
+def _texts_of(docstring: str) -> tuple[str, dict[str, str]]:
+    """Summary and parameters of a docstring, each on one line."""
+    summary, *pairs = _PARAM.split(
+        re.sub(r"^:(?:raises|return).*", "", docstring, flags=re.DOTALL | re.MULTILINE)
+    )
+    return _one_line(summary), {
+        name: _one_line(text) for name, text in zip(pairs[::2], pairs[1::2], strict=True)
+    }
+
+
+def _one_line(text: str) -> str:
+    plain = _ROLE.sub(r"`\1`", text).replace("``", "`").replace("`None`", "`null`")
+    return " ".join(plain.split())
+
+
+def _sentence(text: str) -> str:
+    python = text.replace("`null`", "`None`")
+    return python if python.startswith("vLLM") else python[:1].upper() + python[1:]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ class FailureClass(str, Enum):
     TIMEOUT = "timeout"
     """The job's deadline passed."""
     CANCELLED = "cancelled"
-    """Somebody stopped or deleted the job."""
+    """A user stopped or deleted the job on the cluster."""
     SUPERSEDED = "superseded"
     """A newer submission claimed the destination."""
     INTERNAL = "internal"

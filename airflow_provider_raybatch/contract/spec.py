@@ -259,7 +259,7 @@ class Limits(ContractModel):
         none.
     :param flush_interval: seconds that a finished row waits at most for the slower rows of its chunk until it
         is written, so that it is not paid for again.
-    :param orphan_timeout: seconds after which a job that nobody follows writes what is finished and ends
+    :param orphan_timeout: seconds after which a job that no task follows writes what is finished and ends
         itself; 0 for never.
     """
 

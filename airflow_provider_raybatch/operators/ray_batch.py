@@ -49,7 +49,7 @@ class RayBatchInferenceOperator(RayOperator):
     cluster, and every other brace is text. Text without an expression never goes through Jinja; where literal
     text looks like one, wrap it in ``airflow.sdk.literal``.
 
-    What is read:
+    Input:
 
     :param source: files, folders or globs (local, ``file://``, ``s3://``, ``https://``), one or a list; or
         what another batch inference returned.
@@ -58,7 +58,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param id_column: a column whose values name the rows, each once; by default a row's name is its position
         in the input.
 
-    What is asked; exactly one of `prompt`, `messages`, `messages_column`, `prompt_column`, `prompt_function`:
+    Request; exactly one of `prompt`, `messages`, `messages_column`, `prompt_column`, `prompt_function`:
 
     :param prompt: a row template, which becomes one user message.
     :param system_prompt: a row template, which becomes the system message before it.
@@ -68,7 +68,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param prompt_function: ``module:function``, called with each row on the cluster; its source travels with
         the job.
 
-    Of what:
+    Model and sampling:
 
     :param model: Hugging Face id, or a folder that the cluster's nodes can read; not needed with the ``echo``
         engine.
@@ -76,12 +76,12 @@ class RayBatchInferenceOperator(RayOperator):
     :param chat_template_kwargs: passed to the chat template.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.
     :param sampling_column: a column with sampling parameters that override `sampling` per row.
-    :param response_format: ``text`` (default) or ``json_object``: a response that is no JSON counts as an
-        error.
+    :param response_format: ``text`` (default) or ``json_object``: a response that is not JSON counts as
+        an error.
     :param on_truncated: what a response is that `max_tokens` or the context cut off: ``keep`` (default) it as
         good, or count it as an ``error``.
 
-    By what:
+    Engine and resources:
 
     :param engine: ``vllm`` (default), ``ray_data_llm`` or ``echo`` (a dry run without a model).
     :param engine_args: vLLM's engine arguments; for ``echo``, its own.
@@ -94,7 +94,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param max_restarts: how often in a row a replica's engine may die with no row finished in between,
         default 3; the search for a row that kills it does not count.
 
-    What is written:
+    Output:
 
     :param destination: a folder, local or ``s3://``.
     :param destination_format: ``parquet`` (default) or ``jsonl``.
@@ -110,7 +110,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param preserve_order: a promise that the rows are in input order, which the manifest repeats as
         `ordered`; default no.
 
-    What is not asked again:
+    Reuse:
 
     :param reuse: a folder, local or ``s3://``, that keeps responses by request: rows that any run with the
         same folder has paid for are taken from there, and new ones are added. By default there is none.
@@ -121,7 +121,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param on_clear: what a cleared task does with the rows that it has: ``keep`` (default) those that still
         ask the same, or ``regenerate`` all.
 
-    Within which bounds:
+    Limits:
 
     :param max_error_fraction: share of rows that may fail, 0 to 1; by default none may, or any share where
         `max_errors` is given.
@@ -139,6 +139,9 @@ class RayBatchInferenceOperator(RayOperator):
     :param orphan_timeout: seconds or ``timedelta`` after which a job that no task follows any more writes
         what is finished and ends itself, default 6 hours; a retry or a clear resumes it. 0 for never. At
         least three times `poll_interval`.
+
+    Access and environment:
+
     :param aws_conn_id: an ``aws`` connection whose credentials travel to the job; by default the cluster uses
         its own identity.
     :param hf_conn_id: a connection whose password is a Hugging Face token.
