@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that troubleshooting quotes are messages of the code."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+import pytest
+
+from ...support.documents import DOCS, Message, messages_of_the_code
+
+PAGE = DOCS / "troubleshooting.md"
+ENTRY = re.compile(r"^- `(.+)`\n\n  \S", re.MULTILINE)
+MESSAGES = messages_of_the_code()
+QUOTED = ENTRY.findall(PAGE.read_text(encoding="utf-8"))
+
+
+def test_every_entry_is_a_message_with_a_remedy() -> None:
+    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("- `")]
+    assert len(lines) == len(QUOTED) == len(set(QUOTED))
+    assert len(QUOTED) >= 50
+
+
+@pytest.mark.parametrize("quoted", QUOTED)
+def test_quoted_message_is_in_the_code(quoted: str) -> None:
+    if not any(message.says(quoted) for message in MESSAGES):
+        near = difflib.get_close_matches(quoted, [message.text for message in MESSAGES], n=1, cutoff=0.3)
+        places = [message.place for message in MESSAGES if message.text in near]
+        pytest.fail(f"no message of the code reads {quoted!r}; the closest is {near} at {places}")
+
+
+MADE = Message(("Connection ", ", field host: it is empty; name the dashboard's host, or ", "."), "a.py:1")
+
+
+@pytest.mark.parametrize(
+    ("quoted", "found"),
+    [
+        ("Connection 'x', field host: it is empty; name the dashboard's host, or 'local'.", True),
+        ("Connection <id>, field host: it is empty; name the dashboard's host, or <y>.", True),
+        ("Connection <id>, field host: it is void; name the dashboard's host, or <y>.", False),
+        ("Connection <id>, field host: it is empty; name the dashboard's host", False),
+        (f"Connection <id>, field host: it is empty; name the dashboard's host, or {'y' * 99}.", False),
+    ],
+)
+def test_a_message_is_compared_but_for_its_values(quoted: str, found: bool) -> None:
+    assert MADE.says(quoted) is found
+
+
+def test_the_field_before_a_message_may_have_another_name() -> None:
+    assert Message(("function: it has no source file; correct it.",), "a.py:1").says(
+        "prompt_function: it has no source file; correct it."
+    )
