@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example of the documentation runs, as far as it does without a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from ...support.documents import DOCS, PACKAGE, PAGES, ROOT, Block, blocks
+
+PARSE_DAGS = Path(__file__).with_name("parse_dags.py")
+PYTHON = blocks("python")
+DAGS = [block for block in PYTHON if "@dag" in block.text]
+MODULES = [block for block in PYTHON if block.text.startswith("# ")]
+SHELL = blocks("bash")
+NAME = re.compile(r"# (\w+\.py)\n")
+
+
+def file_name(block: Block) -> str:
+    named = NAME.match(block.text)
+    return named[1] if named else f"{block.page.stem.lower()}_{block.line}.py"
+
+
+def parsed(folder: Path, home: Path) -> dict[str, Any]:
+    """What Airflow makes of the DAG files in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::FutureWarning", str(PARSE_DAGS), str(folder)],
+        env={**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": f"{folder}:{ROOT}"},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def bag(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What Airflow makes of all examples."""
+    folder, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("home")
+    for block in [*DAGS, *MODULES]:
+        (folder / file_name(block)).write_text(block.text, encoding="utf-8")
+    return parsed(folder, home)
+
+
+def test_there_are_examples() -> None:
+    assert len(DAGS) >= 15
+    assert {block.page.name for block in DAGS} >= {"README.md", "quickstart.md", "recipes.md", "failures.md"}
+
+
+def test_dags_can_be_imported(bag: dict[str, Any]) -> None:
+    assert bag["errors"] == {}
+
+
+@pytest.mark.parametrize("block", DAGS, ids=lambda block: block.name)
+def test_block_makes_a_dag_whose_tasks_are_accepted(bag: dict[str, Any], block: Block) -> None:
+    made = bag["dags"].get(file_name(block), [])
+    assert made
+    assert [problem for problem in bag["problems"] if problem.split(".")[0] in made] == []
+
+
+def test_a_wrong_argument_in_an_example_is_noticed(tmp_path: Path) -> None:
+    (block,) = [block for block in DAGS if block.page.name == "quickstart.md"]
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    (folder / "wrong.py").write_text(block.text.replace('"echo"', '"ecko"'), encoding="utf-8")
+    (folder / "unknown.py").write_text(block.text.replace("prompt=", "promt="), encoding="utf-8")
+    found = parsed(folder, tmp_path)
+    assert ["engine: " in problem for problem in found["problems"]] == [True]
+    assert ["promt" in error for error in found["errors"].values()] == [True]
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in PYTHON if b not in [*DAGS, *MODULES]], ids=lambda block: block.name
+)
+def test_other_python_runs_on_a_dataset(block: Block, tmp_path: Path) -> None:
+    found: dict[str, Any] = {"result": dataset(tmp_path)}
+    exec(block.text, found)
+    assert found["table"].to_pylist() == [{"id": 1, "response": "one"}]
+    assert found["relation"].fetchall() == [(1, "one")]
+
+
+def dataset(folder: Path) -> dict[str, Any]:
+    """A committed dataset of one row; returns what its task would."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (folder / "data").mkdir()
+    file = folder / "data/part-00000.parquet"
+    pq.write_table(pa.table({"id": [1], "response": ["one"]}), file)
+    manifest = {
+        "uri": str(folder / "data"), "manifest_uri": str(folder / "manifest.json"), "format": "parquet",
+        "files": [{"path": file.name, "rows": 1, "bytes": file.stat().st_size}],
+        "schema": [{"name": "id", "type": "int64"}], "counts": {"input": 1, "ok": 1, "error": 0},
+        "owner": {"dag_id": "d", "run_id": "r", "task_id": "t"}, "run_token": "x", "submission_id": "s",
+        "created_at": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return {"uri": manifest["uri"], "manifest_uri": manifest["manifest_uri"]}
+
+
+def test_functions_in_examples_make_requests() -> None:
+    (block,) = [block for block in MODULES if "def ask" in block.text]
+    found: dict[str, Any] = {}
+    exec(block.text, found)
+    made = found["ask"]({"country": "DE", "text": "Lange Rede"})
+    assert made["messages"][-1] == {"role": "user", "content": "Summarize in one sentence: Lange Rede"}
+    assert made["sampling"] == {"max_tokens": 30}
+
+
+# Shell.
+
+
+def commands(block: Block) -> list[list[str]]:
+    lines = re.sub(r"\\\n\s*", " ", block.text).splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("block", SHELL, ids=lambda block: block.name)
+def test_shell_commands_exist(block: Block, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    for words in commands(block):
+        program, *rest = words
+        check = CHECKS.get(program)
+        assert check is not None, f"no test knows the program of {words}"
+        check(rest)
+
+
+def check_make(words: list[str]) -> None:
+    targets = {word for word in words if "=" not in word}
+    assert targets <= make_targets()
+
+
+def make_targets() -> set[str]:
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    return set(phony.split())
+
+
+def check_airflow(words: list[str]) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    get_parser().parse_args(words)  # exits where it does not understand
+
+
+def check_pip(words: list[str]) -> None:
+    assert words[0] == "install"
+    known = set(metadata.metadata("airflow-provider-raybatch").get_all("Provides-Extra") or [])
+    for requirement in words[1:]:
+        extras = re.fullmatch(r"\.(?:\[([\w,-]+)\])?|pre-commit|build", requirement)
+        assert extras is not None, requirement
+        assert set(filter(None, (extras[1] or "").split(","))) <= known
+
+
+def check_python(words: list[str]) -> None:
+    match words:
+        case ["-c", code]:
+            compile(code, "-c", "exec")
+            for module in re.findall(r"from ([\w.]+) import", code):
+                __import__(module)
+        case ["-m", module, *_] if module.startswith(("airflow_provider_raybatch", "tests.")):
+            if ".job." in module and not (PACKAGE / "storage").is_dir():
+                return  # the tree before its modules are moved
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+        case ["-m", "build" | "pytest" | "venv", *rest]:
+            assert all((ROOT / path).exists() for path in rest if path.startswith("tests/"))
+        case [script, *_]:
+            assert (ROOT / script).is_file()
+
+
+def check_script(words: list[str]) -> None:
+    stages = (ROOT / ".ci/checks").read_text(encoding="utf-8")
+    assert [stage for stage in words if f"\n{stage}() {{" not in stages] == []
+
+
+CHECKS = {
+    "make": check_make,
+    "airflow": check_airflow,
+    "pip": check_pip,
+    "python": check_python,
+    ".venv/bin/python": check_python,
+    ".ci/checks": check_script,
+    "export": lambda words: None,
+    "mkdir": lambda words: None,
+    "source": lambda words: None,
+    "pre-commit": lambda words: None,
+    "git": lambda words: None,
+}
+
+
+def test_connection_in_the_environment_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_raybatch.hooks.ray import RayHook
+
+    (words,) = [
+        words for block in SHELL for words in commands(block) if words[-1].startswith("AIRFLOW_CONN_")
+    ]
+    name, _, value = words[-1].partition("=")
+    document = json.loads(value)
+    del document["extra"]["ca_bundle"]  # no such file here
+    monkeypatch.setenv(name, json.dumps(document))
+    assert RayHook("ray_default").get_address().base == "https://ray.example.com/prod/"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_the_two_commands_are_those_of_ci(page: str) -> None:
+    shown = {tuple(words) for block in SHELL if block.page == ROOT / page for words in commands(block)}
+    assert {("make", "demo"), ("make", "test")} <= shown
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    steps = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert {"make demo", "make test"} <= set(steps)
+
+
+def test_other_blocks_are_marked() -> None:
+    """What no test runs is marked as text or data."""
+    written = [page for page in PAGES if page.parent == ROOT or page.is_relative_to(DOCS)]
+    unknown = blocks("", "sh", "shell", "console", "py")
+    assert [block.name for block in unknown if block.page in written] == []
+
+
+def test_readme_example_has_a_destination_for_each_run() -> None:
+    """Twice a day, and without a logical date."""
+    (block,) = [block for block in DAGS if block.page == ROOT / "README.md"]
+    destinations = set()
+    for minute in (0, 1):
+        found: dict[str, Any] = {}
+        exec(block.text.replace("\nlabel_companies()", "\nlabelled = label_companies()"), found)
+        label = found["labelled"].get_task("label")
+        run_after = datetime(2026, 1, 1, 12, minute, tzinfo=UTC)
+        label.render_template_fields({"dag_run": SimpleNamespace(run_after=run_after), "params": {}})
+        assert label.source == "s3://lake/customers/2026-01-01/"
+        destinations.add(label.destination)
+    assert destinations == {f"s3://lake/industries/20260101T120{minute}00/" for minute in (0, 1)}
+
+
+def test_hooks_of_pre_commit_run_what_exists() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    for repository in config["repos"]:
+        assert repository["repo"] == "local"
+        for hook in repository["hooks"]:
+            assert {"id", "name", "entry", "language"} <= set(hook)
+            program, *rest = shlex.split(hook["entry"])
+            assert (ROOT / program).is_file(), program
+            assert [word for word in rest if word.startswith("tests/") and not (ROOT / word).is_file()] == []

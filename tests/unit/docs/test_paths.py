@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and folders that the documentation names exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ...support.documents import PACKAGE, PAGES, ROOT
+
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+QUESTION = re.compile(r"^\| ([^|]+\?) \| `([\w/.]+)` \|$", re.MULTILINE)
+OF_THE_REPOSITORY = ("tests", "docs", "benchmarks", "dags_examples", "airflow_provider_raybatch")
+# Until the package has this folder, its modules are still in the places from which they are being moved.
+in_the_new_tree = pytest.mark.skipif(
+    not (PACKAGE / "storage").is_dir(), reason="the package still has the tree that the pages don't describe"
+)
+
+
+def paths_in(page: Path) -> set[str]:
+    """Paths in code: a file with a folder before it, or a folder with a slash after it."""
+    text = page.read_text(encoding="utf-8")
+    return set(re.findall(r"`(\w+(?:/\w+)*/(?:\w+\.\w+)?)[`:]", text))
+
+
+def missing(paths: set[str]) -> list[str]:
+    """Those that are neither in the repository nor in the package."""
+    homes = [ROOT, PACKAGE]
+    return sorted(path for path in paths if not any((home / path).exists() for home in homes))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@in_the_new_tree
+def test_paths_exist(page: Path) -> None:
+    assert missing(paths_in(page)) == []
+
+
+def test_paths_of_the_repository_exist() -> None:
+    named = {path for page in PAGES for path in paths_in(page) if path.startswith(OF_THE_REPOSITORY)}
+    assert len(named) > 5
+    assert missing(named) == []
+
+
+def test_ten_questions_have_answers() -> None:
+    found = QUESTION.findall(CONTRIBUTING.read_text(encoding="utf-8"))
+    assert len(found) == 10
+    assert len({path for _, path in found}) == 10
+
+
+@pytest.mark.parametrize(("question", "path"), QUESTION.findall(CONTRIBUTING.read_text(encoding="utf-8")))
+@in_the_new_tree
+def test_answer_exists(question: str, path: str) -> None:
+    assert (PACKAGE / path).exists(), question
+
+
+def test_a_missing_path_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`operators/ray_batch.py`, `operators/none.py: run`, `job/`, `nowhere/`, `a/b` and `x.py`\n"
+    )
+    assert missing(paths_in(page)) == ["nowhere/", "operators/none.py"]
