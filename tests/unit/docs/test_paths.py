@@ -25,16 +25,16 @@ def paths_in(page: Path) -> set[str]:
     return set(re.findall(r"`(\w+(?:/\w+)*/(?:\w+\.\w+)?)[`:]", text))
 
 
-def missing(paths: set[str]) -> list[str]:
-    """Those that are neither in the repository nor in the package."""
-    homes = [ROOT, PACKAGE]
+def missing(paths: set[str], page: Path = CONTRIBUTING) -> list[str]:
+    """Those that are neither in the repository, nor in the package, nor beside the page."""
+    homes = [ROOT, PACKAGE, page.parent]
     return sorted(path for path in paths if not any((home / path).exists() for home in homes))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 @in_the_new_tree
 def test_paths_exist(page: Path) -> None:
-    assert missing(paths_in(page)) == []
+    assert missing(paths_in(page), page) == []
 
 
 def test_paths_of_the_repository_exist() -> None:
