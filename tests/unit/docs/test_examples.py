@@ -123,6 +123,14 @@ def test_functions_in_examples_make_requests() -> None:
     assert made["sampling"] == {"max_tokens": 30}
 
 
+def test_functions_in_examples_add_columns() -> None:
+    (block,) = [block for block in MODULES if "def parse" in block.text]
+    found: dict[str, Any] = {}
+    exec(block.text, found)
+    made = found["parse"]({"known_label": "Energy"}, "Banking | 0.9")
+    assert made == {"label": "Banking", "score": 0.9, "is_new": True}
+
+
 # Shell.
 
 
