@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import ConflictError, TakenError
 from airflow_provider_raybatch.storage.object_reader import REQUEST_BYTES, ObjectReader
-from airflow_provider_raybatch.storage.patience import patiently
+from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_store import s3_store
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class S3Folder:
                 return list(obstore.list_with_delimiter(self._store(), prefix=key or None)["objects"])
             return [meta for page in obstore.list(self._store(), prefix=key or None) for meta in page]
 
-        found = patiently(attempt, "list", self._uri(key))
+        found = with_retries(attempt, "list", self._uri(key))
         entries = [
             Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or ""))
             for meta in found
@@ -83,7 +83,7 @@ class S3Folder:
         import obstore
 
         key = self._key(prefix)
-        found = patiently(
+        found = with_retries(
             lambda: obstore.list_with_delimiter(self._store(), prefix=key or None)["common_prefixes"],
             "list",
             self._uri(key),
@@ -105,21 +105,21 @@ class S3Folder:
                 return None
             return Entry(path, meta["size"], str(meta["e_tag"] or ""))
 
-        return patiently(attempt, "read", self._uri(key))
+        return with_retries(attempt, "read", self._uri(key))
 
     def read(self, path: str) -> bytes:
         """See :class:`Folder`."""
         import obstore
 
         key = self._key(path)
-        return patiently(lambda: bytes(obstore.get(self._store(), key).bytes()), "read", self._uri(key))
+        return with_retries(lambda: bytes(obstore.get(self._store(), key).bytes()), "read", self._uri(key))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """See :class:`Folder`."""
         import obstore
 
         key = self._key(path)
-        return patiently(
+        return with_retries(
             lambda: bytes(obstore.get_range(self._store(), key, start=start, length=length)),
             "read",
             self._uri(key),
@@ -131,7 +131,7 @@ class S3Folder:
 
         key = self._key(path)
         if size is None:
-            size = patiently(lambda: obstore.head(self._store(), key)["size"], "read", self._uri(key))
+            size = with_retries(lambda: obstore.head(self._store(), key)["size"], "read", self._uri(key))
         if size <= _READ_WHOLE:
             return io.BytesIO(self.read(path))
 
@@ -145,7 +145,7 @@ class S3Folder:
         import obstore
 
         key = self._key(path)
-        patiently(
+        with_retries(
             lambda: obstore.put(self._store(), key, content, max_concurrency=_UPLOADS),
             "write",
             self._uri(key),
@@ -175,7 +175,7 @@ class S3Folder:
                 if there != content:
                     raise TakenError(f"destination: {self._uri(key)} exists already.") from error
 
-        patiently(attempt, "write", self._uri(key))
+        with_retries(attempt, "write", self._uri(key))
 
     def replace(self, path: str, old: bytes | None, new: bytes) -> None:
         """See :class:`Folder`."""
@@ -202,7 +202,7 @@ class S3Folder:
             except PreconditionError as error:
                 raise ConflictError("it was changed meanwhile") from error
 
-        patiently(attempt, "write", self._uri(key))
+        with_retries(attempt, "write", self._uri(key))
 
     def sync(self, path: str = "") -> None:
         """See :class:`Folder`: what S3 has answered is stored."""
@@ -220,7 +220,7 @@ class S3Folder:
                 return
 
         if keys:
-            patiently(attempt, "delete", self._uri(keys[0]))
+            with_retries(attempt, "delete", self._uri(keys[0]))
 
     def abandoned(self, age: float) -> Sequence[str]:
         """See :class:`Folder`."""

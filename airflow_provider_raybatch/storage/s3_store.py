@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage import patience
+from airflow_provider_raybatch.storage import retry
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -34,9 +34,9 @@ def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
         if credentials and credentials.aws_secret_access_key
         else ""
     )
-    key = (os.getpid(), bucket, known, secret, patience.PATIENCE)
+    key = (os.getpid(), bucket, known, secret, retry.RETRY_LIMITS)
     if key not in _STORES:
-        _STORES[key] = S3Store(bucket, **_s3_options(credentials, patience.PATIENCE))
+        _STORES[key] = S3Store(bucket, **_s3_options(credentials, retry.RETRY_LIMITS))
     return _STORES[key]
 
 
@@ -51,7 +51,7 @@ def _shipped_for() -> str:
     return f": the wheel found is {' or '.join(tags)}, and this is {here}" if tags else ""
 
 
-def _s3_options(credentials: AwsCredentials | None, limits: patience.Patience) -> dict[str, Any]:
+def _s3_options(credentials: AwsCredentials | None, limits: retry.RetryLimits) -> dict[str, Any]:
     given = credentials or AwsCredentials()
     endpoint = (
         given.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

@@ -21,13 +21,13 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from airflow_provider_raybatch.storage.patience import Patience
+from airflow_provider_raybatch.storage.retry import RetryLimits
 from tests.support.s3_server import S3Server
 
-BRIEF = Patience(connect=1, answer=0.1, repeat=0.1, whole=0.2, first_pause=0.01, longest_pause=0.05)
+BRIEF = RetryLimits(connect=1, answer=0.1, repeat=0.1, whole=0.2, first_pause=0.01, longest_pause=0.05)
 """For stores that are down for good."""
 
-ONCE = Patience(repeat=0, repeats=0, whole=0)
+ONCE = RetryLimits(repeat=0, repeats=0, whole=0)
 """A fault that is seen at once is the end, and a slow machine is none."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.storage import patience
+from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 from tests.support.faulty_s3 import BRIEF, ONCE, FaultyS3, faulty
 from tests.support.s3_server import S3Server, serving
@@ -30,29 +30,29 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
     """S3 is waited for in the same way, but a hundred times shorter."""
-    short = patience.Patience(connect=1, answer=0.3, repeat=5, whole=20, first_pause=0.01, longest_pause=0.1)
-    monkeypatch.setattr(patience, "PATIENCE", short)
+    short = retry.RetryLimits(connect=1, answer=0.3, repeat=5, whole=20, first_pause=0.01, longest_pause=0.1)
+    monkeypatch.setattr(retry, "RETRY_LIMITS", short)
     return short
 
 
 @pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
+def brief(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
     """S3 is given up soon."""
-    monkeypatch.setattr(patience, "PATIENCE", BRIEF)
+    monkeypatch.setattr(retry, "RETRY_LIMITS", BRIEF)
     return BRIEF
 
 
 @pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> patience.Patience:
+def once(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
     """S3 is asked once, and waited for as long as it takes."""
-    monkeypatch.setattr(patience, "PATIENCE", ONCE)
+    monkeypatch.setattr(retry, "RETRY_LIMITS", ONCE)
     return ONCE
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server, impatient: patience.Patience) -> Iterator[FaultyS3]:
+def proxy(s3_server: S3Server, impatient: retry.RetryLimits) -> Iterator[FaultyS3]:
     """A proxy before the S3 server, still without faults."""
     with faulty(s3_server, slow=0.1) as proxy:
         yield proxy

@@ -8,7 +8,7 @@ from ..mutant import Mutant
 _DURABLE = "storage/durable.py"
 _FOLDER = "storage/folder.py"
 _S3 = "storage/s3_folder.py"
-_PATIENCE = "storage/patience.py"
+_RETRY = "storage/retry.py"
 _ERRORS = "storage/errors.py"
 
 MUTANTS = (
@@ -213,23 +213,23 @@ MUTANTS = (
     ),
     Mutant(
         "never-patient",
-        _PATIENCE,
-        "            if tried + pause > PATIENCE.whole:",
+        _RETRY,
+        "            if tried + pause > RETRY_LIMITS.whole:",
         "            if tried + pause:",
         "One lost answer of S3 ends the job.",
         ("storage/test_faults.py::test_every_operation_bears_every_fault",),
     ),
     Mutant(
         "ever-patient",
-        _PATIENCE,
-        "            if tried + pause > PATIENCE.whole:",
+        _RETRY,
+        "            if tried + pause > RETRY_LIMITS.whole:",
         "            if tried + pause < 0:",
         "A job on a store that is gone never ends.",
         ("storage/test_faults.py::test_a_store_that_is_down_is_one_sentence",),
     ),
     Mutant(
         "refusal-is-tried-again",
-        _PATIENCE,
+        _RETRY,
         "        except StorageError:\n            raise\n",
         "",
         "That a journal entry is taken ends the job, in place of the next entry being tried.",

@@ -13,10 +13,6 @@ from ...support.documents import PACKAGE, PAGES, ROOT
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 QUESTION = re.compile(r"^\| ([^|]+\?) \| `([\w/.]+)` \|$", re.MULTILINE)
 OF_THE_REPOSITORY = ("tests", "docs", "benchmarks", "dags_examples", "airflow_provider_raybatch")
-# Until the package has this folder, its modules are still in the places from which they are being moved.
-in_the_new_tree = pytest.mark.skipif(
-    not (PACKAGE / "storage").is_dir(), reason="the package still has the tree that the pages don't describe"
-)
 
 
 def paths_in(page: Path) -> set[str]:
@@ -32,7 +28,6 @@ def missing(paths: set[str], page: Path = CONTRIBUTING) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-@in_the_new_tree
 def test_paths_exist(page: Path) -> None:
     assert missing(paths_in(page), page) == []
 
@@ -50,7 +45,6 @@ def test_ten_questions_have_answers() -> None:
 
 
 @pytest.mark.parametrize(("question", "path"), QUESTION.findall(CONTRIBUTING.read_text(encoding="utf-8")))
-@in_the_new_tree
 def test_answer_exists(question: str, path: str) -> None:
     assert (PACKAGE / path).exists(), question
 

@@ -15,10 +15,10 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.storage import patience
+from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, S3Folder
-from airflow_provider_raybatch.storage.patience import Patience
+from airflow_provider_raybatch.storage.retry import RetryLimits
 from tests.support.faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
 from tests.support.publishing import rows_of
 from tests.support.s3_server import S3Server
@@ -97,7 +97,7 @@ def test_a_store_that_fails_often_costs_time_only(
 def test_a_store_that_goes_down_at_any_call_leaves_all_or_nothing(
     healthy: S3Folder, proxy: FaultyS3, source: str, monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", ONCE)
+    monkeypatch.setattr(retry, "RETRY_LIMITS", ONCE)
     attempt(S3Folder(healthy.bucket, "whole", proxy.api.credentials), 0, source)
     calls = len(proxy.calls)
     for number in range(0, calls, step):
@@ -125,7 +125,7 @@ def generated(folder: Folder) -> int:
 
 
 def test_the_end_of_a_store_is_one_sentence(
-    healthy: S3Folder, proxy: FaultyS3, once: Patience, source: str
+    healthy: S3Folder, proxy: FaultyS3, once: RetryLimits, source: str
 ) -> None:
     proxy.choose = after(4, Fault.ERROR_503)
     with pytest.raises(

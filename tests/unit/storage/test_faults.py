@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.storage import patience
+from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 from airflow_provider_raybatch.storage.folder import S3Folder
 from tests.support.faulty_s3 import OF_ANY_CALL, Fault, FaultyS3, after, by_seed, first
@@ -85,7 +85,7 @@ def test_the_last_call_of_a_large_upload_may_be_lost(place: S3Folder, proxy: Fau
 
 
 def test_no_call_takes_longer_than_the_documentation_says() -> None:
-    limits = patience.Patience()
+    limits = retry.RetryLimits()
     assert limits.whole + limits.repeat + limits.answer == 300
     assert limits.connect <= limits.answer <= limits.repeat <= limits.whole
 
@@ -126,7 +126,7 @@ class TestCreate:
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("fault", [Fault.ERROR_503, Fault.SILENT, Fault.CUT_REQUEST])
 def test_a_store_that_is_down_is_one_sentence(
-    place: S3Folder, proxy: FaultyS3, brief: patience.Patience, operation: str, fault: Fault
+    place: S3Folder, proxy: FaultyS3, brief: retry.RetryLimits, operation: str, fault: Fault
 ) -> None:
     proxy.choose = after(0, fault)
     with pytest.raises(StorageError) as caught:
@@ -144,7 +144,7 @@ def test_a_store_that_is_down_is_one_sentence(
 def test_a_read_that_fails_later_on_is_a_storage_error(
     place: S3Folder, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", patience.Patience(whole=0, repeat=0, repeats=0))
+    monkeypatch.setattr(retry, "RETRY_LIMITS", retry.RetryLimits(whole=0, repeat=0, repeats=0))
     with place.open("large") as stream:
         proxy.choose = after(0, Fault.ERROR_500)
         with pytest.raises(StorageError, match="InternalError") as caught:

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, s3_error
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 from airflow_provider_raybatch.storage.folder import folder as open_folder
-from airflow_provider_raybatch.storage.patience import Patience
+from airflow_provider_raybatch.storage.retry import RetryLimits
 from tests.support.s3_server import S3Server
 
 NAMES = ["a", "b c/d", "ü/#?%20{}[x]", "b c/e.parquet"]
@@ -313,7 +313,7 @@ class TestS3:
                 place.list()
         assert caught.value.failure_class is FailureClass.USER_ERROR
 
-    def test_an_endpoint_where_nobody_answers_may_heal(self, brief: Patience) -> None:
+    def test_an_endpoint_where_nobody_answers_may_heal(self, brief: RetryLimits) -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             credentials = AwsCredentials(

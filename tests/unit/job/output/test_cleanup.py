@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, unpublished
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
-from airflow_provider_raybatch.storage.patience import Patience
+from airflow_provider_raybatch.storage.retry import RetryLimits
 from tests.support.faulty_s3 import Fault, FaultyS3, after
 from tests.support.publishing import commit_only, failure, part, response, rows_of
 from tests.support.s3_server import S3Server
@@ -169,7 +169,7 @@ def test_old_scratch_files_go_and_new_ones_stay(disk: LocalFolder) -> None:
 
 
 def test_a_failure_to_delete_is_no_failure_of_the_job(
-    s3_server: S3Server, proxy: FaultyS3, once: Patience
+    s3_server: S3Server, proxy: FaultyS3, once: RetryLimits
 ) -> None:
     healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
     journal, manifest = committed(healthy, 0)
@@ -181,7 +181,7 @@ def test_a_failure_to_delete_is_no_failure_of_the_job(
 
 
 def test_a_store_that_is_down_is_no_failure_of_the_job(
-    s3_server: S3Server, proxy: FaultyS3, once: Patience
+    s3_server: S3Server, proxy: FaultyS3, once: RetryLimits
 ) -> None:
     healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
     journal, _ = committed(healthy, 0)

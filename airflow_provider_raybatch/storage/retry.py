@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryLimits:
     """In seconds. A call ends at the latest after `whole` + `repeat` + `answer`: 5 minutes.
 
     :param connect: for a connection to be made; longer than a lost SYN packet and its repetition take.
@@ -42,18 +42,18 @@ class Patience:
     longest_pause: float = 10
 
 
-PATIENCE = Patience()
+RETRY_LIMITS = RetryLimits()
 
 
-def patiently(attempt: Callable[[], T], verb: str, uri: str) -> T:
-    """Attempt a call until it works, or can't, or patience ends.
+def with_retries(attempt: Callable[[], T], verb: str, uri: str) -> T:
+    """Attempt a call until it works, or can never work, or the time for it is over.
 
     :param attempt: may be repeated, whether or not it was done before.
     :param verb: for the message: what can't be done.
     :param uri: to what.
     :raises StorageError: one sentence.
     """
-    began, pause = time.monotonic(), PATIENCE.first_pause
+    began, pause = time.monotonic(), RETRY_LIMITS.first_pause
     while True:
         try:
             return attempt()
@@ -63,7 +63,7 @@ def patiently(attempt: Callable[[], T], verb: str, uri: str) -> T:
             tried = time.monotonic() - began
             if not may_heal(error):
                 raise s3_error(verb, uri, error) from error
-            if tried + pause > PATIENCE.whole:
+            if tried + pause > RETRY_LIMITS.whole:
                 raise s3_error(verb, uri, error, tried) from error
         time.sleep(pause * random.uniform(0.5, 1))
-        pause = min(2 * pause, PATIENCE.longest_pause)
+        pause = min(2 * pause, RETRY_LIMITS.longest_pause)
