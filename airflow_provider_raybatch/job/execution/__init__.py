@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests become responses: the pool of replicas and its queue, and work that needs CPUs alone."""
+"""Which replica works on which rows. Nothing here does I/O, reads a clock or draws random numbers."""

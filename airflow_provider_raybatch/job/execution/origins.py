@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the content of a row comes from: each piece is read once, by the replica that begins it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
+
+
+@dataclass
+class Origin:
+    """Where rows are to be taken from.
+
+    :param read: pieces to be read from storage.
+    :param borrow: rows in other replicas' memory, by name.
+    :param release: pieces that nobody needs any more from the replica of that name.
+    """
+
+    read: list[int] = field(default_factory=list)
+    borrow: dict[str, Ordinals] = field(default_factory=dict)
+    release: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Origins:
+    """Which replica has read which piece and keeps it, while rows of the piece are not given.
+
+    A replica that gives rows back keeps them until somebody gets them: the piece may be released already.
+    """
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._open: dict[int, int] = {}
+        self._reader: dict[int, str] = {}
+        self._read_by: dict[str, set[int]] = {}
+        self._lender: dict[int, str] = {}
+        self._lent_by: dict[str, set[int]] = {}
+        self.bytes_read = 0
+
+    def open(self, piece: int, rows: int) -> None:
+        """So many rows of a piece are to be given: for the first time, or since they came back."""
+        self._open[piece] = self._open.get(piece, 0) + rows
+
+    def lend(self, name: str, rows: Ordinals) -> None:
+        """A replica keeps rows that it gave back."""
+        self._lender.update(dict.fromkeys(rows.tolist(), name))
+        self._lent_by.setdefault(name, set()).update(rows.tolist())
+
+    def give(self, name: str, rows: Ordinals) -> Origin:
+        """Rows are given to a replica."""
+        origin = Origin()
+        borrowed: dict[str, list[Ordinals]] = {}
+        for piece, part in self._pieces.split(rows).items():
+            others = self._from_lenders(part, borrowed)
+            if len(others):
+                reader = self._reader.get(piece)
+                if reader is None:
+                    self._read(name, piece, origin)
+                else:
+                    borrowed.setdefault(reader, []).append(others)
+            self._close(piece, len(part), origin)
+        borrowed.pop(name, None)
+        origin.borrow = {other: np.concatenate(parts) for other, parts in borrowed.items()}
+        return origin
+
+    def drop(self, name: str) -> None:
+        """A replica is gone, and what it kept with it."""
+        for piece in self._read_by.pop(name, ()):
+            del self._reader[piece]
+        for row in self._lent_by.pop(name, ()):
+            del self._lender[row]
+
+    def _read(self, name: str, piece: int, origin: Origin) -> None:
+        origin.read.append(piece)
+        self.bytes_read += int(self._pieces.sizes[piece])
+        self._reader[piece] = name
+        self._read_by.setdefault(name, set()).add(piece)
+
+    def _from_lenders(self, part: Ordinals, borrowed: dict[str, list[Ordinals]]) -> Ordinals:
+        """Borrow what was given back. Returns the other rows."""
+        if not self._lender:
+            return part
+        lent = np.array([row in self._lender for row in part.tolist()])
+        for row in part[lent].tolist():
+            lender = self._lender.pop(row)
+            self._lent_by[lender].discard(row)
+            borrowed.setdefault(lender, []).append(np.array([row], dtype=np.int64))
+        return part[~lent]
+
+    def _close(self, piece: int, rows: int, origin: Origin) -> None:
+        self._open[piece] -= rows
+        if self._open[piece]:
+            return
+        del self._open[piece]
+        reader = self._reader.pop(piece, None)
+        if reader is not None:
+            self._read_by[reader].discard(piece)
+            origin.release.append((reader, piece))

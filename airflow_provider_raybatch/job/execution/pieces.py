@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frozen listing as the queue sees it: pieces that are read whole, and their rows to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ordinals: TypeAlias = npt.NDArray[np.int64]
+"""Positions of rows in the whole input."""
+
+
+class Pieces:
+    """What is read at once: a Parquet row group, a run of rows of a text file, or a small file.
+
+    Keeps a bit a row, and 24 bytes a piece. Labels cost a byte a row more, and groups four; both may be
+    memory maps. With all of them that is 5.2 bytes a row and 24 bytes a piece.
+
+    :param rows: of each piece, at least 1, in the order in which they lie on disk.
+    :param sizes: bytes of each piece, as read from storage.
+    :param done: for each row whether nothing is to be done for it; ``None`` where all rows are to be done. It
+        is packed, and not kept.
+    :param labels: for each row a class (0 to 255) of rows with answers of about the same length, such as the
+        row's own limit, or the length of its prompt, on a log scale.
+    :param groups: for each row a number that it shares with rows of the same prefix.
+    :raises ValueError: the arguments' lengths do not belong together, or a piece is empty.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[int] | npt.NDArray[np.int64],
+        sizes: Sequence[int] | npt.NDArray[np.int64],
+        done: npt.NDArray[np.bool_] | None = None,
+        labels: npt.NDArray[np.uint8] | None = None,
+        groups: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        counts = np.asarray(rows, dtype=np.int64)
+        self.sizes = np.asarray(sizes, dtype=np.int64)
+        if len(self.sizes) != len(counts):
+            raise ValueError(f"sizes: {len(self.sizes)} values for {len(counts)} pieces; give one a piece.")
+        if len(counts) and counts.min() < 1:
+            raise ValueError("rows: a piece has no rows; leave it out.")
+        self._first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        total = int(self._first[-1])
+        for name, values in (("done", done), ("labels", labels), ("groups", groups)):
+            if values is not None and len(values) != total:
+                raise ValueError(f"{name}: {len(values)} values for {total} rows; give one a row.")
+        self.labels = labels
+        self.groups = groups
+        self._todo = None if done is None else np.packbits(~done)
+        self.left: Ordinals = counts
+        """Rows of each piece that are to be done."""
+        if done is not None and len(counts):
+            self.left = counts - np.add.reduceat(done, self._first[:-1], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the pieces that have rows to be done: what one pass over them reads."""
+        return int(self.sizes[self.left > 0].sum())
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of memory that this takes, labels and groups included."""
+        kept = (self._first, self.sizes, self.left, self._todo, self.labels, self.groups)
+        return sum(array.nbytes for array in kept if array is not None)
+
+    def rows(self, piece: int) -> Ordinals:
+        """The rows of a piece that are to be done."""
+        first, stop = int(self._first[piece]), int(self._first[piece + 1])
+        if self._todo is None:
+            return np.arange(first, stop, dtype=np.int64)
+        bits = np.unpackbits(self._todo[first // 8 : (stop + 7) // 8])[first % 8 :][: stop - first]
+        return np.flatnonzero(bits) + first
+
+    def of(self, rows: Ordinals) -> npt.NDArray[np.int64]:
+        """The piece in which each of `rows` lies."""
+        return np.searchsorted(self._first, rows, side="right") - 1
+
+    def split(self, rows: Ordinals) -> dict[int, Ordinals]:
+        """`rows` by piece, in their order."""
+        found = self.of(rows)
+        if len(found) and found[0] == found[-1] and (found == found[0]).all():
+            return {int(found[0]): rows}
+        order = np.argsort(found, kind="stable")
+        borders = np.flatnonzero(np.diff(found[order])) + 1
+        return {int(self.of(part[:1])[0]): part for part in np.split(rows[order], borders) if len(part)}

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pull queue in a simulated cluster, beside chunks that are given in order, and beside the ideal.
+
+Event-driven and seeded: a replica runs so many rows at once, each at its own speed in tokens a second. Replicas
+start over a minute, and their speeds differ by up to a factor of two. The same engine is fed three ways: by the
+queue; by chunks in order, as Ray Data gives them to actors that are alive, eight times the slots to each; and by
+one list, longest rows first, that costs nothing to read and is known to all (Graham's rule).
+
+python benchmarks/pull_queue.py > benchmarks/results/pull_queue.md
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_raybatch.job.execution.calls import Report
+from airflow_provider_raybatch.job.execution.costs import Costs
+from airflow_provider_raybatch.job.execution.pieces import Pieces
+from airflow_provider_raybatch.job.execution.queue import PullQueue
+
+SEED = 20261122
+CALL, OPEN = 0.01, 0.2
+"""Seconds that a call takes, and that reading, rendering and tokenising of what it gave take."""
+FLUSH, AT_MOST_EVERY, IDLE = 10.0, 0.2, 1.0
+"""Seconds between flushes, between calls at least, and between calls that gave nothing."""
+ROW_GROUP = 4096
+ROW_BYTES = 1000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table.
+
+    :param lengths: output tokens of each row.
+    :param starts: second at which each replica's engine is ready.
+    :param speeds: tokens a second of each replica's slots.
+    """
+
+    name: str
+    slots: int
+    lengths: np.ndarray
+    starts: np.ndarray
+    speeds: np.ndarray
+    labels: np.ndarray | None = None
+    known: dict[int, float] | None = None
+
+
+@dataclass
+class Outcome:
+    """What came of it.
+
+    :param ends: when each replica's last row ended; its start where it got none.
+    """
+
+    ends: np.ndarray
+    read: int
+    calls: int = 0
+    seconds_in_queue: float = 0.0
+
+
+@dataclass
+class Replica:
+    """The engine, and the rows that wait for it."""
+
+    speed: float
+    free: int
+    waiting: deque[int] = field(default_factory=deque)
+    unanswered: int = 0
+    answered: int = 0
+    work: float = 0.0
+    end: float = 0.0
+    written: list[int] = field(default_factory=list)
+    lengths: dict[int, list[float]] = field(default_factory=dict)
+    called: float = -1e9
+    ask_below: int = 0
+    is_asking: bool = False
+    is_fed: bool = True
+
+
+class Simulation:
+    """The clock, and rows that run."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.lengths = case.lengths.tolist()
+        self.replicas = [Replica(float(speed), case.slots) for speed in case.speeds]
+        self._events: list[tuple[float, int, Callable[..., None], Any, Any]] = []
+        self._number = itertools.count()
+        self.left = len(self.lengths)
+
+    def at(self, moment: float, call: Callable[..., None], one: Any, other: Any = None) -> None:
+        heapq.heappush(self._events, (moment, next(self._number), call, one, other))
+
+    def run(self) -> np.ndarray:
+        for number, start in enumerate(self.case.starts.tolist()):
+            self.replicas[number].end = start
+            self.at(start, self.joined, number)
+        while self.left:
+            moment, _, call, one, other = heapq.heappop(self._events)
+            call(moment, one, other)
+        return np.array([replica.end for replica in self.replicas])
+
+    def begin(self, now: float, number: int) -> None:
+        replica = self.replicas[number]
+        while replica.free and replica.waiting:
+            row = replica.waiting.popleft()
+            replica.free -= 1
+            self.at(now + self.lengths[row] / replica.speed, self.ended, number, row)
+
+    def ended(self, now: float, number: int, row: int) -> None:
+        replica = self.replicas[number]
+        replica.free += 1
+        replica.unanswered -= 1
+        replica.answered += 1
+        replica.work += self.lengths[row]
+        replica.end = now
+        self.left -= 1
+        self.begin(now, number)
+        self.answered(now, number, row)
+
+    def joined(self, now: float, number: int, _: Any) -> None:
+        raise NotImplementedError
+
+    def answered(self, now: float, number: int, row: int) -> None:
+        raise NotImplementedError
+
+
+class Pulling(Simulation):
+    """Replicas that ask the queue."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        rows = len(case.lengths)
+        sizes = [min(ROW_GROUP, rows - first) for first in range(0, rows, ROW_GROUP)]
+        self.pieces = Pieces(sizes, [size * ROW_BYTES for size in sizes], labels=case.labels)
+        self.labels = None if case.labels is None else case.labels.tolist()
+        self.queue = PullQueue(self.pieces, Costs(case.known))
+        self.calls = 0
+        self.seconds = 0.0
+
+    def joined(self, now: float, number: int, _: Any) -> None:
+        self.queue.join(str(number), self.case.slots, now)
+        self.ask(now, number)
+        self.at(now + FLUSH, self.flush, number)
+
+    def flush(self, now: float, number: int, _: Any) -> None:
+        self.ask(now, number)
+        self.at(now + FLUSH, self.flush, number)
+
+    def answered(self, now: float, number: int, row: int) -> None:
+        replica = self.replicas[number]
+        replica.written.append(row)
+        if self.labels is not None:
+            found = replica.lengths.setdefault(self.labels[row], [0, 0.0])
+            found[0] += 1
+            found[1] += self.lengths[row]
+        if replica.unanswered < replica.ask_below:
+            self.ask(now, number)
+
+    def ask(self, now: float, number: int, _: Any = None) -> None:
+        replica = self.replicas[number]
+        if not replica.is_asking:
+            replica.is_asking = True
+            wait = AT_MOST_EVERY if replica.is_fed else IDLE
+            self.at(max(now, replica.called + wait) + CALL, self.called, number)
+
+    def called(self, now: float, number: int, _: Any) -> None:
+        replica = self.replicas[number]
+        replica.is_asking, replica.called = False, now
+        report = Report(
+            replica.answered,
+            replica.work,
+            np.array(replica.written, dtype=np.int64),
+            {label: (int(rows), tokens) for label, (rows, tokens) in replica.lengths.items()},
+        )
+        replica.written, replica.lengths = [], {}
+        began = time.process_time()
+        grant = self.queue.pull(str(number), now, report)
+        self.seconds += time.process_time() - began
+        self.calls += 1
+        replica.ask_below = grant.ask_below
+        replica.unanswered += len(grant.rows)
+        replica.is_fed = len(grant.rows) > 0
+        if replica.is_fed:
+            # Rows that another replica has read come as fast as a read.
+            self.at(now + OPEN, self.opened, number, grant.rows.tolist())
+        if grant.give_back:
+            back = [replica.waiting.pop() for _ in range(min(grant.give_back, len(replica.waiting)))]
+            replica.unanswered -= len(back)
+            self.queue.give_back(str(number), np.array(back, dtype=np.int64))
+        if replica.unanswered < replica.ask_below and self.left:
+            self.ask(now, number)
+
+    def opened(self, now: float, number: int, rows: list[int]) -> None:
+        self.replicas[number].waiting.extend(rows)
+        self.begin(now, number)
+
+    def outcome(self) -> Outcome:
+        ends = self.run()
+        return Outcome(ends, self.queue.bytes_read, self.calls, self.seconds)
+
+
+class Chunks(Simulation):
+    """Chunks in order, to the actor that is alive and has the fewest."""
+
+    def __init__(self, case: Case, rows_per_chunk: int) -> None:
+        super().__init__(case)
+        self.size = rows_per_chunk
+        self.most = max(1, 8 * case.slots // rows_per_chunk)
+        self.next = 0
+        self.open: dict[int, int] = {}
+        self.has = [0] * len(self.replicas)
+        self.touched: set[tuple[int, int]] = set()
+
+    def joined(self, now: float, number: int, _: Any) -> None:
+        while self.has[number] < self.most and self.give(now, number):
+            pass
+
+    def give(self, now: float, number: int) -> bool:
+        rows = list(range(self.next, min(self.next + self.size, len(self.lengths))))
+        if not rows:
+            return False
+        self.open[self.next // self.size] = len(rows)
+        self.touched.update((number, row // ROW_GROUP) for row in (rows[0], rows[-1]))
+        self.next += len(rows)
+        self.has[number] += 1
+        replica = self.replicas[number]
+        replica.unanswered += len(rows)
+        self.at(now + OPEN, self.opened, number, rows)
+        return True
+
+    def opened(self, now: float, number: int, rows: list[int]) -> None:
+        self.replicas[number].waiting.extend(rows)
+        self.begin(now, number)
+
+    def answered(self, now: float, number: int, row: int) -> None:
+        chunk = row // self.size
+        self.open[chunk] -= 1
+        if not self.open[chunk]:
+            self.has[number] -= 1
+            self.give(now, number)
+
+    def outcome(self) -> Outcome:
+        ends = self.run()
+        rows = len(self.lengths)
+        sizes = {group: min(ROW_GROUP, rows - group * ROW_GROUP) for _, group in self.touched}
+        return Outcome(ends, sum(sizes[group] * ROW_BYTES for _, group in self.touched))
+
+
+def ideal(case: Case) -> Outcome:
+    """Longest first, to the slot that is free first."""
+    slots = [(start, number) for number, start in enumerate(case.starts.tolist()) for _ in range(case.slots)]
+    heapq.heapify(slots)
+    speeds, ends = case.speeds.tolist(), case.starts.copy()
+    for length in np.sort(case.lengths)[::-1].tolist():
+        start, number = slots[0]
+        end = start + length / speeds[number]
+        ends[number] = max(ends[number], end)
+        heapq.heapreplace(slots, (end, number))
+    return Outcome(ends, len(case.lengths) * ROW_BYTES)
+
+
+def cases() -> Iterator[tuple[Case, int]]:
+    """Each with the rows of a chunk, in the proportion to the slots that the job's plan has today."""
+    for replicas, slots in ((2, 64), (8, 64), (64, 16), (1000, 4)):
+        random = np.random.default_rng([SEED, replicas])
+        starts = random.uniform(0, 60, replicas)
+        speeds = random.uniform(10, 20, replicas)
+        rows = 200 * replicas * slots
+        name = f"{replicas:,} x {slots}"
+        yield Case(f"W1, {name}", slots, np.full(rows, 8), starts, speeds), max(8, slots // 2)
+        rows = 100 * replicas * slots
+        drawn = np.exp(random.normal(np.log(200), 0.8, rows)).astype(int)
+        lengths = np.clip(drawn, 16, 1024)
+        chunk = max(8, slots // 8)
+        yield Case(f"W2 unknown, {name}", slots, lengths, starts, speeds), chunk
+        # What is known is about right: within a factor of 1.5, in half octaves.
+        guessed = lengths * np.exp(random.uniform(-0.4, 0.4, rows))
+        labels = np.round(2 * np.log2(guessed)).astype(np.uint8)
+        known = {label: 2 ** (label / 2) for label in range(64)}
+        yield Case(f"W2 known, {name}", slots, lengths, starts, speeds, labels, known), chunk
+        yield Case(f"W2 learned, {name}", slots, lengths, starts, speeds, labels), chunk
+
+
+def efficiency(case: Case, outcome: Outcome) -> float:
+    """Tokens, of those that all slots could have made from each one's start to the end of all."""
+    could = ((outcome.ends.max() - case.starts) * case.speeds * case.slots).sum()
+    return float(case.lengths.sum() / could)
+
+
+def tail(case: Case, outcome: Outcome) -> float:
+    """Seconds between the ends of the first and the last engine."""
+    return float(outcome.ends.max() - outcome.ends.min())
+
+
+HEAD = """# The pull queue, simulated
+
+Replicas of different speeds (10 to 20 tokens a second and slot) start over a minute. W1: 200 rows a slot, 8 tokens
+each. W2: 100 rows a slot, 16 to 1,024 tokens (lognormal, median 200, mean 262): nothing known of them, known within
+a factor of 1.5, or learned by label while the job runs. Efficiency: tokens made, of those that all slots could have
+made from each replica's start to the end of all. Tail: seconds between the end of the first engine and the last.
+Bytes: read from storage, as a multiple of the input (row groups of 4,096 rows). *Chunks* is how rows were given
+before: in order, to actors that are alive, up to eight times the slots. *Ideal* knows all lengths, reads nothing and
+calls nobody. A row ends as late as it does in a GPU's engine, but a slot's speed does not depend on the others.
+Calls: per replica and minute. CPU: of the queue, per 1,000 rows. Made by `python benchmarks/pull_queue.py`.
+
+| rows, replicas x slots | minutes | efficiency | of ideal | chunks | tail s | chunks | ideal | bytes | chunks | calls | CPU ms |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def main() -> None:
+    """Print the table; the lines whose name contains an argument, if there are any."""
+    print(HEAD)
+    for case, rows_per_chunk in cases():
+        if len(sys.argv) > 1 and not any(word in case.name for word in sys.argv[1:]):
+            continue
+        print(line(case, rows_per_chunk), flush=True)
+
+
+def line(case: Case, rows_per_chunk: int) -> str:
+    """A line of the table."""
+    ours, chunks, best = Pulling(case).outcome(), Chunks(case, rows_per_chunk).outcome(), ideal(case)
+    rows, replicas = len(case.lengths), len(case.starts)
+    minutes = ours.ends.max() / 60
+    cells = [
+        case.name,
+        f"{minutes:.1f}",
+        f"{efficiency(case, ours):.3f}",
+        f"{efficiency(case, best):.3f}",
+        f"{efficiency(case, chunks):.3f}",
+        f"{tail(case, ours):.1f}",
+        f"{tail(case, chunks):.1f}",
+        f"{tail(case, best):.1f}",
+        f"{ours.read / (rows * ROW_BYTES):.2f}",
+        f"{chunks.read / (rows * ROW_BYTES):.2f}",
+        f"{ours.calls / replicas / minutes:.0f}",
+        f"{1e6 * ours.seconds_in_queue / rows:.1f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pull queue: nothing is lost or given twice, whoever comes, dies, leaves or gives back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_raybatch.job.execution.calls import GoneError, Report
+from airflow_provider_raybatch.job.execution.costs import Costs
+from airflow_provider_raybatch.job.execution.pieces import Pieces
+from airflow_provider_raybatch.job.execution.queue import PullQueue
+
+from .world import World
+
+STEPS = ("join", "pull", "pull", "pull", "give back", "lose", "lose silently", "leave")
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[Pieces, Costs]:
+    rows = draw(st.lists(st.integers(1, 40), min_size=1, max_size=12))
+    total = sum(rows)
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    done = random.random(total) < 0.4 if draw(st.booleans()) else None
+    labels = random.integers(0, 4, total, dtype=np.uint8) if draw(st.booleans()) else None
+    groups = np.sort(random.integers(0, 10, total)).astype(np.uint32) if draw(st.booleans()) else None
+    known = {0: 8.0, 1: 300.0, 2: 16.0} if draw(st.booleans()) else None
+    return Pieces(rows, [100 + 7 * count for count in rows], done, labels, groups), Costs(known)
+
+
+@settings(max_examples=150, deadline=None)
+@given(made=inputs(), data=st.data())
+def test_rows_are_given_once(made: tuple[Pieces, Costs], data: st.DataObject) -> None:
+    """After any steps, every row is written, free, suspected, or with one living replica, and all get written."""
+    pieces, costs = made
+    world = World(pieces, PullQueue(pieces, costs))
+    for _ in range(data.draw(st.integers(0, 40), "steps")):
+        step = data.draw(st.sampled_from(STEPS), "step")
+        world.now += data.draw(st.sampled_from([0.0, 1.0, 30.0]), "seconds")
+        if step == "join" or not world.members:
+            world.join(data.draw(st.integers(1, 20), "slots"))
+            continue
+        name = data.draw(st.sampled_from(sorted(world.members)), "replica")
+        if step == "pull":
+            world.pull(name, data.draw(st.integers(0, len(world.members[name].holds)), "written"))
+        elif step == "give back":
+            world.give_back(name, data.draw(st.integers(0, 20), "rows"))
+        elif step == "leave":
+            world.leave(name)
+        else:
+            world.lose(name, step == "lose", tells=data.draw(st.booleans(), "tells"))
+        world.check()
+    name = data.draw(st.sampled_from([*sorted(world.members), world.join(5)]), "the last one")
+    for other in sorted(world.members):
+        if other != name:
+            world.lose(other, engine_died=False, tells=False)
+    for _ in range(4 * int(pieces.left.sum()) + 4):
+        world.now += 1
+        world.pull(name, len(world.members[name].holds))
+        if world.queue.is_finished:
+            break
+    expected = {row for piece in range(len(pieces)) for row in pieces.rows(piece).tolist()}
+    assert world.queue.is_finished
+    assert world.written.keys() == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    slots=st.integers(1, 70),
+    poison=st.sets(st.integers(0, 199), min_size=0, max_size=3),
+    replicas=st.integers(1, 3),
+)
+def test_poison_rows_are_found(slots: int, poison: set[int], replicas: int) -> None:
+    """Each within ceil(log2(rows in the engine)) + 1 deaths; a row that does not kill is never blamed."""
+    pieces = Pieces([30, 70, 100], [1, 1, 1])
+    world = World(pieces, PullQueue(pieces))
+    deaths = 0
+    for _ in range(replicas):
+        world.join(slots)
+    for _ in range(5000):
+        for name in sorted(world.members):
+            world.now += 1
+            if poison & set(world.members[name].engine()):
+                deaths += 1
+                world.lose(name, engine_died=True, tells=True)
+                world.join(slots)
+            else:
+                world.pull(name, len(world.members[name].holds))
+        if world.queue.is_finished:
+            break
+    assert {row for row, good in world.written.items() if not good} == poison
+    assert len(world.written) == 200
+    assert deaths <= len(poison) * (math.ceil(math.log2(max(2, slots))) + 1)
+
+
+def test_silent_deaths_blame_a_row_only_for_the_fourth() -> None:
+    pieces = Pieces([1], [1])
+    world = World(pieces, PullQueue(pieces))
+    for _ in range(5):
+        name = world.join(1)
+        assert world.pull(name).failed.tolist() == []
+        world.lose(name, engine_died=False, tells=False)
+    assert world.pull(world.join(1)).failed.tolist() == [0]
+
+
+def test_small_files_fill_the_engine() -> None:
+    """600 files of a row each: as many as there are slots in the first call, in the order on disk."""
+    pieces = Pieces([1] * 600, [10] * 600)
+    world = World(pieces, PullQueue(pieces))
+    grant = world.pull(world.join(256))
+    assert len(grant.rows) >= 256
+    assert grant.rows.tolist() == list(range(len(grant.rows)))
+    assert list(grant.read) == grant.rows.tolist()
+
+
+def test_one_row_group_feeds_all_replicas_and_is_read_once() -> None:
+    pieces = Pieces([3072], [1_000_000])
+    world = World(pieces, PullQueue(pieces))
+    names = [world.join(1024), world.join(1024)]
+    grants = [world.pull(name) for name in names]
+    assert all(len(grant.rows) >= 1024 for grant in grants)
+    assert grants[0].read == (0,)
+    assert grants[1].borrow[names[0]].tolist() == grants[1].rows.tolist()
+    assert world.queue.bytes_read == 1_000_000
+
+
+def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
+    """The rows that were in no engine; they are marked, since they may have been written."""
+    pieces = Pieces([100], [1])
+    world = World(pieces, PullQueue(pieces))
+    first, second = world.join(40), world.join(200)
+    had = set(world.members[first].holds) | set(world.pull(first).rows.tolist())
+    world.pull(second)
+    world.queue.lost(first, 1.0, in_engine=np.empty(0, dtype=np.int64))
+    world._forget(first)
+    world.pull(second, 60)
+    grant = world.pull(second, len(world.members[second].holds))
+    again = set(grant.repeated.tolist())
+    assert again <= had
+    assert world.queue.free == 0
+    assert had <= set(world.members[second].holds) | world.written.keys()
+
+
+def test_an_idle_replica_makes_another_give_back() -> None:
+    """The first one got all rows, five more than it can begin: they are for the one that comes late."""
+    pieces = Pieces([15], [1])
+    world = World(pieces, PullQueue(pieces))
+    first = world.join(10)
+    assert len(world.pull(first).rows) == 15
+    second = world.join(10)
+    assert len(world.pull(second).rows) == 0
+    count = world.pull(first).give_back
+    assert count == 3
+    world.give_back(first, count)
+    grant = world.pull(second)
+    assert grant.rows.tolist() == [12, 13, 14]
+    assert grant.borrow[first].tolist() == [12, 13, 14]
+
+
+def test_the_longest_rows_come_first() -> None:
+    """With lengths known by label, over all pieces that are opened ahead; equal ones as on disk."""
+    labels = np.array([0, 1, 2, 0] * 50, dtype=np.uint8)
+    pieces = Pieces([50] * 4, [1] * 4, labels=labels)
+    world = World(pieces, PullQueue(pieces, Costs({0: 10.0, 1: 100.0, 2: 1000.0})))
+    grant = world.pull(world.join(90))
+    found = labels[grant.rows].tolist()
+    assert found[:50] == [2] * 50
+    assert found[50:90] == [1] * 40
+    assert grant.rows[:50].tolist() == list(range(2, 200, 4))
+
+
+def test_lengths_are_learned_from_the_first_rows() -> None:
+    labels = np.array([0, 1] * 500, dtype=np.uint8)
+    pieces = Pieces([1000], [1], labels=labels)
+    queue = PullQueue(pieces, Costs())
+    queue.join("one", 100, 0.0)
+    first = queue.pull("one", 0.0)
+    assert first.rows.tolist() == list(range(len(first.rows)))
+    count = len(first.rows)
+    lengths = {0: (count // 2, 10.0 * count), 1: (count // 2, 400.0 * count)}
+    second = queue.pull("one", 9.0, Report(count, 1.0, first.rows, lengths))
+    assert set(labels[second.rows].tolist()) == {1}
+
+
+def test_rows_with_a_common_prefix_stay_together() -> None:
+    """Four rows of each of 250 prefixes: no prefix is on two replicas, whoever asks in whatever order."""
+    groups = np.random.default_rng(5).permutation(np.repeat(np.arange(250, dtype=np.uint32), 4))
+    pieces = Pieces([1000], [1], groups=groups)
+    world = World(pieces, PullQueue(pieces))
+    names = [world.join(10), world.join(13), world.join(7)]
+    where: dict[int, set[str]] = {}
+    while not world.queue.is_finished:
+        world.now += 1
+        for name in names:
+            grant = world.pull(name, len(world.members[name].holds) // 2 + 1)
+            for group in groups[grant.rows].tolist():
+                where.setdefault(group, set()).add(name)
+    assert all(len(places) == 1 for places in where.values())
+
+
+def test_a_replica_that_was_given_up_must_end() -> None:
+    pieces = Pieces([10], [1])
+    world = World(pieces, PullQueue(pieces))
+    name = world.join(4)
+    world.pull(name)
+    world.lose(name, engine_died=False, tells=False)
+    with pytest.raises(GoneError, match="taken for lost"):
+        world.queue.pull(name, 1.0)
+
+
+def test_suspected_rows_get_an_empty_engine() -> None:
+    """If no replica starts or idles for a minute, one that works is emptied for them."""
+    pieces = Pieces([10_000], [1])
+    world = World(pieces, PullQueue(pieces))
+    first, second = world.join(4), world.join(4)
+    world.pull(first)
+    world.pull(second)
+    world.lose(first, engine_died=True, tells=True)
+    for _ in range(70):
+        world.now += 1
+        grant = world.pull(second, len(world.members[second].holds) // 2)
+        if grant.flush:
+            break
+    assert world.now >= 60
+    assert world.pull(second, len(world.members[second].holds)).alone
+
+
+def test_memory_of_a_million_rows() -> None:
+    """At most 12 bytes a row, with everything that may be known of rows."""
+    rows = 1_000_000
+    labels, groups = np.zeros(rows, dtype=np.uint8), np.zeros(rows, dtype=np.uint32)
+    pieces = Pieces([8] * (rows // 8), [1] * (rows // 8), np.zeros(rows, dtype=bool), labels, groups)
+    PullQueue(pieces)
+    assert pieces.kept_bytes / rows <= 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, 0], [1, 1]), "a piece has no rows"),
+        (([1], [1, 1]), "sizes: 2 values for 1 pieces"),
+        (([3], [1], np.zeros(2, dtype=bool)), "done: 2 values for 3 rows"),
+    ],
+)
+def test_pieces_that_do_not_fit(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Pieces(*arguments)  # type: ignore[arg-type]
