@@ -147,12 +147,13 @@ class PullQueue:
         self._count(name, replica, now, report or Report())
         share = self._share(name, replica)
         is_test = self._tests(name, replica, now)
-        replica.failed, self._suspicion.poison = self._suspicion.poison, no_rows()
+        failed, self._suspicion.poison = self._suspicion.poison, no_rows()
+        replica.failed = np.concatenate([replica.failed, failed])
         if is_test:
             rows = self._next_group(replica)
         else:
             rows = self._free_rows(name, replica, share.rows - replica.unanswered)
-        given = np.concatenate([replica.failed, rows])
+        given = np.concatenate([failed, rows])
         read, borrow = self._hand(name, replica, given)
         if not is_test:
             self._recall(replica)
@@ -165,7 +166,7 @@ class PullQueue:
             borrow=borrow,
             repeated=self._repeated_of(given),
             alone=replica.group is not None,
-            failed=replica.failed,
+            failed=failed,
             release=release,
             give_back=give_back,
             flush=is_test,
@@ -237,6 +238,8 @@ class PullQueue:
         self._unanswered += replica.unanswered - before
         finished = replica.remove(report.finished)
         self.unfinished -= len(finished)
+        if len(replica.failed):
+            replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
         if self._repeated:
             self._repeated.difference_update(finished.tolist())
         if replica.group is not None and not len(replica.holds):

@@ -68,6 +68,9 @@ class Shelf:
         if groups is None or count >= len(self._rows):
             return count
         # A group of many more rows is cut: its prefix pays on both sides.
-        after = groups[self._rows[count : count + max(count, _SMALL_GROUP)]]
+        window = max(count, _SMALL_GROUP)
+        after = groups[self._rows[count : count + window]]
         others = np.flatnonzero(after != groups[self._rows[count - 1]])
-        return count + (int(others[0]) if len(others) else 0)
+        if len(others):
+            return count + int(others[0])
+        return count if len(after) == window else len(self._rows)
