@@ -21,8 +21,8 @@ class Rule:
 
     :param lead_seconds: rows of so many seconds wait in a replica while there is much to do; about
         `flush_interval`, at which it calls anyway.
-    :param least_seconds: so long it may take until what it asks for can begin (the call, a read, tokenising), so
-        rows of that time wait in it until the end.
+    :param least_seconds: so long it may take until what it asks for can begin (the call, a read, tokenising),
+        so rows of that time wait in it until the end.
     """
 
     lead_seconds: float = 10.0
