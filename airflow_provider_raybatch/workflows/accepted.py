@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that earlier nights accepted: their digests and signatures, one small file a night beside the data."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from urllib.parse import quote, unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.minhash import (
+    ALGORITHM,
+    PERMUTATIONS,
+    Shingles,
+    Signatures,
+    signatures,
+)
+from airflow_provider_raybatch.workflows.places import destination, place
+from airflow_provider_raybatch.workflows.rows import Rows, require
+from airflow_provider_raybatch.workflows.sift import joined_texts
+
+_DIGEST_BYTES = 16
+_MADE_BY = b"raybatch"
+
+
+def digest(text: str) -> bytes:
+    """Of a text, without regard to upper case and the kind of white space."""
+    return hashlib.blake2b(" ".join(text.casefold().split()).encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+class Accepted:
+    """Accepted rows of other nights, to find their duplicates.
+
+    :param index: folder of the index, local or ``s3://``; the first night has none yet.
+    :param night: of this run: what an earlier attempt of it accepted doesn't count, so that it can be
+        repeated. Any name that is unique to the run, such as ``{{ ds }}``.
+    :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
+    :raises WorkflowError: a file of the index can't be read, or two nights were indexed in different ways.
+    """
+
+    def __init__(self, index: str, night: str, aws_conn_id: str | None = None) -> None:
+        folder = place(index, aws_conn_id)
+        own = _file_name(night)
+        self.digests: list[bytes] = []
+        self._nights: list[str] = []
+        self._starts: list[int] = []
+        self._ids: list[pa.ChunkedArray] = []
+        blocks: list[Signatures] = [np.empty((0, PERMUTATIONS), np.uint8)]
+        self._made_by: dict[str, object] | None = None
+        self._index = index
+        for entry in folder.list():
+            if entry.path == own or not entry.path.endswith(".parquet"):
+                continue
+            table = self._read(entry.path, folder.read(entry.path))
+            self._starts.append(len(self.digests))
+            self._nights.append(unquote(entry.path.removesuffix(".parquet")))
+            self.digests += table["digest"].to_pylist()
+            self._ids.append(table["id"])
+            blocks.append(
+                np.frombuffer(b"".join(table["signature"].to_pylist()), np.uint8).reshape(-1, PERMUTATIONS)
+            )
+        self.signatures = np.concatenate(blocks)
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    @property
+    def nights(self) -> list[str]:
+        """Names of the nights it knows."""
+        return list(self._nights)
+
+    def name(self, number: int) -> tuple[str, str]:
+        """Id and night of a row."""
+        at = int(np.searchsorted(self._starts, number, "right")) - 1
+        return self._ids[at][number - self._starts[at]].as_py(), self._nights[at]
+
+    def check(self, columns: Sequence[str], shingles: Shingles | None = None) -> None:
+        """Refuse to compare with rows that were indexed in another way.
+
+        :raises WorkflowError: they were.
+        """
+        if self._made_by is None:
+            return
+        wanted = _made_by(columns, shingles or Shingles())
+        for field in ("columns", "shingles", "algorithm") if shingles else ("columns",):
+            if self._made_by[field] != wanted[field]:
+                raise WorkflowError(
+                    f"earlier: the index {self._index} has {field} {self._made_by[field]!r}, and here "
+                    f"they are {wanted[field]!r}; use the same, or another folder for the index."
+                )
+
+    def _read(self, path: str, content: bytes) -> pa.Table:
+        try:
+            table = pq.read_table(io.BytesIO(content), use_threads=False)
+            made_by = json.loads(table.schema.metadata[_MADE_BY])
+        except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
+            raise WorkflowError(
+                f"index: {path!r} in {self._index} is not a night's index ({error}); remove it, and "
+                "index that night again."
+            ) from error
+        if self._made_by not in (None, made_by):
+            raise WorkflowError(
+                f"index: {path!r} in {self._index} was made with {made_by}, and another night with "
+                f"{self._made_by}; index one of them again."
+            )
+        self._made_by = made_by
+        return table
+
+
+def remember(
+    accepted: Rows,
+    index: str,
+    night: str,
+    columns: Sequence[str],
+    id_column: str,
+    shingles: Shingles | None = None,
+    aws_conn_id: str | None = None,
+) -> int:
+    """Add a night's accepted rows to the index; a repeated night replaces its own file.
+
+    :param accepted: the rows that were published.
+    :param index: folder of the index.
+    :param night: see :class:`Accepted`.
+    :param columns: whose texts are compared, as in :class:`ExactDuplicates` and :class:`NearDuplicates`.
+    :param id_column: names a row in the reasons of later nights.
+    :returns: number of rows.
+    :raises WorkflowError: a column is missing, or `index` is not the location of a folder.
+    """
+    folder = destination(index, aws_conn_id, "index")
+    require(accepted.schema, id_column, "id_column")
+    shingles = shingles or Shingles()
+    schema = pa.schema(
+        [("id", pa.string()), ("digest", pa.binary(_DIGEST_BYTES)), ("signature", pa.binary(PERMUTATIONS))],
+        metadata={_MADE_BY: json.dumps(_made_by(columns, shingles))},
+    )
+    sink, count = io.BytesIO(), 0
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for batch in accepted.batches(list(dict.fromkeys([id_column, *columns]))):
+            texts = joined_texts(batch, columns)
+            rows = signatures(texts, shingles)
+            writer.write_batch(
+                pa.RecordBatch.from_arrays(
+                    [
+                        pa.array([str(one) for one in batch.column(id_column).to_pylist()], pa.string()),
+                        pa.array([digest(text) for text in texts], schema.field("digest").type),
+                        pa.array([row.tobytes() for row in rows], schema.field("signature").type),
+                    ],
+                    schema=schema,
+                )
+            )
+            count += batch.num_rows
+    folder.write(_file_name(night), sink.getvalue())
+    return count
+
+
+def _made_by(columns: Sequence[str], shingles: Shingles) -> dict[str, object]:
+    return {"columns": list(columns), "shingles": [shingles.kind, shingles.size], "algorithm": ALGORITHM}
+
+
+def _file_name(night: str) -> str:
+    if not night.strip():
+        raise WorkflowError("night: it is empty; give the run a name, such as '{{ ds }}'.")
+    return f"{quote(night, safe='')}.parquet"

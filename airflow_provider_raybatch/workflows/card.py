@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card beside a dataset: what it holds, what it was made by, what it cost; as JSON and as Markdown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.workflows.funnel import Funnel
+from airflow_provider_raybatch.workflows.places import destination
+from airflow_provider_raybatch.workflows.rows import Result, Rows
+
+_LONGEST_CELL = 200
+_COSTS = ("input_tokens", "cached_tokens", "output_tokens", "seconds")
+
+
+@dataclass
+class Card:
+    """Filled step by step, then written.
+
+    :param title: of the dataset.
+    :param facts: anything else worth a line, such as thresholds.
+    :param prompts: by step.
+    :param funnel: rows left after each step.
+    :param samples: rows by kind, such as ``accepted``.
+    """
+
+    title: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)
+    funnel: Funnel | None = None
+    samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+
+    def add_run(self, step: str, result: Result, model: str, aws_conn_id: str | None = None) -> None:
+        """What a batch inference delivered and cost, by its manifest.
+
+        Tokens are those of delivered rows; the share of reused and duplicate rows was not paid for by this
+        run.
+
+        :param result: what the operator returned.
+        :param model: its name: a manifest holds the digest only.
+        """
+        for manifest in Rows(result, aws_conn_id=aws_conn_id).manifests:
+            run: dict[str, Any] = {"step": step, "model": model, "manifest_uri": manifest.manifest_uri}
+            if isinstance(manifest, BatchManifest):
+                counts, tokens, timing = manifest.counts, manifest.tokens, manifest.timing
+                run |= {
+                    "model_digest": manifest.digests.model,
+                    "sampling": manifest.effective_sampling,
+                    "rows": counts.ok,
+                    "errors": counts.error,
+                    "reused": counts.reused + counts.duplicates,
+                    "input_tokens": tokens.input,
+                    "cached_tokens": tokens.cached,
+                    "output_tokens": tokens.output,
+                    "seconds": round(timing.startup_seconds + timing.generation_seconds, 1),
+                }
+            self.runs.append(run)
+
+    def add_samples(self, kind: str, rows: Rows, count: int = 5) -> None:
+        """The first rows of a dataset."""
+        picked: list[dict[str, Any]] = []
+        for batch in rows.batches():
+            picked += batch.slice(0, count - len(picked)).to_pylist()
+            if len(picked) >= count:
+                break
+        self.samples[kind] = picked
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        totals = {name: round(sum(run.get(name, 0) for run in self.runs), 1) for name in _COSTS}
+        return {
+            "title": self.title,
+            "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "facts": self.facts,
+            "funnel": self.funnel.as_json() if self.funnel else [],
+            "runs": self.runs,
+            "totals": totals,
+            "prompts": self.prompts,
+            "samples": self.samples,
+        }
+
+    def as_markdown(self) -> str:
+        """For people."""
+        lines = [f"# {_cell(self.title)}", ""]
+        lines += [f"- {_cell(name)}: {_cell(value)}" for name, value in self.facts.items()]
+        if self.funnel:
+            lines += ["", "## Rows", "", self.funnel.as_markdown().rstrip()]
+        if self.runs:
+            names = ("step", "model", "rows", "errors", "reused", *_COSTS)
+            lines += [
+                "",
+                "## Cost",
+                "",
+                *_table(names, [[run.get(name, "") for name in names] for run in self.runs]),
+            ]
+        for step, prompt in self.prompts.items():
+            fence = "`" * max(3, _longest_run(prompt, "`") + 1)
+            lines += ["", f"## Prompt of {_cell(step)}", "", fence, prompt, fence]
+        for kind, rows in self.samples.items():
+            lines += ["", f"## Samples: {_cell(kind)}", ""]
+            columns = tuple(dict.fromkeys(name for row in rows for name in row))
+            body = [[row.get(name) for name in columns] for row in rows]
+            lines += _table(columns, body) if rows else ["There are none."]
+        return "\n".join(lines) + "\n"
+
+    def write(self, folder: str, name: str = "card", aws_conn_id: str | None = None) -> dict[str, str]:
+        """Write ``<name>.json`` and ``<name>.md``; each appears whole or not at all.
+
+        :param folder: such as the dataset's destination, never its `uri`, which holds data alone.
+        :returns: `card_uri` and `card_markdown_uri`.
+        :raises WorkflowError: `folder` is not the location of a folder.
+        """
+        place = destination(folder, aws_conn_id, "folder")
+        document = json.dumps(self.as_json(), ensure_ascii=False, indent=1, default=str)
+        place.write(f"{name}.md", self.as_markdown().encode())
+        place.write(f"{name}.json", document.encode())
+        return {"card_uri": f"{place.uri}/{name}.json", "card_markdown_uri": f"{place.uri}/{name}.md"}
+
+
+def _table(names: tuple[str, ...], rows: list[list[Any]]) -> list[str]:
+    head = ["| " + " | ".join(_cell(name) for name in names) + " |", "|" + "---|" * len(names)]
+    return head + ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
+
+
+def _cell(value: Any) -> str:
+    """Text that stays in its cell, whatever a model wrote."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        text = f"{value:,.3f}".rstrip("0").rstrip(".")
+    else:
+        text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    text = " ".join(text.split())
+    text = text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 3] + "..."
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _longest_run(text: str, character: str) -> int:
+    longest = current = 0
+    for one in text:
+        current = current + 1 if one == character else 0
+        longest = max(longest, current)
+    return longest

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Candidates side by side: a table, a plot and one self-contained page, and whether to promote one."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.places import destination
+from airflow_provider_raybatch.workflows.statistics import Comparison, Interval
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse}td,th{border:1px solid #999;padding:.3rem .6rem;text-align:left}"
+    "img{max-width:100%}"
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One model's figures.
+
+    :param metrics: intervals by the name of the metric; empty for a candidate that failed.
+    :param against_baseline: paired comparisons by the name of the metric; empty for the baseline itself.
+    :param failure: why there are no figures, or only some; such a candidate is never promoted.
+    """
+
+    name: str
+    metrics: Mapping[str, Interval] = field(default_factory=dict)
+    against_baseline: Mapping[str, Comparison] = field(default_factory=dict)
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a candidate replaces the baseline.
+
+    :param metric: that decides.
+    :param least_gain: difference to the baseline that is needed.
+    :param alpha: greatest p-value of the paired test, two-sided; it is divided by the number of candidates
+        that are compared (Bonferroni), so that more candidates don't make a chance promotion more likely.
+    """
+
+    metric: str
+    least_gain: float = 0.0
+    alpha: float = 0.05
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome of a rule.
+
+    :param promoted: name of the candidate; ``None`` to hold the baseline.
+    :param reason: one sentence.
+    """
+
+    promoted: str | None
+    reason: str
+
+
+def decide(baseline: str, candidates: Sequence[Candidate], rule: Rule) -> Decision:
+    """Promote the best candidate that passes the rule, or hold.
+
+    :param candidates: with or without the baseline itself.
+    """
+    others = [one for one in candidates if one.name != baseline]
+    whole = [one for one in others if one.failure is None and rule.metric in one.against_baseline]
+    alpha = rule.alpha / max(1, len(whole))
+    passed = [
+        one
+        for one in whole
+        if one.against_baseline[rule.metric].difference.estimate > 0
+        and one.against_baseline[rule.metric].difference.estimate >= rule.least_gain
+        and one.against_baseline[rule.metric].p_value <= alpha
+    ]
+    if not passed:
+        reasons = [_why_not(one, rule, alpha) for one in others] or ["there is no candidate"]
+        return Decision(None, f"Hold {baseline}: {'; '.join(reasons)}.")
+    best = max(passed, key=lambda one: one.against_baseline[rule.metric].difference.estimate)
+    found = best.against_baseline[rule.metric]
+    return Decision(
+        best.name,
+        f"Promote {best.name}: its {rule.metric} is {found.difference.estimate:+.3f} above {baseline}'s "
+        f"(p = {found.p_value:.2g}, at most {alpha:.2g}).",
+    )
+
+
+@dataclass(frozen=True)
+class ComparisonReport:
+    """Table, plot and page of candidates.
+
+    :param title: of the page.
+    :param baseline: name of the candidate that the others are compared with.
+    :raises WorkflowError: there is no candidate with figures.
+    """
+
+    title: str
+    baseline: str
+    candidates: Sequence[Candidate]
+    decision: Decision | None = None
+
+    def __post_init__(self) -> None:
+        if not any(one.metrics for one in self.candidates):
+            failed = "; ".join(f"{one.name}: {one.failure}" for one in self.candidates) or "there are none"
+            raise WorkflowError(f"candidates: none has figures to compare ({failed}).")
+
+    @property
+    def metrics(self) -> list[str]:
+        """Of all candidates, in the order in which they come."""
+        return list(dict.fromkeys(name for one in self.candidates for name in one.metrics))
+
+    def rows(self) -> list[list[str]]:
+        """The table with its head: figures with intervals, differences with p-values."""
+        head = ["model", *(f"{name} [95 %]" for name in self.metrics)]
+        head += [f"{name} against {self.baseline}" for name in self.metrics]
+        body = []
+        for one in self.candidates:
+            cells = [one.name] if one.failure is None else [f"{one.name} (failed: {one.failure})"]
+            cells += [str(one.metrics[name]) if name in one.metrics else "-" for name in self.metrics]
+            cells += [_compared(one.against_baseline.get(name)) for name in self.metrics]
+            body.append(cells)
+        return [head, *body]
+
+    def as_markdown(self) -> str:
+        """The table, and the decision."""
+        head, *body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.rows()]
+        lines = ["| " + " | ".join(row) + " |" for row in body]
+        text = "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *lines]) + "\n"
+        return text + (f"\n{self.decision.reason}\n" if self.decision else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures."""
+        return {
+            "title": self.title,
+            "baseline": self.baseline,
+            "candidates": [
+                {
+                    "name": one.name,
+                    "failure": one.failure,
+                    "metrics": {name: value.as_json() for name, value in one.metrics.items()},
+                    "against_baseline": {
+                        name: value.as_json() for name, value in one.against_baseline.items()
+                    },
+                }
+                for one in self.candidates
+            ],
+            "decision": asdict(self.decision) if self.decision else None,
+        }
+
+    def png(self) -> bytes:
+        """One panel a metric: figures as points, intervals as bars."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        whole = [one for one in self.candidates if one.metrics]
+        figure = Figure(figsize=(3.6 * len(self.metrics) + 1, 0.5 * len(whole) + 1.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        panels = figure.subplots(1, len(self.metrics), sharey=True, squeeze=False)[0]
+        for panel, metric in zip(panels, self.metrics, strict=True):
+            for place, one in enumerate(reversed(whole)):
+                if (interval := one.metrics.get(metric)) is not None:
+                    bars = [[interval.estimate - interval.low], [interval.high - interval.estimate]]
+                    colour = "tab:gray" if one.name == self.baseline else "tab:blue"
+                    panel.errorbar([interval.estimate], [place], xerr=bars, fmt="o", capsize=4, color=colour)
+            panel.set_title(metric)
+            panel.set_ylim(-0.7, len(whole) - 0.3)
+            panel.grid(axis="x", alpha=0.4)
+        panels[0].set_yticks(range(len(whole)), [one.name for one in reversed(whole)])
+        sink = io.BytesIO()
+        figure.savefig(sink, format="png", dpi=120, metadata={"Software": None})
+        return sink.getvalue()
+
+    def as_html(self) -> str:
+        """One page with the plot in it, which loads nothing."""
+        head, *body = [[html.escape(cell) for cell in row] for row in self.rows()]
+        table = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body)
+        decision = f"<p><strong>{html.escape(self.decision.reason)}</strong></p>" if self.decision else ""
+        plot = base64.b64encode(self.png()).decode()
+        title = html.escape(self.title)
+        return (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{decision}"
+            f"<table><thead><tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr></thead>"
+            f"<tbody>{table}</tbody></table>"
+            f'<p><img alt="Metrics with intervals, by model" src="data:image/png;base64,{plot}"></p>'
+            "</body></html>\n"
+        )
+
+    def write(self, folder: str, name: str = "comparison", aws_conn_id: str | None = None) -> dict[str, str]:
+        """Write ``<name>.md``, ``.json``, ``.png`` and ``.html``; each appears whole or not at all.
+
+        :returns: the location of each, such as `html_uri`.
+        :raises WorkflowError: `folder` is not the location of a folder.
+        """
+        import json
+
+        place = destination(folder, aws_conn_id, "folder")
+        contents = {
+            "md": self.as_markdown().encode(),
+            "json": json.dumps(self.as_json(), ensure_ascii=False, indent=1).encode(),
+            "png": self.png(),
+            "html": self.as_html().encode(),
+        }
+        for kind, content in contents.items():
+            place.write(f"{name}.{kind}", content)
+        return {f"{kind}_uri": f"{place.uri}/{name}.{kind}" for kind in contents}
+
+
+def _compared(found: Comparison | None) -> str:
+    if found is None:
+        return "-"
+    interval = found.difference
+    return (
+        f"{interval.estimate:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}], p = {found.p_value:.2g}, "
+        f"{found.wins} won, {found.losses} lost, {found.ties} tied"
+    )
+
+
+def _why_not(one: Candidate, rule: Rule, alpha: float) -> str:
+    if one.failure is not None:
+        return f"{one.name} failed ({one.failure})"
+    found = one.against_baseline.get(rule.metric)
+    if found is None:
+        return f"{one.name} was not compared by {rule.metric}"
+    gain = found.difference.estimate
+    if gain <= 0 or gain < rule.least_gain:
+        needed = f"at least {rule.least_gain:+.3f}" if rule.least_gain > 0 else "more than 0"
+        return f"the difference of {one.name} is {gain:+.3f}, and {needed} is needed"
+    return f"the difference of {one.name} may be chance (p = {found.p_value:.2g}, more than {alpha:.2g})"

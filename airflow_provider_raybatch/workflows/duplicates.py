@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact and near duplicates: within the data of a night, and of what earlier nights accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.workflows.accepted import Accepted, digest
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.minhash import Shingles, SignatureIndex, signatures
+from airflow_provider_raybatch.workflows.rows import require
+from airflow_provider_raybatch.workflows.sift import Checked, Drop, joined_texts
+
+
+class ExactDuplicates:
+    """Drops a row whose texts an earlier row has, compared by digest; the first one is kept.
+
+    Rules: ``exact_duplicate``, and ``accepted_earlier`` for a row of an earlier night.
+
+    :param columns: that must be equal, all of them; upper case and the kind of white space don't count.
+    :param id_column: names the other row in the reason.
+    :param earlier: what earlier nights accepted, compared by these columns; default nothing.
+    :raises WorkflowError: `earlier` was made from other columns.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        id_column: str,
+        earlier: Accepted | None = None,
+        name: str = "exact_duplicates",
+    ) -> None:
+        self.name = name
+        self._columns, self._id = _checked_columns(columns), id_column
+        self._ids = _Ids(earlier)
+        if earlier is not None:
+            earlier.check(self._columns)
+        self._seen = {one: number for number, one in enumerate(earlier.digests)} if earlier else {}
+
+    def __call__(self, batch: pa.RecordBatch) -> Checked:
+        """See :class:`Step`."""
+        ids = _ids_of(batch, self._id)
+        drops: list[Drop | None] = []
+        for row, text in enumerate(joined_texts(batch, self._columns)):
+            key = digest(text)
+            number = self._seen.setdefault(key, len(self._ids))
+            if number == len(self._ids):
+                self._ids.append(ids[row])
+                drops.append(None)
+            else:
+                drops.append(self._ids.drop("exact_duplicate", number, "its text equals that of"))
+        return Checked(batch, drops)
+
+
+class NearDuplicates:
+    """Drops a row whose text is similar to that of an earlier row that was kept, by MinHash.
+
+    Rules: ``near_duplicate``, and ``similar_to_accepted`` for a row of an earlier night.
+
+    :param columns: whose texts are compared, joined.
+    :param id_column: names the other row in the reason.
+    :param threshold: estimated Jaccard similarity of the shingles from which a row is a duplicate, 0.5 to 1.
+    :param shingles: what is compared; see :class:`Shingles`.
+    :param earlier: what earlier nights accepted, made with the same columns and shingles; default nothing.
+    :raises WorkflowError: `threshold` is out of range, or `earlier` was made in another way.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        id_column: str,
+        threshold: float = 0.8,
+        shingles: Shingles | None = None,
+        earlier: Accepted | None = None,
+        name: str = "near_duplicates",
+    ) -> None:
+        self.name = name
+        self._columns, self._id = _checked_columns(columns), id_column
+        self._shingles = shingles or Shingles()
+        self._index = SignatureIndex(threshold)
+        self._ids = _Ids(earlier)
+        if earlier is not None:
+            earlier.check(self._columns, self._shingles)
+            self._index.add(earlier.signatures)
+
+    def __call__(self, batch: pa.RecordBatch) -> Checked:
+        """See :class:`Step`."""
+        ids = _ids_of(batch, self._id)
+        rows = signatures(joined_texts(batch, self._columns), self._shingles)
+        # What is kept gets its number while the batch is searched, so the ids of all kept rows come first.
+        found = self._index.keep_new(rows)
+        for row, match in enumerate(found):
+            if match is None:
+                self._ids.append(ids[row])
+        return Checked(
+            batch,
+            [
+                None
+                if match is None
+                else self._ids.drop("near_duplicate", match[0], f"its similarity is {match[1]:.2f} to")
+                for match in found
+            ],
+        )
+
+
+class _Ids:
+    """Names of kept rows by their number: accepted ones of earlier nights first."""
+
+    def __init__(self, earlier: Accepted | None) -> None:
+        self._earlier = earlier
+        self._first = len(earlier) if earlier is not None else 0
+        self._own: list[str] = []
+
+    def __len__(self) -> int:
+        return self._first + len(self._own)
+
+    def append(self, name: str) -> None:
+        self._own.append(name)
+
+    def drop(self, rule: str, number: int, clause: str) -> Drop:
+        if number >= self._first:
+            return Drop(rule, f"{clause} {self._own[number - self._first]!r}")
+        assert self._earlier is not None
+        name, night = self._earlier.name(number)
+        rule = "accepted_earlier" if rule == "exact_duplicate" else "similar_to_accepted"
+        return Drop(rule, f"{clause} {name!r} of {night!r}")
+
+
+def _checked_columns(columns: Sequence[str]) -> list[str]:
+    if isinstance(columns, str) or not columns:
+        raise WorkflowError(f"columns: {columns!r} is not a list of columns; write ['text'].")
+    return list(columns)
+
+
+def _ids_of(batch: pa.RecordBatch, column: str) -> list[str]:
+    require(batch.schema, column, "id_column")
+    return [str(one) for one in batch.column(column).to_pylist()]

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows and tokens that are left after each step, and which rules dropped the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class FunnelStep:
+    """What one step left.
+
+    :param rows: left after it.
+    :param tokens: of these rows; ``None`` where no column counts tokens.
+    :param dropped: rows by the rule that dropped them.
+    """
+
+    name: str
+    rows: int = 0
+    tokens: int | None = None
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Funnel:
+    """Steps in their order; the first one is the input, which drops nothing."""
+
+    steps: list[FunnelStep] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """Rows after the last step."""
+        return self.steps[-1].rows if self.steps else 0
+
+    def joined(self, later: Funnel) -> Funnel:
+        """This funnel and the steps of one that took its rows further; the other's input is left out."""
+        return Funnel([*self.steps, *later.steps[1:]])
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """For a card or an XCom."""
+        return [
+            {"step": one.name, "rows": one.rows, "tokens": one.tokens, "dropped": dict(one.dropped)}
+            for one in self.steps
+        ]
+
+    @classmethod
+    def from_json(cls, steps: list[dict[str, Any]]) -> Funnel:
+        """The inverse of :meth:`as_json`."""
+        return cls([
+            FunnelStep(one["step"], one["rows"], one["tokens"], Counter(one["dropped"])) for one in steps
+        ])
+
+    def as_markdown(self) -> str:
+        """A table: step, rows left, share of the input, tokens left, rows dropped by rule."""
+        lines = ["| step | rows left | of input | tokens left | dropped |", "|---|---:|---:|---:|---|"]
+        first = self.steps[0].rows if self.steps else 0
+        for one in self.steps:
+            share = f"{one.rows / first:.1%}" if first else "-"
+            tokens = "-" if one.tokens is None else f"{one.tokens:,}"
+            rules = ", ".join(f"{rule}: {count:,}" for rule, count in one.dropped.most_common()) or "-"
+            lines.append(f"| {one.name} | {one.rows:,} | {share} | {tokens} | {rules} |")
+        return "\n".join(lines) + "\n"

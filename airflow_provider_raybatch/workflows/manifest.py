@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifest of a dataset that a task made, beside that of a batch inference."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
+from airflow_provider_raybatch.workflows.places import s3_parts
+
+
+class DerivedManifest(ContractModel):
+    """A complete, immutable dataset of Parquet files.
+
+    :param uri: the folder that holds `files` and nothing else.
+    :param files: in the order of the dataset; with `partitioned_by` below ``<column>=<value>/``.
+    :param partitioned_by: columns that are in the paths and not in the files, as Hive has it.
+    :param rows: of all files.
+    :param created_at: ISO 8601, in UTC.
+    """
+
+    schema_version: Literal[1] = 1
+    kind: Literal["derived"] = "derived"
+    uri: str
+    manifest_uri: str
+    format: Literal["parquet"] = "parquet"
+    files: list[ManifestFile]
+    columns: list[Column] = Field(alias="schema")
+    partitioned_by: list[str] = Field(default_factory=list)
+    rows: int = Field(ge=0)
+    created_at: str
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(**{
+        **ContractModel.model_config,
+        "populate_by_name": True,
+    })
+
+    def result(self) -> dict[str, Any]:
+        """What a task returns: the same names as in a batch inference's result."""
+        return {
+            "uri": self.uri,
+            **s3_parts(self.uri),
+            "manifest_uri": self.manifest_uri,
+            "format": self.format,
+            "rows": self.rows,
+        }

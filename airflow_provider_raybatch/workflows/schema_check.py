@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is a response the JSON that was asked for? And the request that repairs one that is not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jsonschema
+import pyarrow as pa
+from jsonschema.exceptions import best_match
+
+from airflow_provider_raybatch.contract.row_template import placeholder
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column, with_column
+
+_TYPES = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_LONGEST_VALUE = 80
+_LONGEST_RESPONSE = 1_000_000
+
+
+class SchemaCheck:
+    """Drops responses that are not JSON of a schema.
+
+    Rules: ``no_response``, ``too_long`` (more than a million characters), ``not_json``, ``schema``.
+
+    :param schema: JSON schema of an object; it may be the one in `structured_outputs`, which a model without
+        a grammar, or one that is cut off, does not keep.
+    :param column: of the responses.
+    :param extract: whether each property becomes a column: scalars with their type, all else as JSON text.
+    :param prefix: put before the names of these columns.
+    :raises WorkflowError: `schema` is not a JSON schema, or `extract` finds no properties in it.
+    """
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        column: str = "response",
+        extract: bool = True,
+        prefix: str = "",
+        name: str = "schema",
+    ) -> None:
+        self.name = name
+        self._column = column
+        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        try:
+            kind.check_schema(schema)
+        except jsonschema.SchemaError as error:
+            raise WorkflowError(
+                f"schema: it is not a JSON schema ({error.message} at {error.json_path}); correct it."
+            ) from error
+        self._validator = kind(schema)
+        self._properties = dict(schema.get("properties", {})) if extract else {}
+        if extract and not self._properties:
+            raise WorkflowError(
+                "schema: it has no 'properties' that could become columns; add them or set extract=False."
+            )
+        self._prefix = prefix
+
+    def __call__(self, batch: pa.RecordBatch) -> Checked:
+        """See :class:`Step`."""
+        parsed = [self.check(text) for text in text_column(batch, self._column)]
+        drops = [one if isinstance(one, Drop) else None for one in parsed]
+        for key, rule in self._properties.items():
+            values = [None if isinstance(one, Drop) else one.get(key) for one in parsed]
+            batch = with_column(batch, self._prefix + key, _array(values, rule))
+        return Checked(batch, drops)
+
+    def check(self, text: str | None) -> Any:
+        """The value of one response, or its :class:`Drop`."""
+        if text is None or not text.strip():
+            return Drop("no_response", "the response is empty")
+        if len(text) > _LONGEST_RESPONSE:
+            return Drop("too_long", f"the response has {len(text):,} characters")
+        try:
+            value = json.loads(text, parse_constant=_refuse)
+            if "\\ud" in text.lower():
+                json.dumps(value, ensure_ascii=False).encode()  # Half a surrogate pair is not a character.
+        except UnicodeEncodeError:
+            return Drop("not_json", "the response has half a character (a lone surrogate)")
+        except (ValueError, RecursionError) as error:
+            return Drop("not_json", f"the response is not JSON ({_short(error)})")
+        error = best_match(self._validator.iter_errors(value))
+        if error is not None:
+            return Drop("schema", clause(error))
+        if self._properties and not isinstance(value, dict):
+            return Drop("schema", "the response is not a JSON object")
+        return value
+
+
+def clause(error: jsonschema.ValidationError) -> str:
+    """What is wrong, in one clause that names field and value."""
+    field = ".".join(str(part) for part in error.absolute_path) or "the response"
+    value, limit = _short(json.dumps(error.instance, ensure_ascii=False)), error.validator_value
+    match error.validator:
+        case "required":
+            missing = next(name for name in limit if name not in error.instance)
+            return f"{field} lacks {missing!r}"
+        case "additionalProperties":
+            known = error.schema.get("properties", {})
+            odd = [name for name in error.instance if name not in known]
+            return f"{field} has {odd[0]!r}, which is not in the schema" if odd else _short(error.message)
+        case "type":
+            kinds = " or ".join([limit] if isinstance(limit, str) else limit)
+            return f"{field} is not of type {kinds}, but {value}"
+        case "enum":
+            return f"{field} is {value}, which is not one of {_short(json.dumps(limit, ensure_ascii=False))}"
+        case "minimum" | "exclusiveMinimum":
+            return f"{field} is {value}, less than the least value {limit}"
+        case "maximum" | "exclusiveMaximum":
+            return f"{field} is {value}, more than the greatest value {limit}"
+        case "minLength":
+            return f"{field} is {value}, shorter than {limit} characters"
+        case "maxLength":
+            return f"{field} has {len(error.instance):,} characters, more than {limit:,}"
+        case "pattern":
+            return f"{field} is {value}, which does not match {limit!r}"
+    return f"{field}: {_short(error.message)}"
+
+
+def repair_messages(
+    prompt: str | Sequence[Mapping[str, Any]],
+    schema: Mapping[str, Any],
+    response: str = "response",
+    reason: str = "reason",
+    system_prompt: str | None = None,
+) -> list[dict[str, Any]]:
+    """`messages` of the batch inference that repairs failed responses.
+
+    Its source is the dropped dataset of :func:`~airflow_provider_raybatch.workflows.sift.sift`; the
+    placeholders of the original prompt are filled from its columns, as are the failed response and the error.
+
+    :param prompt: the row template of the first request, or its `messages`.
+    :param response: column of the failed response, which the second one must not have: see `output_prefix`.
+    :param reason: column of the error.
+    """
+    asked = (
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+    )
+    system = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    return [
+        *system,
+        *asked,
+        {"role": "assistant", "content": placeholder(response)},
+        {
+            "role": "user",
+            "content": f"This answer was refused: {placeholder(reason)}. Answer the request again, with "
+            f"nothing but JSON of this schema: {json.dumps(schema, ensure_ascii=False)}",
+        },
+    ]
+
+
+def _array(values: list[Any], rule: Any) -> pa.Array:
+    kind = (
+        _TYPES.get(rule.get("type")) if isinstance(rule, dict) and isinstance(rule.get("type"), str) else None
+    )
+    if (
+        kind is None
+        and isinstance(rule, dict)
+        and all(isinstance(one, str) for one in rule.get("enum", [None]))
+    ):
+        kind = pa.string()
+    if kind is None:
+        return pa.array([None if one is None else json.dumps(one) for one in values], pa.string())
+    if pa.types.is_int64(kind):
+        # JSON schema calls 4.0 an integer, too; one beyond 64 bits is null.
+        values = [None if one is None or abs(one) >= 2**63 else int(one) for one in values]
+    if pa.types.is_float64(kind):
+        values = [None if one is None or abs(one) > sys.float_info.max else float(one) for one in values]
+    return pa.array(values, kind)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON value")
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of one answer against the known one: exact match, F1, numeric equality, pass@k."""
+
+from __future__ import annotations
+
+import re
+import string
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.rows import require
+from airflow_provider_raybatch.workflows.sift import text_column
+
+Score = Callable[[str, str], float]
+"""Of a prediction, given the known answer: 0 to 1."""
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d{1,40})(\.\d{1,40})?(\s*/\s*\d{1,40})?")
+_ENDLESS = re.compile(r"(\^|\*\*)\s*[{(]*\s*\w+\s*(\^|\*\*)|(\^|\*\*)\s*[{(]*\s*\d{4,}|\d{4,}\s*!")
+"""Towers of powers and large factorials, which would take hours and all memory to work out."""
+_LONGEST_EXPRESSION = 4000
+_SECONDS = 5
+
+
+def normalized(text: str) -> str:
+    """As SQuAD compares answers: lower case, without punctuation, articles and extra white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    """1 where both are the same after :func:`normalized`, else 0."""
+    return float(normalized(prediction) == normalized(answer))
+
+
+def f1(prediction: str, answer: str) -> float:
+    """Harmonic mean of precision and recall over the words after :func:`normalized`, as in SQuAD."""
+    said, known = normalized(prediction).split(), normalized(answer).split()
+    if not said or not known:
+        return float(said == known)
+    shared = sum((Counter(said) & Counter(known)).values())
+    return 2 * shared / (len(said) + len(known))
+
+
+def numeric_equal(prediction: str, answer: str) -> float:
+    """1 where both are the same number or expression, else 0: by value where both are plain, or math-verify.
+
+    Of a longer prediction the last 4,000 characters count. In a thread other than the main one, math-verify's
+    own limit of five seconds an expression doesn't work.
+    """
+    said, known = _number(prediction), _number(answer)
+    if said is not None and known is not None:
+        return float(said == known)
+    if _ENDLESS.search(prediction) or _ENDLESS.search(answer):
+        return exact_match(prediction, answer)
+    from math_verify import parse, verify
+
+    seconds = _SECONDS if threading.current_thread() is threading.main_thread() else None
+    tail = prediction[-_LONGEST_EXPRESSION:]
+    gold = parse(answer[-_LONGEST_EXPRESSION:], parsing_timeout=seconds)
+    return float(verify(gold, parse(tail, parsing_timeout=seconds), timeout_seconds=seconds))
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Chance that one of k samples is correct, estimated without bias (Chen et al. 2021).
+
+    :param samples: that were drawn.
+    :param correct: of these.
+    :raises WorkflowError: k is not between 1 and `samples`, or `correct` not between 0 and `samples`.
+    """
+    if not 1 <= k <= samples:
+        raise WorkflowError(f"k: pass@{k} needs at least {k} samples a question, and there are {samples}.")
+    if not 0 <= correct <= samples:
+        raise WorkflowError(f"correct: {correct} is not between 0 and the {samples} samples.")
+    if samples - correct < k:
+        return 1.0
+    return float(1.0 - np.prod(1.0 - k / np.arange(samples - correct + 1, samples + 1)))
+
+
+@dataclass(frozen=True)
+class QuestionScores:
+    """Scores of one question.
+
+    :param samples: score of each sample.
+    """
+
+    key: str
+    samples: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over the samples."""
+        return sum(self.samples) / len(self.samples)
+
+    def passes(self, k: int) -> float:
+        """pass@k, where a sample is correct with a score of 1."""
+        return pass_at_k(len(self.samples), sum(one >= 1 for one in self.samples), k)
+
+
+def score_answers(
+    batches: Iterable[pa.RecordBatch],
+    score: Score,
+    key: str,
+    answer: str = "answer",
+    response: str = "response",
+    completions: str | None = None,
+) -> Iterator[QuestionScores]:
+    """Score each row of a batch inference over a benchmark.
+
+    :param batches: such as :meth:`Rows.batches`.
+    :param score: one of this module, or a function of prediction and known answer.
+    :param key: column that names the question, by which candidates are compared.
+    :param answer: column of the known answer.
+    :param response: column of the prediction.
+    :param completions: column of all samples, for `n` > 1: ``completions``; default only `response`.
+    :raises WorkflowError: a column is missing, or a question has no known answer.
+    """
+    for batch in batches:
+        for name in filter(None, (key, answer, completions)):
+            require(batch.schema, name, "column")
+        keys = batch.column(key).to_pylist()
+        known = _answers(batch, answer, keys)
+        said = (
+            [[text] for text in text_column(batch, response)]
+            if completions is None
+            else [_texts(one) for one in batch.column(completions).to_pylist()]
+        )
+        for name, right, texts in zip(keys, known, said, strict=True):
+            yield QuestionScores(str(name), tuple(score(text or "", right) for text in texts or [""]))
+
+
+def _answers(batch: pa.RecordBatch, column: str, keys: list[Any]) -> list[str]:
+    values = batch.column(column).to_pylist()
+    for key, value in zip(keys, values, strict=True):
+        if value is None or not str(value).strip():
+            raise WorkflowError(
+                f"{column}: question {key!r} has no known answer; add it to the benchmark or remove the "
+                "question."
+            )
+    return [str(value) for value in values]
+
+
+def _texts(completions: Any) -> list[str | None]:
+    return [one["text"] if isinstance(one, dict) else one for one in completions or []]
+
+
+def _number(text: str) -> Fraction | None:
+    stripped = text.strip().removesuffix(".").strip("$ ")
+    if not _NUMBER.fullmatch(stripped):
+        return None
+    above, _, below = stripped.replace(",", "").partition("/")
+    divisor = Fraction(below.strip() or 1)
+    return Fraction(above.strip()) / divisor if divisor else None

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pass rows through steps: what each one keeps, and what it drops by which rule and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.funnel import Funnel, FunnelStep
+from airflow_provider_raybatch.workflows.rows import require
+from airflow_provider_raybatch.workflows.writer import DatasetWriter
+
+DROP_COLUMNS = ("dropped_by", "rule", "reason")
+"""Added to dropped rows: name of the step, rule, and one clause."""
+_BETWEEN = "\n\0\n"
+"""Between joined texts: a word of its own, so that no text runs into the next one."""
+
+
+class Drop(NamedTuple):
+    """Why a row is dropped: a rule's name, and one clause about this row."""
+
+    rule: str
+    reason: str
+
+
+class Checked(NamedTuple):
+    """What a step made of a batch: all its rows, perhaps with more columns, and a drop or ``None`` each."""
+
+    batch: pa.RecordBatch
+    drops: Sequence[Drop | None]
+
+
+class Step(Protocol):
+    """A check of rows. May remember rows of earlier batches, so a step is for one pass over the data."""
+
+    name: str
+
+    def __call__(self, batch: pa.RecordBatch) -> Checked:
+        """Check each row. Columns are added also to a batch without rows."""
+
+
+def sift(
+    batches: Iterable[pa.RecordBatch],
+    steps: Sequence[Step],
+    kept: DatasetWriter,
+    dropped: DatasetWriter,
+    tokens: str | None = None,
+) -> Funnel:
+    """Pass each row through `steps`, until one drops it.
+
+    :param batches: such as :meth:`Rows.batches`.
+    :param kept: gets the rows that pass, with the columns that steps added.
+    :param dropped: gets the others, with the columns of the input and ``dropped_by``, ``rule``, ``reason``.
+    :param tokens: a column of the input that counts tokens, summed in the funnel; default none.
+    :raises WorkflowError: two steps have one name, or a column is missing.
+    """
+    names = [step.name for step in steps]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise WorkflowError(f"steps: two have the name {twice[0]!r}; give one of them another `name`.")
+    funnel = Funnel([FunnelStep(name, tokens=0 if tokens else None) for name in ["input", *names]])
+    for batch in batches:
+        if tokens:
+            require(batch.schema, tokens, "tokens")
+        _count(funnel.steps[0], batch, tokens)
+        current, original = batch, batch
+        for step, figures in zip(steps, funnel.steps[1:], strict=True):
+            checked = step(current)
+            keep = pa.array([drop is None for drop in checked.drops], pa.bool_())
+            _write_drops(dropped, step.name, original, checked.drops, keep)
+            figures.dropped.update(drop.rule for drop in checked.drops if drop)
+            current, original = checked.batch.filter(keep), original.filter(keep)
+            _count(figures, original, tokens)
+        kept.write(current)
+    return funnel
+
+
+def text_column(batch: pa.RecordBatch, name: str) -> list[str | None]:
+    """The texts of a column.
+
+    :raises WorkflowError: there is no such column, or it holds no text.
+    """
+    require(batch.schema, name, "column")
+    column = batch.column(name)
+    if pa.types.is_null(column.type):
+        return [None] * batch.num_rows
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise WorkflowError(f"column: {name!r} holds {kind} and not text; name a column of text.")
+    texts: list[str | None] = column.to_pylist()
+    return texts
+
+
+def joined_texts(batch: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
+    """The texts of some columns, joined; null is the empty text."""
+    texts = [text_column(batch, name) for name in columns]
+    return [_BETWEEN.join(text or "" for text in row) for row in zip(*texts, strict=True)]
+
+
+def with_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    """The batch with one more column.
+
+    :raises WorkflowError: it has a column of this name.
+    """
+    if name in batch.schema.names:
+        raise WorkflowError(
+            f"columns: {name!r} is in the dataset already, and a step adds it; rename the dataset's column."
+        )
+    return batch.append_column(name, values)
+
+
+def _count(figures: FunnelStep, batch: pa.RecordBatch, tokens: str | None) -> None:
+    figures.rows += batch.num_rows
+    if tokens is not None:
+        figures.tokens = (figures.tokens or 0) + (pc.sum(batch.column(tokens)).as_py() or 0)
+
+
+def _write_drops(
+    writer: DatasetWriter,
+    step: str,
+    rows: pa.RecordBatch,
+    drops: Sequence[Drop | None],
+    keep: pa.Array,
+) -> None:
+    gone = [drop for drop in drops if drop is not None]
+    # Rows that an earlier sift dropped, and a repair brought back, have these columns; the new drop counts.
+    out = rows.filter(pc.invert(keep)).select([one for one in rows.schema.names if one not in DROP_COLUMNS])
+    columns = ([step] * len(gone), [drop.rule for drop in gone], [drop.reason for drop in gone])
+    for name, values in zip(DROP_COLUMNS, columns, strict=True):
+        out = out.append_column(name, pa.array(values, pa.string()))
+    writer.write(out)

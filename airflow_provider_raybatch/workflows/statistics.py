@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intervals of a metric, and paired tests between two candidates. The unit is the question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+
+_RESAMPLES = 4999
+_CELLS = 4_000_000
+"""Numbers that a bootstrap holds at once, which bounds its memory."""
+_MOST_RESAMPLED = 5000
+"""Values beyond which the mean's distribution is normal enough for Student's t; a bootstrap would be slow."""
+_SEED = 20_260_101
+
+Values = Sequence[float] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval.
+
+    :param estimate: the metric.
+    :param count: questions.
+    :param method: how the interval was made.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    count: int
+    method: str
+    level: float = 0.95
+
+    def __str__(self) -> str:
+        return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    def as_json(self) -> dict[str, Any]:
+        """For a card or an XCom."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Candidate against baseline, over the questions that both answered.
+
+    :param difference: candidate minus baseline.
+    :param p_value: two-sided, of no difference.
+    :param test: ``mcnemar`` (exact) or ``permutation`` (of signs).
+    :param wins: questions on which the candidate is better; with `losses` and `ties` all of them.
+    """
+
+    difference: Interval
+    p_value: float
+    test: str
+    wins: int
+    losses: int
+    ties: int
+
+    def as_json(self) -> dict[str, Any]:
+        """For a card or an XCom."""
+        return asdict(self)
+
+
+def proportion_interval(
+    successes: int, count: int, level: float = 0.95, method: Literal["wilson", "exact"] = "wilson"
+) -> Interval:
+    """Of a share, such as exact match.
+
+    :param method: ``exact`` (Clopper-Pearson) covers at least at its level, and is wider than ``wilson``.
+    :raises WorkflowError: there are no questions, or more successes than questions.
+    """
+    _check(count, level)
+    if not 0 <= successes <= count:
+        raise WorkflowError(f"successes: {successes} is not between 0 and {count}.")
+    found = stats.binomtest(successes, count).proportion_ci(level, method)
+    return Interval(successes / count, float(found.low), float(found.high), count, method, level)
+
+
+def mean_interval(values: Values, level: float = 0.95) -> Interval:
+    """Of a mean of scores between 0 and 1, such as F1 or pass@k.
+
+    Only 0 and 1: Wilson. At most 5,000 values: bootstrap (BCa, with a fixed seed). More: Student's t. Values
+    that are all the same, where a bootstrap knows no spread: exact, as if each question were passed or
+    failed.
+
+    :raises WorkflowError: there are no values, or one is not finite.
+    """
+    data = _array(values)
+    _check(len(data), level)
+    if _is_binary(data):
+        return proportion_interval(int(data.sum()), len(data), level)
+    estimate = float(data.mean())
+    if np.ptp(data) == 0:
+        bound = stats.binomtest(len(data), len(data)).proportion_ci(level, "exact").low
+        low, high = estimate * bound, 1 - (1 - estimate) * bound
+        return Interval(estimate, float(low), float(high), len(data), "constant", level)
+    low, high, method = _of_mean(data, level)
+    inside = data.min() >= 0 and data.max() <= 1
+    return Interval(
+        estimate,
+        max(0.0, low) if inside else low,
+        min(1.0, high) if inside else high,
+        len(data),
+        method,
+        level,
+    )
+
+
+def compare(candidate: Mapping[str, float], baseline: Mapping[str, float], level: float = 0.95) -> Comparison:
+    """A paired comparison by question.
+
+    Where all scores are 0 or 1: McNemar's exact test, and Bonett and Price's interval (2012) of the
+    difference. Else a permutation of signs, and a bootstrap of the differences.
+
+    :param candidate: score by question.
+    :param baseline: score by question.
+    :raises WorkflowError: the two have no questions in common, or not the same.
+    """
+    if set(candidate) != set(baseline):
+        odd = sorted(set(candidate) ^ set(baseline))
+        raise WorkflowError(
+            f"questions: {len(odd):,} of them have no score from both, such as {odd[0]!r}; a candidate with "
+            "failed rows is incomplete, so run it again, or compare the common questions on purpose."
+        )
+    keys = sorted(candidate)
+    ours, theirs = _array([candidate[key] for key in keys]), _array([baseline[key] for key in keys])
+    _check(len(keys), level)
+    differences = ours - theirs
+    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+    ties = len(keys) - wins - losses
+    if _is_binary(ours) and _is_binary(theirs):
+        interval = _paired_proportions(wins, losses, len(keys), level)
+        return Comparison(interval, mcnemar(wins, losses), "mcnemar", wins, losses, ties)
+    return Comparison(
+        _difference(differences, level), permutation(differences), "permutation", wins, losses, ties
+    )
+
+
+def mcnemar(wins: int, losses: int) -> float:
+    """Two-sided p-value of McNemar's exact test: questions that only one of the two got right."""
+    return 1.0 if wins + losses == 0 else float(stats.binomtest(wins, wins + losses).pvalue)
+
+
+def permutation(differences: Values) -> float:
+    """Two-sided p-value of the mean difference, by random signs with a fixed seed; exact for few questions.
+
+    Beyond 5,000 differences Student's paired t-test, which is the same there.
+    """
+    data = _array(differences)
+    data = data[data != 0]
+    if len(data) == 0:
+        return 1.0
+    if len(data) > _MOST_RESAMPLED:
+        return float(stats.ttest_1samp(_array(differences), 0).pvalue)
+    found = stats.permutation_test(
+        (data,),
+        lambda sample, axis: sample.sum(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=_RESAMPLES,
+        batch=max(1, _CELLS // len(data)),
+        rng=np.random.default_rng(_SEED),
+    )
+    return float(found.pvalue)
+
+
+def _difference(differences: npt.NDArray[np.float64], level: float) -> Interval:
+    estimate, count = float(differences.mean()), len(differences)
+    if np.ptp(differences) == 0:
+        # As many ties as questions tell only that a difference is rare.
+        bound = 1 - float(stats.binomtest(count, count).proportion_ci(level, "exact").low)
+        return Interval(
+            estimate, max(-1.0, estimate - bound), min(1.0, estimate + bound), count, "constant", level
+        )
+    low, high, method = _of_mean(differences, level)
+    return Interval(estimate, low, high, count, method, level)
+
+
+def _of_mean(data: npt.NDArray[np.float64], level: float) -> tuple[float, float, str]:
+    if len(data) > _MOST_RESAMPLED or len(data) < 3:
+        found = stats.ttest_1samp(data, 0).confidence_interval(level)
+        return float(found.low), float(found.high), "t"
+    found = stats.bootstrap(
+        (data,),
+        np.mean,
+        vectorized=True,
+        confidence_level=level,
+        n_resamples=_RESAMPLES,
+        batch=max(1, _CELLS // len(data)),
+        rng=np.random.default_rng(_SEED),
+    ).confidence_interval
+    return float(found.low), float(found.high), "bootstrap"
+
+
+def _paired_proportions(wins: int, losses: int, count: int, level: float) -> Interval:
+    """Bonett and Price 2012: Wald's interval of two paired shares, after one more win, loss and two ties."""
+    better, worse = (wins + 1) / (count + 2), (losses + 1) / (count + 2)
+    centre = better - worse
+    half = float(stats.norm.ppf(0.5 + level / 2)) * math.sqrt((better + worse - centre**2) / (count + 2))
+    estimate = (wins - losses) / count
+    low, high = max(-1.0, centre - half), min(1.0, centre + half)
+    return Interval(estimate, min(low, estimate), max(high, estimate), count, "bonett-price", level)
+
+
+def _array(values: Values) -> npt.NDArray[np.float64]:
+    data = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(data).all():
+        raise WorkflowError(
+            "values: one is not a finite number; a question without a score is to be left out."
+        )
+    return data
+
+
+def _is_binary(data: npt.NDArray[np.float64]) -> bool:
+    return bool(np.isin(data, (0.0, 1.0)).all())
+
+
+def _check(count: int, level: float) -> None:
+    if count < 1:
+        raise WorkflowError(
+            "values: there are no questions, so there is no metric; check that the run has rows."
+        )
+    if not 0.5 <= level < 1:
+        raise WorkflowError(f"level: {level} is not between 0.5 and 1; 0.95 is usual.")

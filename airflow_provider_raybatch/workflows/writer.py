@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publish record batches as an immutable dataset: Parquet parts first, the manifest last."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.manifest import DerivedManifest
+from airflow_provider_raybatch.workflows.places import StorageError
+from airflow_provider_raybatch.workflows.places import destination as destination_folder
+
+PART_BYTES = 64 * 1024 * 1024
+"""Compressed bytes of a part, about."""
+_WAITING_BYTES = 64 * 1024 * 1024
+"""Bytes of rows that wait for their row group, over all partitions."""
+_OPEN_BYTES = 192 * 1024 * 1024
+"""Compressed bytes of unfinished parts, over all partitions."""
+_MOST_PARTITIONS = 1000
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass
+class _Part:
+    """A part that is being written into memory."""
+
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    waiting_bytes: int = 0
+    sink: io.BytesIO = field(default_factory=io.BytesIO)
+    writer: pq.ParquetWriter | None = None
+    rows: int = 0
+
+    def write_row_group(self, schema: pa.Schema) -> None:
+        if self.writer is None:
+            self.writer = pq.ParquetWriter(self.sink, schema, compression="zstd")
+        if self.waiting:
+            self.writer.write_table(pa.Table.from_batches(self.waiting, schema))
+        self.waiting, self.waiting_bytes = [], 0
+
+
+class DatasetWriter:
+    """Writes one dataset; a context manager, which publishes at its end unless an exception passes through.
+
+    Readers go by the manifest, which is written last, so they never see a part of a dataset. Memory is
+    bounded, whatever the number of rows.
+
+    :param destination: folder, local or ``s3://``; may hold earlier datasets, which are kept. The files are
+        in ``data/<version>/``, the manifest in ``manifests/<version>.json``, with a copy in
+        ``manifest.json``.
+    :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
+    :param partition_by: columns that go into the paths as ``column=value/``, at most 1,000 combinations.
+    :raises WorkflowError: `destination` is not the location of a folder.
+    """
+
+    def __init__(
+        self, destination: str, aws_conn_id: str | None = None, partition_by: Sequence[str] = ()
+    ) -> None:
+        self._folder = destination_folder(destination, aws_conn_id)
+        self._partition_by = list(partition_by)
+        self._version = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        self._schema: pa.Schema | None = None
+        self._parts: dict[str, _Part] = {}
+        self._files: list[ManifestFile] = []
+        self._manifest: DerivedManifest | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._discard()
+            return
+        try:
+            self.publish()
+        except BaseException:
+            self._discard()
+            raise
+
+    @property
+    def manifest(self) -> DerivedManifest:
+        """Of the published dataset.
+
+        :raises WorkflowError: it is not published yet.
+        """
+        if self._manifest is None:
+            raise WorkflowError("writer: its dataset is not published yet; leave the `with` block first.")
+        return self._manifest
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What a task returns for the next one, with the names of a batch inference's result."""
+        return self.manifest.result()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows. The first batch, which may be empty, decides the columns.
+
+        :raises WorkflowError: the columns differ from the first batch's, or there are too many partitions.
+        """
+        if self._schema is None:
+            self._begin(batch.schema)
+        batch = self._fitting(batch)
+        for prefix, rows in self._partitioned(batch):
+            if rows.num_rows:
+                self._add(prefix, rows)
+
+    def publish(self) -> None:
+        """Write what is left, then the manifest. The end of a ``with`` block calls it.
+
+        :raises WorkflowError: no batch came, so the columns are unknown.
+        """
+        if self._schema is None:
+            raise WorkflowError("rows: there is not even an empty batch; write one, which tells the columns.")
+        if not self._parts and not self._files:
+            self._parts[""] = _Part()  # An empty file still tells the columns to readers of the folder.
+        for prefix in sorted(self._parts):
+            self._finish(prefix)
+        uri = f"{self._folder.uri}/data/{self._version}"
+        self._files.sort(key=lambda file: file.path)
+        manifest = DerivedManifest(
+            uri=uri,
+            manifest_uri=f"{self._folder.uri}/manifests/{self._version}.json",
+            files=self._files,
+            columns=[Column(name=one.name, type=str(one.type)) for one in self._schema],
+            partitioned_by=self._partition_by,
+            rows=sum(file.rows for file in self._files),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        content = manifest.model_dump_json(by_alias=True, indent=1).encode()
+        self._folder.create(f"manifests/{self._version}.json", content)
+        self._folder.write("manifest.json", content)
+        self._manifest = manifest
+
+    def _discard(self) -> None:
+        with contextlib.suppress(StorageError):  # The error that led here matters more.
+            self._folder.delete(f"data/{self._version}/{file.path}" for file in self._files)
+
+    def _begin(self, schema: pa.Schema) -> None:
+        if missing := [name for name in self._partition_by if name not in schema.names]:
+            raise WorkflowError(
+                f"partition_by: {missing[0]!r} is not a column; the columns are {', '.join(schema.names)}."
+            )
+        self._schema = schema.remove_metadata()
+
+    def _fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        schema = self._schema
+        assert schema is not None
+        if batch.schema.equals(schema):
+            return batch
+        if set(batch.schema.names) != set(schema.names):
+            odd = sorted(set(batch.schema.names) ^ set(schema.names))[0]
+            raise WorkflowError(
+                f"columns: {odd!r} is not in all batches; give all of them the same columns, null where a "
+                "row has no value."
+            )
+        try:
+            columns = [batch.column(name).cast(schema.field(name).type) for name in schema.names]
+        except pa.ArrowInvalid as error:
+            raise WorkflowError(
+                f"columns: a batch has other types than the first one ({error}); cast before writing."
+            ) from error
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _partitioned(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+        if not self._partition_by or not batch.num_rows:
+            return [("", batch)]
+        names = [_segments(name, batch.column(name)) for name in self._partition_by]
+        prefixes = pa.array(["".join(parts) for parts in zip(*names, strict=True)])
+        rest = batch.drop_columns(self._partition_by)
+        return [(value, rest.filter(pc.equal(prefixes, value))) for value in pc.unique(prefixes).to_pylist()]
+
+    def _add(self, prefix: str, rows: pa.RecordBatch) -> None:
+        part = self._parts.setdefault(prefix, _Part())
+        if len(self._parts) > _MOST_PARTITIONS:
+            raise WorkflowError(
+                f"partition_by: {', '.join(self._partition_by)} have more than {_MOST_PARTITIONS:,} values; "
+                "partition by columns with few values."
+            )
+        part.waiting.append(rows)
+        part.waiting_bytes += rows.nbytes
+        part.rows += rows.num_rows
+        if sum(one.waiting_bytes for one in self._parts.values()) > _WAITING_BYTES:
+            largest = max(self._parts, key=lambda name: self._parts[name].waiting_bytes)
+            self._parts[largest].write_row_group(self._file_schema())
+            open_bytes = sum(one.sink.tell() for one in self._parts.values())
+            fullest = max(self._parts, key=lambda name: self._parts[name].sink.tell())
+            if self._parts[fullest].sink.tell() > PART_BYTES or open_bytes > _OPEN_BYTES:
+                self._finish(fullest)
+                self._parts[fullest] = _Part()
+
+    def _file_schema(self) -> pa.Schema:
+        assert self._schema is not None
+        return pa.schema([one for one in self._schema if one.name not in self._partition_by])
+
+    def _finish(self, prefix: str) -> None:
+        part = self._parts[prefix]
+        if part.rows or (not self._files and len(self._parts) == 1):
+            part.write_row_group(self._file_schema())
+            assert part.writer is not None
+            part.writer.close()
+            path = f"{prefix}part-{len(self._files):05d}.parquet"
+            content = part.sink.getvalue()
+            self._folder.write(f"data/{self._version}/{path}", content)
+            self._files.append(ManifestFile(path=path, rows=part.rows, bytes=len(content)))
+
+
+def _segments(name: str, values: pa.Array) -> list[str]:
+    """The folder of each value, as Hive writes it."""
+    texts = values.cast(pa.string()).to_pylist()
+    return [f"{quote(name)}={_NULL if text in (None, '') else quote(text, safe='')}/" for text in texts]

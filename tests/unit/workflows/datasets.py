@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets for these tests: what a batch inference returned, and what a writer published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.manifest import (
+    BatchManifest,
+    Column,
+    Counts,
+    ManifestFile,
+    Tokens,
+)
+from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.workflows.writer import DatasetWriter
+
+
+def inferred(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema | None = None) -> dict[str, Any]:
+    """A committed batch inference of two files, and the fields of its XCom that matter here."""
+    table = pa.Table.from_pylist(list(rows), schema=schema)
+    data = folder / "data/one"
+    data.mkdir(parents=True)
+    half = (len(rows) + 1) // 2
+    files = []
+    for number, part in enumerate((table.slice(0, half), table.slice(half))):
+        path = data / f"part-{number:05d}.parquet"
+        pq.write_table(part, path)
+        files.append(ManifestFile(path=path.name, rows=part.num_rows, bytes=path.stat().st_size))
+    manifest = BatchManifest(
+        uri=str(data),
+        manifest_uri=str(folder / "manifests/one.json"),
+        format="parquet",
+        files=files,
+        columns=[Column(name=one.name, type=str(one.type)) for one in table.schema],
+        counts=Counts(input=len(rows), ok=len(rows), error=0, reused=1 if rows else 0),
+        tokens=Tokens(input=10, cached=4, output=5),
+        owner=TaskKey(dag_id="d", run_id="r", task_id="t"),
+        run_token="token",
+        submission_id="job",
+        created_at="2026-01-01T00:00:00Z",
+    )
+    text = manifest.model_dump_json(by_alias=True)
+    (folder / "manifests").mkdir()
+    (folder / "manifests/one.json").write_text(text)
+    (folder / "manifest.json").write_text(text)
+    return manifest.summary().model_dump(mode="json")
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def written(folder: Path, *batches: pa.RecordBatch, **options: Any) -> dict[str, Any]:
+    return written_from(folder, batches, **options)
+
+
+def written_from(folder: Path, batches: Iterable[pa.RecordBatch], **options: Any) -> dict[str, Any]:
+    with DatasetWriter(str(folder), **options) as writer:
+        for one in batches:
+            writer.write(one)
+    return writer.result

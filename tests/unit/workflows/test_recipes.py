@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The code of docs/workflows.md, run block by block as it stands there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.workflows.rows import Rows
+from tests.unit.workflows.datasets import inferred
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/workflows.md"
+TEXT = "The harbour was quiet in the morning and the boats came home with the fish that they had caught"
+
+
+def test_the_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [
+        '{"question": "What do green plants make out of air, water and light?", "answer": "Sugar."}',
+        '{"question": "What do green plants make out of air, water and light", "answer": "Sugar."}',
+        '{"question": "Who?"}',
+    ]
+    sums = [{"id": n, "question": f"{n} + {n}?", "answer": 2 * n} for n in range(40)]
+    choices = [
+        {"pair": str(n), "order": order, "response": "tie"} for n in range(3) for order in ("ab", "ba")
+    ]
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/a.jsonl").write_text(json.dumps({"text": TEXT}) + "\nbroken\n")
+    space: dict[str, Any] = {
+        "lake": str(tmp_path),
+        "generated": inferred(
+            tmp_path / "a", [{"id": n, "topic": "sea", "response": one} for n, one in enumerate(pairs)]
+        ),
+        "old_answers": inferred(tmp_path / "b", [{**one, "response": str(one["id"])} for one in sums]),
+        "new_answers": inferred(
+            tmp_path / "c", [{**one, "response": f"It is {one['answer']}."} for one in sums]
+        ),
+        "judged_pairs": inferred(tmp_path / "d", choices),
+    }
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, space)
+    assert [row["reason"] for row in Rows(space["failed"].result).rows()] == ["the response lacks 'answer'"]
+    assert [row["rule"] for row in Rows(space["duplicates"].result).rows()] == ["near_duplicate"]
+    assert [row["rule"] for row in Rows(space["dropped"].result).rows()] == ["broken_row"]
+    assert space["decision"].promoted == "new"
+    assert space["verdict"].ties == 3
+    assert (tmp_path / "accepted/card.md").exists()
+    assert "| readable | 1 | 50.0% | - | broken_row: 1 |" in capsys.readouterr().out

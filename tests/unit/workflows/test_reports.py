@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.workflows.card import Card
+from airflow_provider_raybatch.workflows.comparison import Candidate, ComparisonReport, Rule, decide
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.filters import Threshold
+from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.sift import sift
+from airflow_provider_raybatch.workflows.statistics import compare, mean_interval
+from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from tests.unit.workflows.datasets import inferred
+
+QUESTIONS = [f"q{number}" for number in range(100)]
+
+
+def scores(correct: int) -> dict[str, float]:
+    return {key: float(number < correct) for number, key in enumerate(QUESTIONS)}
+
+
+def candidate(name: str, correct: int, baseline: int) -> Candidate:
+    ours, theirs = scores(correct), scores(baseline)
+    return Candidate(
+        name, {"exact match": mean_interval(list(ours.values()))}, {"exact match": compare(ours, theirs)}
+    )
+
+
+def baseline(correct: int) -> Candidate:
+    return Candidate("old", {"exact match": mean_interval(list(scores(correct).values()))})
+
+
+@pytest.mark.parametrize(
+    ("correct", "rule", "promoted", "reason"),
+    [
+        (80, Rule("exact match"), "new", "Promote new: its exact match is +0.200 above old's"),
+        (
+            60,
+            Rule("exact match"),
+            None,
+            "Hold old: the difference of new is +0.000, and more than 0 is needed.",
+        ),
+        (
+            50,
+            Rule("exact match"),
+            None,
+            "Hold old: the difference of new is -0.100, and more than 0 is needed.",
+        ),
+        (
+            63,
+            Rule("exact match"),
+            None,
+            "Hold old: the difference of new may be chance (p = 0.25, more than 0.05).",
+        ),
+        (
+            80,
+            Rule("exact match", least_gain=0.3),
+            None,
+            "Hold old: the difference of new is +0.200, and at least",
+        ),
+        (80, Rule("f1"), None, "Hold old: new was not compared by f1."),
+    ],
+)
+def test_promote_or_hold(correct: int, rule: Rule, promoted: str | None, reason: str) -> None:
+    decision = decide("old", [baseline(60), candidate("new", correct, 60)], rule)
+    assert decision.promoted == promoted
+    assert decision.reason.startswith(reason)
+
+
+def test_a_failed_candidate_is_reported_and_not_promoted() -> None:
+    failed = Candidate("newest", failure="its model can't be loaded")
+    incomplete = Candidate(
+        "new",
+        candidate("new", 90, 60).metrics,
+        candidate("new", 90, 60).against_baseline,
+        "3 of 100 rows failed",
+    )
+    decision = decide("old", [baseline(60), failed, incomplete], Rule("exact match"))
+    assert decision.promoted is None
+    assert "newest failed (its model can't be loaded); new failed (3 of 100 rows failed)" in decision.reason
+    good = candidate("good", 80, 60)
+    assert decide("old", [baseline(60), failed, good], Rule("exact match")).promoted == "good"
+    assert decide("old", [baseline(60)], Rule("exact match")).reason == "Hold old: there is no candidate."
+
+
+def test_more_candidates_need_more_evidence() -> None:
+    """A p-value of 0.03 promotes one candidate alone, and not one of two."""
+    lucky = candidate("lucky", 66, 60)
+    assert 0.025 < lucky.against_baseline["exact match"].p_value < 0.05
+    assert decide("old", [lucky], Rule("exact match")).promoted == "lucky"
+    assert decide("old", [lucky, candidate("same", 60, 60)], Rule("exact match")).promoted is None
+
+
+class Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, Any]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_table_plot_and_page(tmp_path: Path) -> None:
+    candidates = [baseline(60), candidate("new <b>", 80, 60), Candidate("gone", failure="no | model")]
+    report = ComparisonReport("Night <1>", "old", candidates, decide("old", candidates, Rule("exact match")))
+    written = report.write(str(tmp_path / "report"))
+    assert Path(written["png_uri"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    page = Page()
+    text = Path(written["html_uri"]).read_text()
+    page.feed(text)
+    assert "new &lt;b&gt;" in text
+    loaded = [value for _, found in page.tags for name, value in found.items() if name in {"src", "href"}]
+    assert len(loaded) == 1
+    assert str(loaded[0]).startswith("data:image/png;base64,")
+    table = Path(written["md_uri"]).read_text()
+    assert "| old | 0.600 [" in table
+    assert "+0.200 [" in table
+    assert "| gone (failed: no \\| model) | - | - |" in table
+    assert "Promote new <b>" in table
+    figures = json.loads(Path(written["json_uri"]).read_text())
+    assert figures["candidates"][1]["against_baseline"]["exact match"]["wins"] == 20
+    assert figures["decision"]["promoted"] == "new <b>"
+
+
+def test_no_candidate_has_figures() -> None:
+    with pytest.raises(
+        WorkflowError, match=r"candidates: none has figures to compare \(new: out of memory\)"
+    ):
+        ComparisonReport("Night", "old", [Candidate("new", failure="out of memory")])
+
+
+def test_a_card(tmp_path: Path) -> None:
+    hostile = "a | b\n```\n<script>"
+    result = inferred(tmp_path / "in", [{"id": n, "score": n, "response": hostile} for n in range(10)])
+    kept, dropped = DatasetWriter(str(tmp_path / "kept")), DatasetWriter(str(tmp_path / "dropped"))
+    with kept, dropped:
+        funnel = sift(Rows(result).batches(), [Threshold("score", least=4)], kept, dropped)
+    card = Card(
+        "Questions", facts={"threshold": 4}, prompts={"generate": "Use ``` and {row.x}"}, funnel=funnel
+    )
+    card.add_run("generate", result, model="some/model")
+    card.add_samples("accepted", Rows(kept.result), count=2)
+    written = card.write(str(tmp_path / "kept"))
+    found = json.loads(Path(written["card_uri"]).read_text())
+    assert found["funnel"][-1] == {
+        "step": "score_threshold", "rows": 6, "tokens": None, "dropped": {"score_below": 4},
+    }  # fmt: skip
+    assert found["totals"] == {"input_tokens": 10, "cached_tokens": 4, "output_tokens": 5, "seconds": 0}
+    assert (found["runs"][0]["rows"], found["runs"][0]["reused"]) == (10, 1)
+    assert [row["id"] for row in found["samples"]["accepted"]] == [4, 5]
+    text = Path(written["card_markdown_uri"]).read_text()
+    assert "| score_threshold | 6 | 60.0% | - | score_below: 4 |" in text
+    assert "| generate | some/model | 10 | 0 | 1 | 10 | 4 | 5 | 0 |" in text
+    assert "````\nUse ``` and {row.x}\n````" in text
+    assert "a \\| b ``` &lt;script>" in text
+    assert Rows(str(tmp_path / "kept")).count == 6  # the card lies beside the dataset, not in it
+
+
+def test_a_card_of_an_empty_night(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    result = inferred(tmp_path / "in", [], pa.schema([("id", pa.int64()), ("response", pa.string())]))
+    card = Card("Nothing")
+    card.add_run("generate", result, model="m")
+    card.add_samples("accepted", Rows(result))
+    assert "There are none." in card.as_markdown()

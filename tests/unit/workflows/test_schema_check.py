@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.schema_check import SchemaCheck, repair_messages
+from airflow_provider_raybatch.workflows.sift import Drop, sift
+from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from tests.unit.workflows.datasets import batch, inferred
+
+PAIR = {
+    "type": "object",
+    "properties": {
+        "question": {"type": "string", "minLength": 3, "pattern": r"\?$"},
+        "level": {"type": "integer", "minimum": 1, "maximum": 5},
+        "kind": {"enum": ["a", "b"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["question", "level"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("response", "rule", "reason"),
+    [
+        (None, "no_response", "the response is empty"),
+        ("  ", "no_response", "the response is empty"),
+        ("[" * 100_000, "not_json", "the response is not JSON"),
+        ('{"question": "a?"', "not_json", "the response is not JSON (Expecting ',' delimiter"),
+        ('{"question": "abc?", "level": NaN}', "not_json", "NaN is not a JSON value"),
+        ('{"question": "abc \\ud800?", "level": 1}', "not_json", "the response has half a character"),
+        ("[1]", "schema", "the response is not of type object, but [1]"),
+        ("{}", "schema", "the response lacks 'question'"),
+        ('{"question": "abc?"}', "schema", "the response lacks 'level'"),
+        ('{"question": "abc?", "level": 9}', "schema", "level is 9, more than the greatest value 5"),
+        ('{"question": "abc?", "level": 0}', "schema", "level is 0, less than the least value 1"),
+        ('{"question": "abc?", "level": "2"}', "schema", 'level is not of type integer, but "2"'),
+        ('{"question": "a", "level": 2}', "schema", 'question is "a", shorter than 3 characters'),
+        ('{"question": "abcd", "level": 2}', "schema", "question is \"abcd\", which does not match '\\\\?$'"),
+        (
+            '{"question": "abc?", "level": 2, "kind": "c"}',
+            "schema",
+            'kind is "c", which is not one of ["a", "b"]',
+        ),
+        ('{"question": "abc?", "level": 2, "x": 1}', "schema", "the response has 'x', which is not in the"),
+        (
+            '{"question": "abc?", "level": 2, "tags": ["a", 7]}',
+            "schema",
+            "tags.1 is not of type string, but 7",
+        ),
+        ("x" * 1_000_001, "too_long", "the response has 1,000,001 characters"),
+    ],
+)
+def test_reasons(response: str | None, rule: str, reason: str) -> None:
+    drop = SchemaCheck(PAIR).check(response)
+    assert isinstance(drop, Drop)
+    assert drop.rule == rule
+    assert reason in drop.reason
+    assert len(drop.reason) < 250
+
+
+def test_properties_become_columns_with_types() -> None:
+    good = {"question": "abc?", "level": 4.0, "kind": "a", "tags": ["x"]}
+    checked = SchemaCheck(PAIR, prefix="p_")(batch(response=[json.dumps(good), "no"]))
+    assert checked.batch.drop_columns(["response"]).to_pylist() == [
+        {"p_question": "abc?", "p_level": 4, "p_kind": "a", "p_tags": '["x"]'},
+        dict.fromkeys(("p_question", "p_level", "p_kind", "p_tags")),
+    ]
+    assert checked.batch.schema.field("p_level").type == pa.int64()
+
+
+def test_columns_are_there_without_rows() -> None:
+    checked = SchemaCheck(PAIR)(batch(response=pa.array([], pa.string())))
+    assert {"question", "level"} <= set(checked.batch.schema.names)
+
+
+def test_a_failed_response_is_repaired_by_one_more_request(tmp_path: Path) -> None:
+    """From the operator's result to the repair's prompt, and back: what is repaired joins what was good."""
+    asked = [
+        {"id": 1, "topic": "sea", "response": '{"question": "Deep?", "level": 1}'},
+        {"id": 2, "topic": "sky", "response": '{"question": "Blue?"}'},
+    ]
+    check = SchemaCheck(PAIR)
+    good, failed = DatasetWriter(str(tmp_path / "good")), DatasetWriter(str(tmp_path / "failed"))
+    with good, failed:
+        sift(Rows(inferred(tmp_path / "first", asked)).batches(), [check], good, failed)
+    messages = repair_messages("Write about: {row.topic}", PAIR, system_prompt="JSON.")
+    (row,) = Rows(failed.result).rows()
+    rendered = [RowTemplate(one["content"]).render(row) for one in messages]
+    assert rendered[:3] == ["JSON.", "Write about: sky", '{"question": "Blue?"}']
+    assert rendered[3].startswith("This answer was refused: the response lacks 'level'. Answer the request")
+    assert json.dumps(PAIR) in rendered[3]
+    assert [one["role"] for one in messages] == ["system", "user", "assistant", "user"]
+
+    second = [
+        {**row, "repaired_response": '{"question": "Blue?", "level": 2}'},
+        {**row, "id": 3, "repaired_response": "still not"},
+    ]
+    repaired, rejected = DatasetWriter(str(tmp_path / "repaired")), DatasetWriter(str(tmp_path / "rejected"))
+    with repaired, rejected:
+        funnel = sift(
+            Rows(inferred(tmp_path / "second", second)).batches(),
+            [SchemaCheck(PAIR, column="repaired_response", name="repair")],
+            repaired,
+            rejected,
+        )
+    assert [one.rows for one in funnel.steps] == [2, 1]
+    both = list(Rows(good.result, repaired.result).rows(["id", "question", "level"]))
+    assert both == [
+        {"id": 1, "question": "Deep?", "level": 1},
+        {"id": 2, "question": "Blue?", "level": 2},
+    ]
+    (left,) = Rows(rejected.result).rows()
+    assert (left["dropped_by"], left["rule"]) == ("repair", "not_json")
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(WorkflowError, match="schema: it is not a JSON schema"):
+        SchemaCheck({"type": "objekt"})
+    with pytest.raises(WorkflowError, match="schema: it has no 'properties'"):
+        SchemaCheck({"type": "object"})
+    with pytest.raises(WorkflowError, match="column: 'response' is not a column of the dataset, which has x"):
+        SchemaCheck(PAIR)(batch(x=["a"]))
+    with pytest.raises(WorkflowError, match="column: 'response' holds int64 and not text"):
+        SchemaCheck(PAIR)(batch(response=[1]))
+    with pytest.raises(WorkflowError, match="columns: 'level' is in the dataset already"):
+        SchemaCheck(PAIR)(batch(response=["{}"], level=[1]))

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter, Threshold
+from airflow_provider_raybatch.workflows.funnel import Funnel
+from airflow_provider_raybatch.workflows.raw_documents import ApproximateTokens, Unbroken, read_raw
+from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.sift import Step, sift
+from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from tests.unit.workflows.datasets import batch
+
+ENGLISH = (
+    "The harbour was quiet in the morning and the boats came home with the fish that they had caught at night"
+)
+WORDS = sorted(set(ENGLISH.split()))
+GERMAN = "Am Morgen war der Hafen still und die Boote kamen mit den Fischen nach Hause, die sie nachts fingen"
+SYLLABLES = ["ba", "ke", "li", "mo", "nu", "ra", "se", "ti", "vo", "ze"]
+
+
+def english(rng: random.Random) -> str:
+    """English enough for a filter, and unlike other such texts."""
+    names = ["".join(rng.choices(SYLLABLES, k=3)) for _ in range(40)]
+    verbs = [
+        "found the old house of",
+        "walked along the river with",
+        "wrote a long letter to",
+        "was waiting for",
+    ]
+    return " ".join(f"The man from {name} {rng.choice(verbs)} {rng.choice(names)}." for name in names)
+
+
+def raw_file(folder: Path) -> tuple[Path, dict[str, int]]:
+    """2,000 raw documents in two sources, and how many of them are bad in which way."""
+    rng = random.Random(11)
+    planted = {
+        "broken_row": 20,
+        "language": 100,
+        "exact_duplicate": 80,
+        "near_duplicate": 80,
+        "too_few_words": 40,
+    }
+    good = [english(rng) for _ in range(2000 - sum(planted.values()))]
+    edited = [text.replace("The man from", "A man out of", 1) for text in rng.sample(good, 80)]
+    lines = [
+        *good,
+        *(f"{GERMAN} {number}. " * 2 for number in range(100)),
+        *rng.sample(good, 80),
+        *edited,
+        *(f"too short {number}" for number in range(40)),
+    ]
+    documents = [json.dumps({"text": text}) for text in lines]
+    documents += ['{"text": "cut off', '["no object"]', '{"text": "\\ud800"}', "\x00"] * 5
+    folder.mkdir()
+    (folder / "a.jsonl").write_text("\n".join(documents[:1000]) + "\n")
+    (folder / "b.jsonl").write_bytes("\n".join(documents[1000:]).encode() + b"\n\n")
+    return folder, planted
+
+
+def test_planted_documents_are_found_by_their_rule(tmp_path: Path) -> None:
+    folder, planted = raw_file(tmp_path / "raw")
+    steps: list[Step] = [
+        Unbroken(),
+        Heuristics(),
+        LanguageFilter(["en"]),
+        ExactDuplicates(["text"], id_column="line"),
+        NearDuplicates(["text"], id_column="line"),
+    ]
+    kept, dropped = DatasetWriter(str(tmp_path / "kept")), DatasetWriter(str(tmp_path / "dropped"))
+    with kept, dropped:
+        funnel = sift(read_raw([str(folder)], ["text"]), steps, kept, dropped)
+    by_rule = Counter(row["rule"] for row in Rows(dropped.result).rows())
+    assert by_rule == planted
+    assert Rows(kept.result).count == funnel.left == 2000 - sum(planted.values())
+    assert [(one.name, one.rows) for one in funnel.steps] == [
+        ("input", 2000),
+        ("readable", 1980),
+        ("heuristics", 1940),
+        ("language", 1840),
+        ("exact_duplicates", 1760),
+        ("near_duplicates", 1680),
+    ]
+    assert {row["language"] for row in Rows(kept.result).rows(["language"])} == {"en"}
+
+
+def test_each_row_is_kept_or_dropped_once_in_order(tmp_path: Path) -> None:
+    kept, dropped = DatasetWriter(str(tmp_path / "kept")), DatasetWriter(str(tmp_path / "dropped"))
+    with kept, dropped:
+        batches = (batch(n=[k, k + 1, k + 2], tokens=[1, 10, 100]) for k in range(0, 30, 3))
+        steps = [Threshold("n", least=5), Threshold("n", most=20, name="upper")]
+        funnel = sift(batches, steps, kept, dropped, tokens="tokens")
+    assert [row["n"] for row in Rows(kept.result).rows()] == list(range(5, 21))
+    gone = list(Rows(dropped.result).rows())
+    assert sorted(row["n"] for row in gone) == [*range(5), *range(21, 30)]
+    assert [row["reason"] for row in gone if row["n"] == 4] == ["n is 4, less than 5"]
+    assert [one.tokens for one in funnel.steps] == [1110, 988, 655]
+    assert Funnel.from_json(json.loads(json.dumps(funnel.as_json()))) == funnel
+    assert "| upper | 16 | 53.3% | 655 | n_above: 9 |" in funnel.as_markdown()
+
+
+def test_an_empty_night(tmp_path: Path) -> None:
+    kept, dropped = DatasetWriter(str(tmp_path / "kept")), DatasetWriter(str(tmp_path / "dropped"))
+    with kept, dropped:
+        none = [batch(id=["a"], text=["b"]).slice(0, 0)]
+        funnel = sift(none, [ApproximateTokens(), LanguageFilter(["en"])], kept, dropped)
+    assert (funnel.left, Rows(kept.result).count, Rows(dropped.result).count) == (0, 0, 0)
+    assert Rows(kept.result).schema.names == ["id", "text", "approx_tokens", "language", "language_score"]
+    assert Rows(dropped.result).schema.names == ["id", "text", "dropped_by", "rule", "reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (None, "empty"),
+        (" \n ", "empty"),
+        ("x" * 5_000_000, "too_long"),
+        ("a b c", "too_few_words"),
+        (f"{ENGLISH} \ufffd\ufffd\ufffd", "undecodable"),
+        ("extraordinarilylongword " * 30, "word_length"),
+        ("1000 2000 3000 4000 - = + 1200 " * 5 + "word", "not_alphabetic"),
+        (f"{ENGLISH} # # # # #", "symbols"),
+        ("\n".join(f"- item {word} of the list" for word in ENGLISH.split()), "bullets"),
+        ("\n".join(f"and {word} goes on..." for word in ENGLISH.split() if word.isalpha()), "symbols"),
+        ("\n".join(f"then {word} of many long words in a row goes on..." for word in WORDS), "ellipses"),
+        ("\n".join([*(f"Chapter about {word} here" for word in ENGLISH.split()[:9]), *["Read more now"] * 9]),
+         "repeated_lines"),
+        ("buy now " * 20 + "the best of all offers", "repeated_phrase"),
+        (ENGLISH, None),
+    ],
+)  # fmt: skip
+def test_heuristics_name_their_rule(text: str | None, rule: str | None) -> None:
+    drop = Heuristics().check(text)
+    assert (drop and drop.rule) == rule
+
+
+def test_a_rule_is_left_out_by_none() -> None:
+    assert Heuristics(min_words=None).check("a few words") is None
+    assert Heuristics(max_characters=10).check(ENGLISH) == (
+        "too_long",
+        f"{len(ENGLISH)} characters, more than 10",
+    )
+
+
+def test_languages() -> None:
+    checked = LanguageFilter(["en"])(batch(text=[ENGLISH, GERMAN, "12 34", None]))
+    assert checked.batch["language"].to_pylist() == ["en", "de", None, None]
+    assert [drop and drop.rule for drop in checked.drops] == [
+        None,
+        "language",
+        "unsure_language",
+        "unsure_language",
+    ]
+    assert LanguageFilter([])(batch(text=[GERMAN])).drops == [None]
+    with pytest.raises(
+        WorkflowError, match=r"languages: 'english' is not one of the \d+ that py3langid knows"
+    ):
+        LanguageFilter(["english"])
+
+
+def test_thresholds() -> None:
+    labels = Threshold("topic", labels=["sea"])(batch(topic=["sea", "sky", None]))
+    assert labels.drops == [
+        None,
+        ("topic_unwanted", "topic is 'sky'"),
+        ("topic_missing", "topic has no value"),
+    ]
+    assert Threshold("score", least=0.5)(batch(score=[float("nan")])).drops[0] is not None
+    with pytest.raises(WorkflowError, match="column: 'score' holds string and not numbers"):
+        Threshold("score", least=1)(batch(score=["7"]))
+    with pytest.raises(WorkflowError, match="threshold: none is given for 'score'"):
+        Threshold("score")
+
+
+def test_bad_sources(tmp_path: Path) -> None:
+    with pytest.raises(
+        WorkflowError, match=r"sources: there is no \.jsonl or \.parquet file at '/nowhere/x'"
+    ):
+        list(read_raw(["/nowhere/x"], ["text"]))
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(WorkflowError, match=r"sources: .*a\.parquet can't be read as Parquet"):
+        list(read_raw([str(tmp_path)], ["text"]))
+    with pytest.raises(WorkflowError, match="steps: two have the name 'n_threshold'"):
+        sift([], [Threshold("n", least=1), Threshold("n", most=2)], *[DatasetWriter(str(tmp_path))] * 2)

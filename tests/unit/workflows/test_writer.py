@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+import pytest
+
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from tests.support.s3_server import serving
+from tests.unit.workflows.datasets import batch, inferred, written, written_from
+
+
+def test_rows_of_an_operators_result(tmp_path: Path) -> None:
+    from airflow_provider_raybatch.contract.manifest import BatchManifest
+    from airflow_provider_raybatch.operators.handover import result_of
+
+    inferred(tmp_path, [{"id": number, "response": f"r{number}"} for number in range(5)])
+    manifest = BatchManifest.model_validate_json((tmp_path / "manifest.json").read_bytes())
+    rows = Rows(result_of(manifest.summary(), "job", None))
+    assert rows.count == 5
+    assert [row["response"] for row in rows.rows()] == ["r0", "r1", "r2", "r3", "r4"]
+    assert next(iter(rows.batches(["id"]))).schema.names == ["id"]
+
+
+@pytest.mark.parametrize("form", ["xcom", "extra", "manifest", "destination", "path"])
+def test_forms_of_a_result(tmp_path: Path, form: str) -> None:
+    result = inferred(tmp_path, [{"id": 1}])
+    forms = {
+        "xcom": result,
+        "extra": {"manifest_uri": result["manifest_uri"], "rows": 1},
+        "manifest": result["manifest_uri"],
+        "destination": str(tmp_path),
+        "path": tmp_path,
+    }
+    assert Rows(forms[form]).count == 1
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    result = written(tmp_path, batch(id=[1, 2], text=["a", None]), batch(text=["c"], id=[3]))
+    assert result["rows"] == 3
+    assert list(Rows(result).rows()) == [
+        {"id": 1, "text": "a"},
+        {"id": 2, "text": None},
+        {"id": 3, "text": "c"},
+    ]
+
+
+def test_uri_holds_the_parts_and_nothing_else(tmp_path: Path) -> None:
+    result = written(tmp_path, batch(id=[1, 2]))
+    assert [one.suffix for one in Path(result["uri"]).rglob("*") if one.is_file()] == [".parquet"]
+    assert pa_dataset.dataset(result["uri"]).count_rows() == 2
+
+
+def test_an_empty_dataset_tells_its_columns(tmp_path: Path) -> None:
+    result = written(tmp_path, batch(id=pa.array([], pa.int64()), text=pa.array([], pa.string())))
+    assert result["rows"] == 0
+    assert Rows(result).schema.names == ["id", "text"]
+    assert [one.num_rows for one in Rows(result).batches()] == [0]
+    import duckdb
+
+    assert duckdb.read_parquet(f"{result['uri']}/*.parquet").columns == ["id", "text"]
+
+
+def test_partitions_as_hive_reads_them(tmp_path: Path) -> None:
+    rows = batch(language=["en", "de", "en", None], n=[1, 2, 3, 4], text=["a", "b", "c", "d"])
+    result = written(tmp_path, rows, partition_by=["language"])
+    import duckdb
+
+    found = duckdb.sql(
+        f"select language, n from read_parquet('{result['uri']}/**/*.parquet', hive_partitioning=true) "
+        "where language = 'en' order by n"
+    )
+    assert found.fetchall() == [("en", 1), ("en", 3)]
+    again = sorted(Rows(result).rows(), key=lambda row: row["n"])
+    assert [(row["language"], row["n"]) for row in again] == [("en", 1), ("de", 2), ("en", 3), (None, 4)]
+
+
+def test_values_of_partitions_stay_in_their_folder(tmp_path: Path) -> None:
+    result = written(tmp_path, batch(topic=["a/../b=c %"], n=[1]), partition_by=["topic"])
+    assert [row["topic"] for row in Rows(result).rows()] == ["a/../b=c %"]
+    (part,) = Path(result["uri"]).rglob("*.parquet")
+    assert len(part.relative_to(result["uri"]).parts) == 2
+
+
+def test_an_exception_leaves_no_dataset(tmp_path: Path) -> None:
+    first = written(tmp_path, batch(id=[1]))
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield batch(id=[2])
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        written_from(tmp_path, failing())
+    assert Rows(str(tmp_path)).manifests[0].manifest_uri == first["manifest_uri"]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_before_the_manifest_readers_see_the_old_dataset(tmp_path: Path) -> None:
+    written(tmp_path, batch(id=[1]))
+    writer = DatasetWriter(str(tmp_path))
+    writer.write(batch(id=[2]))
+    writer._finish("")  # its parts are there, and the process dies
+    assert list(Rows(str(tmp_path)).rows()) == [{"id": 1}]
+
+
+def test_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_raybatch.workflows import writer
+
+    monkeypatch.setattr(writer, "PART_BYTES", 1)
+    monkeypatch.setattr(writer, "_WAITING_BYTES", 100)
+    result = written(
+        tmp_path,
+        *(batch(k=[n % 2] * 20, id=list(range(n * 20, n * 20 + 20))) for n in range(20)),
+        partition_by=["k"],
+    )
+    assert len(list(Path(result["uri"]).rglob("*.parquet"))) > 4
+    assert sorted(row["id"] for row in Rows(result).rows()) == list(range(400))
+
+
+def test_several_datasets_as_one(tmp_path: Path) -> None:
+    one = written(tmp_path / "a", batch(id=[1], text=["a"]))
+    two = written(tmp_path / "b", batch(id=[2], text=["b"], repaired=[True]))
+    assert list(Rows(one, two).rows()) == [
+        {"id": 1, "text": "a", "repaired": None},
+        {"id": 2, "text": "b", "repaired": True},
+    ]
+
+
+def test_large_rows_come_in_small_batches(tmp_path: Path) -> None:
+    result = written(tmp_path, batch(text=["x" * 2_000_000 + str(n) for n in range(40)]))
+    assert max(one.nbytes for one in Rows(result).batches()) < 60_000_000
+
+
+def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as server:
+        bucket = server.new_bucket()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        with DatasetWriter(f"s3://{bucket}/curated", partition_by=["language"]) as writer:
+            writer.write(batch(language=["en", "de"], text=["a", "b"]))
+        assert writer.result["bucket"] == bucket
+        assert writer.result["uri"] == f"s3://{bucket}/{writer.result['key_prefix']}".rstrip("/")
+        assert sorted(row["language"] for row in Rows(writer.result).rows()) == ["de", "en"]
+
+
+@pytest.mark.parametrize(
+    ("destination", "sentence"),
+    [
+        ("relative/path", "destination: 'relative/path' is relative"),
+        ("s3://", "destination: 's3://' names no"),
+    ],
+)
+def test_a_destination_that_is_no_location(destination: str, sentence: str) -> None:
+    with pytest.raises(WorkflowError, match=sentence):
+        DatasetWriter(destination)
+
+
+def test_bad_results(tmp_path: Path) -> None:
+    with pytest.raises(WorkflowError, match="results: None has no 'manifest_uri'; give what the task before"):
+        Rows(None)  # type: ignore[arg-type]
+    with pytest.raises(WorkflowError, match=f"manifest_uri: '{tmp_path}/manifest.json' can't be read"):
+        Rows(tmp_path)
+    (tmp_path / "manifest.json").write_text("[]")
+    with pytest.raises(WorkflowError, match="is not a manifest"):
+        Rows(tmp_path)
+    with pytest.raises(WorkflowError, match="results: none is given"):
+        Rows()
+
+
+def test_other_columns_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(WorkflowError, match="columns: 'other' is not in all batches"):
+        written(tmp_path, batch(id=[1]), batch(id=[2], other=[1]))
+    with pytest.raises(WorkflowError, match="partition_by: 'x' is not a column; the columns are id"):
+        written(tmp_path, batch(id=[1]), partition_by=["x"])
+    with pytest.raises(WorkflowError, match="columns: 'x' is not a column of the dataset, which has id"):
+        next(Rows(written(tmp_path, batch(id=[1]))).batches(["x"]))
+
+
+def test_too_many_partitions(tmp_path: Path) -> None:
+    with pytest.raises(WorkflowError, match=r"partition_by: id have more than 1,000 values"):
+        written(tmp_path, batch(id=list(range(1001)), n=[1] * 1001), partition_by=["id"])
+    assert not list(tmp_path.rglob("*.parquet"))
