@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory and speed of the parts in ``workflows/``, over a dataset of a million rows.
 
-Each line is a process of its own, which reads the same dataset; memory is the peak of that process, its libraries
-included.
+Each line is a process of its own, which reads the same dataset; memory is the peak of that process, its
+libraries included.
 
     python benchmarks/workflows.py [ROWS] > benchmarks/results/workflows.md
 """
@@ -30,8 +30,8 @@ SCHEMA = {
     "properties": {"question": {"type": "string"}, "level": {"type": "integer", "minimum": 1}},
     "required": ["question", "level"],
 }
-PARTS = ("read", "schema check", "exact duplicates", "near duplicates", "remember", "earlier nights", "heuristics",
-         "language", "scores", "both orders", "write partitions")  # fmt: skip
+PARTS = ("read", "schema check", "exact duplicates", "near duplicates", "remember", "earlier nights",
+         "heuristics", "language", "scores", "both orders", "write partitions")  # fmt: skip
 
 
 def main(rows: int) -> None:
@@ -40,7 +40,8 @@ def main(rows: int) -> None:
         _in_a_process("make", folder, rows)
         print("# Parts for synthetic data, curation and evaluation\n")
         print(
-            f"{rows:,} rows of about 60 words, a tenth of them near duplicates, on local disk; one process a line,"
+            f"{rows:,} rows of about 60 words, a tenth of them near duplicates, on local disk; one process "
+            "a line,"
         )
         print(f"peak of its memory with all libraries, CPU seconds. Python {platform.python_version()}.")
         print("Made by `python benchmarks/workflows.py`.\n")
