@@ -133,8 +133,8 @@ def run(part: str, folder: str, rows: int) -> None:
         scored = scores.score_answers(batches, scores.numeric_equal, "id", response="said")
         mean_interval([one.mean for one in scored])
     elif part == "both orders":
-        batches = (source.batches(["id", "text"]) for _ in range(2))
-        pairs = judging.both_orders(*batches, "id", question="text", response="text")
+        ours, theirs = source.batches(["id", "text"]), source.batches(["id", "text"])
+        pairs = judging.both_orders(ours, theirs, "id", question="text", response="text")
         with DatasetWriter(out) as writer:
             for batch in pairs:
                 writer.write(batch)

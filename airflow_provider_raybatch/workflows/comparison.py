@@ -160,7 +160,7 @@ class ComparisonReport:
         whole = [one for one in self.candidates if one.metrics]
         figure = Figure(figsize=(3.6 * len(self.metrics) + 1, 0.5 * len(whole) + 1.6), layout="constrained")
         FigureCanvasAgg(figure)
-        panels = figure.subplots(1, len(self.metrics), sharey=True, squeeze=False)[0]
+        panels: list[Any] = list(figure.subplots(1, len(self.metrics), sharey=True, squeeze=False)[0])
         for panel, metric in zip(panels, self.metrics, strict=True):
             for place, one in enumerate(reversed(whole)):
                 if (interval := one.metrics.get(metric)) is not None:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
@@ -32,11 +32,6 @@ class DerivedManifest(ContractModel):
     partitioned_by: list[str] = Field(default_factory=list)
     rows: int = Field(ge=0)
     created_at: str
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(**{
-        **ContractModel.model_config,
-        "populate_by_name": True,
-    })
 
     def result(self) -> dict[str, Any]:
         """What a task returns: the same names as in a batch inference's result."""

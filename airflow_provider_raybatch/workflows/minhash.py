@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ _SEED = 42
 ALGORITHM = f"rensa-rminhash-{RMinHash.ALGORITHM_VERSION}-{PERMUTATIONS}-{_SEED}"
 """Signatures of two algorithms can't be compared."""
 
-Signatures = npt.NDArray[np.uint8]
+Signatures: TypeAlias = npt.NDArray[np.uint8]
 _BYTE = 256
 _MOST_CANDIDATES = 64
 """Of one band's bucket: a boilerplate beginning may be in a million texts."""
@@ -65,7 +65,8 @@ def signatures(texts: Sequence[str], shingles: Shingles) -> Signatures:
     matrix = RMinHash.digest_matrix_from_token_sets(
         [shingles.of(text) for text in texts], num_perm=PERMUTATIONS, seed=_SEED
     )
-    return np.array(matrix.to_rows(), dtype=np.uint32).astype(np.uint8)
+    lowest: Signatures = np.array(matrix.to_rows(), dtype=np.uint32).astype(np.uint8)
+    return lowest
 
 
 class SignatureIndex:
@@ -83,7 +84,7 @@ class SignatureIndex:
             raise WorkflowError(f"threshold: {threshold} is not between 0.5 and 1; 0.8 is usual.")
         self.threshold = threshold
         wide = 1 - (1 - threshold**8) ** (PERMUTATIONS // 8) >= 0.99
-        self._kind = np.dtype(np.uint64 if wide else np.uint32)
+        self._kind: np.dtype[Any] = np.dtype(np.uint64 if wide else np.uint32)
         self._bands = PERMUTATIONS // self._kind.itemsize
         self._blocks: list[Signatures] = []
         self._size = 0
@@ -101,7 +102,8 @@ class SignatureIndex:
         keys = self._keys(rows)
         candidates = self._candidates(keys)
         buckets: dict[tuple[int, int], list[int]] = {}
-        first, kept = self._size, []
+        first = self._size
+        kept: list[int] = []
         found: list[tuple[int, float] | None] = []
         for number in range(len(rows)):
             band_keys = list(enumerate(keys[number].tolist()))
@@ -121,7 +123,7 @@ class SignatureIndex:
         """Keep signatures without looking for similar ones."""
         if not len(rows):
             return
-        numbers = np.arange(self._size, self._size + len(rows), dtype=np.uint32)
+        numbers: npt.NDArray[np.uint32] = np.arange(self._size, self._size + len(rows), dtype=np.uint32)
         self._runs.append(_Run.of(self._keys(rows), numbers))
         while len(self._runs) > 1 and 2 * len(self._runs[-1]) > len(self._runs[-2]):
             later = self._runs.pop()
@@ -204,8 +206,8 @@ class _Run:
 
     def collect(self, wanted: npt.NDArray[np.unsignedinteger], candidates: list[set[int]]) -> None:
         for band, (keys, numbers) in enumerate(zip(self.keys, self.numbers, strict=True)):
-            starts = np.searchsorted(keys, wanted[:, band], "left")
-            stops = np.searchsorted(keys, wanted[:, band], "right")
+            starts: npt.NDArray[np.intp] = np.searchsorted(keys, wanted[:, band], "left")
+            stops: npt.NDArray[np.intp] = np.searchsorted(keys, wanted[:, band], "right")
             for row in np.flatnonzero(stops > starts).tolist():
                 stop = min(int(stops[row]), int(starts[row]) + _MOST_CANDIDATES)
                 candidates[row].update(numbers[starts[row] : stop].tolist())

@@ -82,9 +82,9 @@ class SchemaCheck:
             return Drop("not_json", "the response has half a character (a lone surrogate)")
         except (ValueError, RecursionError) as error:
             return Drop("not_json", f"the response is not JSON ({_short(error)})")
-        error = best_match(self._validator.iter_errors(value))
-        if error is not None:
-            return Drop("schema", clause(error))
+        wrong = best_match(self._validator.iter_errors(value))
+        if wrong is not None:
+            return Drop("schema", clause(wrong))
         if self._properties and not isinstance(value, dict):
             return Drop("schema", "the response is not a JSON object")
         return value
@@ -153,15 +153,7 @@ def repair_messages(
 
 
 def _array(values: list[Any], rule: Any) -> pa.Array:
-    kind = (
-        _TYPES.get(rule.get("type")) if isinstance(rule, dict) and isinstance(rule.get("type"), str) else None
-    )
-    if (
-        kind is None
-        and isinstance(rule, dict)
-        and all(isinstance(one, str) for one in rule.get("enum", [None]))
-    ):
-        kind = pa.string()
+    kind = _kind(rule)
     if kind is None:
         return pa.array([None if one is None else json.dumps(one) for one in values], pa.string())
     if pa.types.is_int64(kind):
@@ -170,6 +162,18 @@ def _array(values: list[Any], rule: Any) -> pa.Array:
     if pa.types.is_float64(kind):
         values = [None if one is None or abs(one) > sys.float_info.max else float(one) for one in values]
     return pa.array(values, kind)
+
+
+def _kind(rule: Any) -> pa.DataType | None:
+    """Arrow type of a property; ``None`` where its values become JSON text."""
+    if not isinstance(rule, dict):
+        return None
+    named = rule.get("type")
+    kinds = [one for one in (named if isinstance(named, list) else [named]) if one not in {None, "null"}]
+    if kinds:
+        return _TYPES.get(kinds[0]) if len(kinds) == 1 else None
+    is_text = "enum" in rule and all(isinstance(one, str) for one in rule["enum"])
+    return pa.string() if is_text else None
 
 
 def _refuse(constant: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ _MOST_RESAMPLED = 5000
 """Values beyond which the mean's distribution is normal enough for Student's t; a bootstrap would be slow."""
 _SEED = 20_260_101
 
-Values = Sequence[float] | npt.NDArray[np.float64]
+Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

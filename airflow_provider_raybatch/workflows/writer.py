@@ -135,7 +135,7 @@ class DatasetWriter:
             uri=uri,
             manifest_uri=f"{self._folder.uri}/manifests/{self._version}.json",
             files=self._files,
-            columns=[Column(name=one.name, type=str(one.type)) for one in self._schema],
+            schema=[Column(name=one.name, type=str(one.type)) for one in self._schema],
             partitioned_by=self._partition_by,
             rows=sum(file.rows for file in self._files),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
