@@ -95,7 +95,7 @@ def run(part: str, folder: str, rows: int) -> None:
         accepted,
         duplicates,
         filters,
-        judging,
+        pairwise,
         schema_check,
         scores,
     )
@@ -134,7 +134,7 @@ def run(part: str, folder: str, rows: int) -> None:
         mean_interval([one.mean for one in scored])
     elif part == "both orders":
         ours, theirs = source.batches(["id", "text"]), source.batches(["id", "text"])
-        pairs = judging.both_orders(ours, theirs, "id", question="text", response="text")
+        pairs = pairwise.both_orders(ours, theirs, "id", question="text", response="text")
         with DatasetWriter(out) as writer:
             for batch in pairs:
                 writer.write(batch)

@@ -7,6 +7,6 @@ Their libraries are in the extra ``workflows``.
 Data flows through three modules: :mod:`~airflow_provider_raybatch.workflows.rows` reads what an operator
 returned as Arrow record batches, :mod:`~airflow_provider_raybatch.workflows.sift` passes these through steps,
 and :mod:`~airflow_provider_raybatch.workflows.writer` publishes what is kept and what is dropped. The steps
-are in `schema_check`, `duplicates` and `filters`. `scores`, `statistics` and `judging` measure; `card` and
-`comparison` report.
+are in `schema_check`, `duplicates` and `filters`. `scores`, `statistics` and `pairwise` measure, `promotion`
+decides, `card` and `comparison` report. `prompts` has what a DAG file gives its operators.
 """

@@ -26,6 +26,7 @@ class Card:
     :param prompts: by step.
     :param funnel: rows left after each step.
     :param samples: rows by kind, such as ``accepted``.
+    :param runs: batch inferences; :meth:`add_run` adds one.
     """
 
     title: str
@@ -36,13 +37,15 @@ class Card:
     runs: list[dict[str, Any]] = field(default_factory=list)
 
     def add_run(self, step: str, result: Result, model: str, aws_conn_id: str | None = None) -> None:
-        """What a batch inference delivered and cost, by its manifest.
+        """Add what a batch inference delivered and cost, by its manifest.
 
         Tokens are those of delivered rows; the share of reused and duplicate rows was not paid for by this
         run.
 
         :param result: what the operator returned.
         :param model: its name: a manifest holds the digest only.
+        :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
+        :raises WorkflowError: `result` has no manifest that can be read.
         """
         for manifest in Rows(result, aws_conn_id=aws_conn_id).manifests:
             run: dict[str, Any] = {"step": step, "model": model, "manifest_uri": manifest.manifest_uri}
@@ -62,7 +65,11 @@ class Card:
             self.runs.append(run)
 
     def add_samples(self, kind: str, rows: Rows, count: int = 5) -> None:
-        """The first rows of a dataset."""
+        """Add the first rows of a dataset.
+
+        :param kind: of the rows, such as ``accepted``.
+        :param count: rows at most.
+        """
         picked: list[dict[str, Any]] = []
         for batch in rows.batches():
             picked += batch.slice(0, count - len(picked)).to_pylist()

@@ -1,93 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates side by side: a table, a plot and one self-contained page, and whether to promote one."""
+"""Candidates side by side: a table, a plot and one self-contained page."""
 
 from __future__ import annotations
 
 import base64
 import html
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.places import destination
-from airflow_provider_raybatch.workflows.statistics import Comparison, Interval
+from airflow_provider_raybatch.workflows.promotion import Candidate, Decision
+from airflow_provider_raybatch.workflows.statistics import Comparison
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse}td,th{border:1px solid #999;padding:.3rem .6rem;text-align:left}"
     "img{max-width:100%}"
 )
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One model's figures.
-
-    :param metrics: intervals by the name of the metric; empty for a candidate that failed.
-    :param against_baseline: paired comparisons by the name of the metric; empty for the baseline itself.
-    :param failure: why there are no figures, or only some; such a candidate is never promoted.
-    """
-
-    name: str
-    metrics: Mapping[str, Interval] = field(default_factory=dict)
-    against_baseline: Mapping[str, Comparison] = field(default_factory=dict)
-    failure: str | None = None
-
-
-@dataclass(frozen=True)
-class Rule:
-    """When a candidate replaces the baseline.
-
-    :param metric: that decides.
-    :param least_gain: difference to the baseline that is needed.
-    :param alpha: greatest p-value of the paired test, two-sided; it is divided by the number of candidates
-        that are compared (Bonferroni), so that more candidates don't make a chance promotion more likely.
-    """
-
-    metric: str
-    least_gain: float = 0.0
-    alpha: float = 0.05
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The outcome of a rule.
-
-    :param promoted: name of the candidate; ``None`` to hold the baseline.
-    :param reason: one sentence.
-    """
-
-    promoted: str | None
-    reason: str
-
-
-def decide(baseline: str, candidates: Sequence[Candidate], rule: Rule) -> Decision:
-    """Promote the best candidate that passes the rule, or hold.
-
-    :param candidates: with or without the baseline itself.
-    """
-    others = [one for one in candidates if one.name != baseline]
-    whole = [one for one in others if one.failure is None and rule.metric in one.against_baseline]
-    alpha = rule.alpha / max(1, len(whole))
-    passed = [
-        one
-        for one in whole
-        if one.against_baseline[rule.metric].difference.estimate > 0
-        and one.against_baseline[rule.metric].difference.estimate >= rule.least_gain
-        and one.against_baseline[rule.metric].p_value <= alpha
-    ]
-    if not passed:
-        reasons = [_why_not(one, rule, alpha) for one in others] or ["there is no candidate"]
-        return Decision(None, f"Hold {baseline}: {'; '.join(reasons)}.")
-    best = max(passed, key=lambda one: one.against_baseline[rule.metric].difference.estimate)
-    found = best.against_baseline[rule.metric]
-    return Decision(
-        best.name,
-        f"Promote {best.name}: its {rule.metric} is {found.difference.estimate:+.3f} above {baseline}'s "
-        f"(p = {found.p_value:.2g}, at most {alpha:.2g}).",
-    )
 
 
 @dataclass(frozen=True)
@@ -197,8 +130,6 @@ class ComparisonReport:
         :returns: the location of each, such as `html_uri`.
         :raises WorkflowError: `folder` is not the location of a folder.
         """
-        import json
-
         place = destination(folder, aws_conn_id, "folder")
         contents = {
             "md": self.as_markdown().encode(),
@@ -219,16 +150,3 @@ def _compared(found: Comparison | None) -> str:
         f"{interval.estimate:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}], p = {found.p_value:.2g}, "
         f"{found.wins} won, {found.losses} lost, {found.ties} tied"
     )
-
-
-def _why_not(one: Candidate, rule: Rule, alpha: float) -> str:
-    if one.failure is not None:
-        return f"{one.name} failed ({one.failure})"
-    found = one.against_baseline.get(rule.metric)
-    if found is None:
-        return f"{one.name} was not compared by {rule.metric}"
-    gain = found.difference.estimate
-    if gain <= 0 or gain < rule.least_gain:
-        needed = f"at least {rule.least_gain:+.3f}" if rule.least_gain > 0 else "more than 0"
-        return f"the difference of {one.name} is {gain:+.3f}, and {needed} is needed"
-    return f"the difference of {one.name} may be chance (p = {found.p_value:.2g}, more than {alpha:.2g})"

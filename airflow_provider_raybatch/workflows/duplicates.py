@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.workflows.accepted import Accepted, digest
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.minhash import Shingles, SignatureIndex, signatures
+from airflow_provider_raybatch.workflows.minhash import Shingles, signatures
 from airflow_provider_raybatch.workflows.rows import require
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, joined_texts
+from airflow_provider_raybatch.workflows.signature_index import SignatureIndex
 
 
 class ExactDuplicates:

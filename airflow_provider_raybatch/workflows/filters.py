@@ -30,6 +30,7 @@ class Heuristics:
     The rules in their order; each limit can be ``None``, which leaves its rule out.
 
     :param column: of the text. A null or blank one is dropped by ``empty``.
+    :param name: of the step.
     :param max_characters: ``too_long``; looked at first, so a document of megabytes costs nothing.
     :param min_words: ``too_few_words``.
     :param max_words: ``too_many_words``.

@@ -12,6 +12,7 @@ from typing import Any
 class FunnelStep:
     """What one step left.
 
+    :param name: of the step.
     :param rows: left after it.
     :param tokens: of these rows; ``None`` where no column counts tokens.
     :param dropped: rows by the rule that dropped them.

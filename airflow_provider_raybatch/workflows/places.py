@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_raybatch.contract.location import checked_folder
+from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, check_location, checked_folder
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Entry, Folder, folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
@@ -43,6 +43,23 @@ def destination(uri: str, aws_conn_id: str | None, field: str = "destination") -
         return place(checked_folder(uri), aws_conn_id)
     except ValueError as error:
         raise WorkflowError(f"{field}: {error}.") from None
+
+
+def files_at(uri: str, aws_conn_id: str | None, field: str) -> tuple[Folder, list[Entry]]:
+    """The files at a location, which is a file, a folder or a bucket, and the folder that they lie below.
+
+    :param field: the argument that an error names.
+    :raises WorkflowError: `uri` is not a location.
+    """
+    try:
+        check_location(uri, DESTINATION_SCHEMES)
+    except ValueError as error:
+        raise WorkflowError(f"{field}: {error}.") from None
+    parent, _, name = uri.rstrip("/").rpartition("/")
+    if parent == "s3:/":  # A whole bucket.
+        parent, name = f"s3://{name}", ""
+    folder = place(parent or "/", aws_conn_id)
+    return folder, folder.list(name)
 
 
 def s3_parts(uri: str) -> dict[str, str]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw documents out of JSON lines and Parquet, where a broken row is a row with a reason and not the end."""
+"""Read raw documents from JSON lines, CSV and Parquet; a broken row becomes a row with a reason."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
@@ -11,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.places import place
-from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column, with_column
+from airflow_provider_raybatch.workflows.places import files_at
+from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column
 
 _BATCH_ROWS = 2048
 _BATCH_BYTES = 16 * 1024 * 1024
@@ -25,13 +27,13 @@ def read_raw(
 ) -> Iterator[pa.RecordBatch]:
     """Documents with these columns as text, and `source`, `line` and `broken`.
 
-    :param sources: files or folders, local or ``s3://``; ``*.jsonl`` and ``*.parquet`` are read, other files
-        are left out.
+    :param sources: files or folders, local or ``s3://``; ``*.jsonl``, ``*.csv`` (UTF-8, with a header) and
+        ``*.parquet`` are read, other files are left out.
     :param columns: to read; a value that is no text becomes its JSON, a missing one is null.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :returns: batches; `source` is the file, `line` counts its rows from 1, `broken` says what is wrong with
         the row, else null. The first batch is empty.
-    :raises WorkflowError: there is no such file, or a Parquet file lacks a column or can't be read.
+    :raises WorkflowError: there is no such file, or a Parquet or CSV file lacks a column or can't be read.
     """
     schema = pa.schema([
         *((name, pa.string()) for name in columns),
@@ -45,22 +47,17 @@ def read_raw(
         )
     yield pa.RecordBatch.from_pylist([], schema=schema)
     for source in sources:
-        parent, _, name = source.rstrip("/").rpartition("/")
-        folder = place(parent or "/", aws_conn_id)
-        found = [one for one in folder.list(name) if one.path.endswith((".jsonl", ".parquet"))]
-        if not found:
+        folder, files = files_at(source, aws_conn_id, "sources")
+        known = [(one, _READERS[kind]) for one in files if (kind := one.path.rpartition(".")[2]) in _READERS]
+        if not known:
             raise WorkflowError(
-                f"sources: there is no .jsonl or .parquet file at {source!r}; correct the location, or leave "
-                "the source out."
+                f"sources: there is no .jsonl, .csv or .parquet file at {source!r}; correct the location, or "
+                "leave the source out."
             )
-        for entry in found:
+        for entry, read in known:
             uri = f"{folder.uri}/{entry.path}"
             with folder.open(entry.path, entry.size) as stream:
-                if entry.path.endswith(".jsonl"):
-                    rows = _json_rows(stream, columns)
-                else:
-                    rows = _parquet_rows(stream, columns, uri)
-                yield from _batches(rows, uri, schema)
+                yield from _batches(read(stream, columns, uri), uri, schema)
 
 
 class Unbroken:
@@ -75,20 +72,7 @@ class Unbroken:
         return Checked(batch, [None if why is None else Drop("broken_row", why) for why in broken])
 
 
-class ApproximateTokens:
-    """Adds a column with a quarter of the text's UTF-8 bytes: what tokens are about, without a tokenizer."""
-
-    def __init__(self, column: str = "text", into: str = "approx_tokens", name: str = "count_tokens") -> None:
-        self.name = name
-        self._column, self._into = column, into
-
-    def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """See :class:`Step`."""
-        counts = [len((text or "").encode()) // 4 for text in text_column(batch, self._column)]
-        return Checked(with_column(batch, self._into, pa.array(counts, pa.int64())), [None] * batch.num_rows)
-
-
-def _json_rows(stream: BinaryIO, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _json_rows(stream: BinaryIO, columns: Sequence[str], _uri: str) -> Iterator[dict[str, Any]]:
     while line := stream.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
             while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
@@ -109,20 +93,54 @@ def _json_rows(stream: BinaryIO, columns: Sequence[str]) -> Iterator[dict[str, A
         yield row
 
 
+def _csv_rows(stream: BinaryIO, columns: Sequence[str], uri: str) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    # Bytes that are not UTF-8 become lone surrogates, which no valid text has.
+    reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline=""))
+    header = next(reader, None)
+    if header is None:
+        return
+    _require(columns, header, uri)
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield {"broken": f"the row is not CSV ({error})"}
+            continue
+        if fields and len(fields) != len(header):
+            count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
+            yield {"broken": f"the row has {count}, and the header has {len(header)}"}
+            continue
+        try:
+            row = dict(zip(header, fields, strict=False))
+            yield {name: _as_text(row[name]) for name in columns} if fields else {}
+        except ValueError as error:
+            yield {"broken": f"the row is not UTF-8 ({str(error)[:120]})"}
+
+
 def _parquet_rows(stream: BinaryIO, columns: Sequence[str], uri: str) -> Iterator[dict[str, Any]]:
     try:
         parquet = pq.ParquetFile(stream)
-        if missing := [name for name in columns if name not in parquet.schema_arrow.names]:
-            raise WorkflowError(
-                f"columns: {missing[0]!r} is not in {uri}, which has {', '.join(parquet.schema_arrow.names)}."
-            )
+        _require(columns, parquet.schema_arrow.names, uri)
         for batch in parquet.iter_batches(256, columns=list(columns), use_threads=False):
             for row in batch.to_pylist():
                 yield {name: _as_text(value) for name, value in row.items()}
-    except (pa.ArrowInvalid, OSError) as error:
+    except (ValueError, OSError) as error:
         raise WorkflowError(
             f"sources: {uri} can't be read as Parquet ({error}); remove it or write it again."
         ) from error
+
+
+_READERS = {"jsonl": _json_rows, "csv": _csv_rows, "parquet": _parquet_rows}
+
+
+def _require(columns: Sequence[str], present: Sequence[str], uri: str) -> None:
+    if missing := [name for name in columns if name not in present]:
+        raise WorkflowError(
+            f"columns: {missing[0]!r} is not in {uri}, which has {', '.join(present)}; correct the name."
+        )
 
 
 def _as_text(value: Any) -> str | None:

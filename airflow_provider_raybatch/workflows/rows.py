@@ -3,28 +3,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.base import parse, shown
-from airflow_provider_raybatch.contract.manifest import BatchManifest, ManifestFile
-from airflow_provider_raybatch.dataset import Dataset
+from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.manifest import DerivedManifest
-from airflow_provider_raybatch.workflows.places import Folder, StorageError, credentials, place
+from airflow_provider_raybatch.workflows.opened import Result, open_result
 
-_BATCH_ROWS = 4096
-_BATCH_BYTES = 16 * 1024 * 1024
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-
-Result = str | os.PathLike[str] | Mapping[str, Any]
-"""What a task returned, the `extra` of an asset event, a manifest's uri, or a destination (its newest)."""
+__all__ = ["Result", "Rows", "require"]
 
 
 class Rows:
@@ -38,7 +27,7 @@ class Rows:
     def __init__(self, *results: Result, aws_conn_id: str | None = None) -> None:
         if not results:
             raise WorkflowError("results: none is given; name at least one dataset.")
-        self._datasets = [_open(result, aws_conn_id) for result in results]
+        self._datasets = [open_result(result, aws_conn_id) for result in results]
         try:
             self.schema = pa.unify_schemas(
                 [one.schema for one in self._datasets], promote_options="permissive"
@@ -90,115 +79,6 @@ def require(schema: pa.Schema, name: str, field: str = "columns") -> None:
             f"{field}: {name!r} is not a column of the dataset, which has {', '.join(schema.names)}; "
             "correct the name."
         )
-
-
-class _Opened:
-    """One dataset, whoever made it."""
-
-    def __init__(self, manifest: BatchManifest | DerivedManifest, folder: Folder) -> None:
-        self.manifest = manifest
-        self._folder = folder
-        self.schema = self._schema()
-
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        if self.manifest.format == "jsonl":
-            assert isinstance(self.manifest, BatchManifest)
-            yield from self._json_dataset().to_batches(columns=columns, batch_size=_BATCH_ROWS)
-            return
-        for file in self.manifest.files:
-            yield from self._file_batches(file, columns)
-
-    def _file_batches(self, file: ManifestFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with self._folder.open(file.path, file.bytes) as stream:
-            parquet = self._parquet(stream, file)
-            fixed = self._partition_values(file.path)
-            in_file = [name for name in columns if name not in fixed]
-            for batch in parquet.iter_batches(_batch_rows(parquet), columns=in_file, use_threads=False):
-                arrays = {name: batch.column(name) for name in in_file}
-                for name in columns:
-                    if name in fixed:
-                        value = pa.scalar(fixed[name], pa.string()).cast(self.schema.field(name).type)
-                        arrays[name] = pa.repeat(value, batch.num_rows)
-                yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], names=columns)
-
-    def _partition_values(self, path: str) -> dict[str, str | None]:
-        if isinstance(self.manifest, BatchManifest):
-            return {}
-        pairs = [segment.partition("=") for segment in path.split("/")[:-1]]
-        values = {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}
-        # The one file of an empty dataset lies in no partition.
-        return {**dict.fromkeys(self.manifest.partitioned_by), **values}
-
-    def _parquet(self, stream: Any, file: ManifestFile) -> pq.ParquetFile:
-        try:
-            return pq.ParquetFile(stream)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise WorkflowError(
-                f"files: {file.path!r} of {self.manifest.uri} can't be read ({error}); make the "
-                "dataset again."
-            ) from error
-
-    def _schema(self) -> pa.Schema:
-        if self.manifest.format == "jsonl":
-            return self._json_dataset().schema
-        if not self.manifest.files:
-            return pa.schema([])
-        first = self.manifest.files[0]
-        with self._folder.open(first.path, first.bytes) as stream:
-            schema = self._parquet(stream, first).schema_arrow.remove_metadata()
-        if isinstance(self.manifest, DerivedManifest):
-            for column in self.manifest.columns:
-                if column.name in self.manifest.partitioned_by:
-                    schema = schema.append(pa.field(column.name, pa.type_for_alias(column.type)))
-        return schema
-
-    def _json_dataset(self) -> Any:
-        assert isinstance(self.manifest, BatchManifest)
-        return Dataset(self.manifest, getattr(self._folder, "credentials", None)).arrow_dataset()
-
-
-def _open(result: Result, aws_conn_id: str | None) -> _Opened:
-    uri = _manifest_uri(result)
-    parent, _, name = uri.rpartition("/")
-    try:
-        content = place(parent or "/", aws_conn_id).read(name)
-        derived = json.loads(content).get("kind") == "derived"
-    except StorageError as error:
-        raise WorkflowError(
-            f"manifest_uri: {uri!r} can't be read ({error}); run the task that makes this dataset again.",
-            error.failure_class,
-        ) from error
-    except (ValueError, AttributeError) as error:
-        raise WorkflowError(
-            f"manifest_uri: {uri!r} is not a manifest ({error}); name the one of a dataset."
-        ) from error
-    if derived:
-        made = parse(DerivedManifest, content)
-        return _Opened(made, place(made.uri, aws_conn_id))
-    inferred = parse(BatchManifest, content)
-    Dataset(inferred, credentials(inferred.uri, aws_conn_id)).check_files()
-    return _Opened(inferred, place(inferred.uri, aws_conn_id))
-
-
-def _manifest_uri(result: Result) -> str:
-    found: object = result
-    if isinstance(result, Mapping):
-        found = result.get("manifest_uri")
-    elif isinstance(result, os.PathLike):
-        found = os.fspath(result)
-    if not isinstance(found, str) or not found:
-        raise WorkflowError(
-            f"results: {shown(result)} has no 'manifest_uri'; give what the task before returned."
-        )
-    return found if found.endswith(".json") else f"{found.rstrip('/')}/manifest.json"
-
-
-def _batch_rows(parquet: pq.ParquetFile) -> int:
-    """Rows of a batch: fewer where rows are large, such as documents of megabytes."""
-    meta = parquet.metadata
-    groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
-    widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
-    return int(min(_BATCH_ROWS, max(1.0, _BATCH_BYTES / max(1.0, widest))))
 
 
 def _united(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

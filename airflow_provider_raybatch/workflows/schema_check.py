@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a response the JSON that was asked for? And the request that repairs one that is not."""
+"""Check that a response is the JSON that was asked for."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
 import pyarrow as pa
 from jsonschema.exceptions import best_match
 
-from airflow_provider_raybatch.contract.row_template import placeholder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column, with_column
 
@@ -118,38 +117,6 @@ def clause(error: jsonschema.ValidationError) -> str:
         case "pattern":
             return f"{field} is {value}, which does not match {limit!r}"
     return f"{field}: {_short(error.message)}"
-
-
-def repair_messages(
-    prompt: str | Sequence[Mapping[str, Any]],
-    schema: Mapping[str, Any],
-    response: str = "response",
-    reason: str = "reason",
-    system_prompt: str | None = None,
-) -> list[dict[str, Any]]:
-    """`messages` of the batch inference that repairs failed responses.
-
-    Its source is the dropped dataset of :func:`~airflow_provider_raybatch.workflows.sift.sift`; the
-    placeholders of the original prompt are filled from its columns, as are the failed response and the error.
-
-    :param prompt: the row template of the first request, or its `messages`.
-    :param response: column of the failed response, which the second one must not have: see `output_prefix`.
-    :param reason: column of the error.
-    """
-    asked = (
-        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
-    )
-    system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    return [
-        *system,
-        *asked,
-        {"role": "assistant", "content": placeholder(response)},
-        {
-            "role": "user",
-            "content": f"This answer was refused: {placeholder(reason)}. Answer the request again, with "
-            f"nothing but JSON of this schema: {json.dumps(schema, ensure_ascii=False)}",
-        },
-    ]
 
 
 def _array(values: list[Any], rule: Any) -> pa.Array:

@@ -64,7 +64,7 @@ def sift(
     funnel = Funnel([FunnelStep(name, tokens=0 if tokens else None) for name in ["input", *names]])
     for batch in batches:
         if tokens:
-            require(batch.schema, tokens, "tokens")
+            _check_numbers(batch.schema, tokens)
         _count(funnel.steps[0], batch, tokens)
         current, original = batch, batch
         for step, figures in zip(steps, funnel.steps[1:], strict=True):
@@ -112,6 +112,15 @@ def with_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.Record
             f"columns: {name!r} is in the dataset already, and a step adds it; rename the dataset's column."
         )
     return batch.append_column(name, values)
+
+
+def _check_numbers(schema: pa.Schema, name: str) -> None:
+    require(schema, name, "tokens")
+    kind = schema.field(name).type
+    if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise WorkflowError(
+            f"tokens: {name!r} holds {kind} and not numbers; name a column that counts tokens."
+        )
 
 
 def _count(figures: FunnelStep, batch: pa.RecordBatch, tokens: str | None) -> None:

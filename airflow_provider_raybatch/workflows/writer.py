@@ -31,6 +31,14 @@ _OPEN_BYTES = 192 * 1024 * 1024
 """Compressed bytes of unfinished parts, over all partitions."""
 _MOST_PARTITIONS = 1000
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_PARTITION_TYPES = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_date,
+)
+"""Their values survive the way into a path and back."""
 
 
 @dataclass
@@ -154,6 +162,14 @@ class DatasetWriter:
             raise WorkflowError(
                 f"partition_by: {missing[0]!r} is not a column; the columns are {', '.join(schema.names)}."
             )
+        for name in self._partition_by:
+            kind = schema.field(name).type
+            if not any(fits(kind) for fits in _PARTITION_TYPES):
+                raise WorkflowError(
+                    f"partition_by: {name!r} holds {kind}; partition by text, integers, booleans or dates."
+                )
+        if len(self._partition_by) == len(schema.names):
+            raise WorkflowError("partition_by: no column is left for the files; partition by fewer columns.")
         self._schema = schema.remove_metadata()
 
     def _fitting(self, batch: pa.RecordBatch) -> pa.RecordBatch:

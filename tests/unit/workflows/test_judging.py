@@ -12,15 +12,17 @@ import pytest
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.workflows.errors import WorkflowError
-from airflow_provider_raybatch.workflows.judging import (
-    CHOICES,
+from airflow_provider_raybatch.workflows.pairwise import (
     PAIR_COLUMNS,
     PairwiseResult,
-    Rubric,
     both_orders,
+    settle,
+)
+from airflow_provider_raybatch.workflows.prompts import (
+    CHOICES,
+    Rubric,
     pairwise_prompt,
     pairwise_sampling,
-    settle,
 )
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.schema_check import SchemaCheck

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.workflows.card import Card
-from airflow_provider_raybatch.workflows.comparison import Candidate, ComparisonReport, Rule, decide
+from airflow_provider_raybatch.workflows.comparison import ComparisonReport
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Threshold
+from airflow_provider_raybatch.workflows.promotion import Candidate, Rule, decide
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.sift import sift
 from airflow_provider_raybatch.workflows.statistics import compare, mean_interval

@@ -9,8 +9,9 @@ import pytest
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.prompts import repair_messages
 from airflow_provider_raybatch.workflows.rows import Rows
-from airflow_provider_raybatch.workflows.schema_check import SchemaCheck, repair_messages
+from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
 from airflow_provider_raybatch.workflows.sift import Drop, sift
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 from tests.unit.workflows.datasets import batch, inferred
@@ -75,6 +76,15 @@ def test_properties_become_columns_with_types() -> None:
         dict.fromkeys(("p_question", "p_level", "p_kind", "p_tags")),
     ]
     assert checked.batch.schema.field("p_level").type == pa.int64()
+
+
+def test_a_property_that_may_be_null_keeps_its_type() -> None:
+    schema = {"properties": {"level": {"type": ["integer", "null"]}, "any": {"type": ["integer", "string"]}}}
+    checked = SchemaCheck(schema)(batch(response=['{"level": 3, "any": 3}', '{"level": null, "any": "x"}']))
+    assert checked.batch.select(["level", "any"]).to_pylist() == [
+        {"level": 3, "any": "3"},
+        {"level": None, "any": '"x"'},
+    ]
 
 
 def test_columns_are_there_without_rows() -> None:

@@ -6,16 +6,20 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter, Threshold
 from airflow_provider_raybatch.workflows.funnel import Funnel
-from airflow_provider_raybatch.workflows.raw_documents import ApproximateTokens, Unbroken, read_raw
+from airflow_provider_raybatch.workflows.places import place
+from airflow_provider_raybatch.workflows.raw_documents import Unbroken, read_raw
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.sift import Step, sift
+from airflow_provider_raybatch.workflows.tokens import count_tokens
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from tests.support.s3_server import serving
 from tests.unit.workflows.datasets import batch
 
 ENGLISH = (
@@ -110,10 +114,10 @@ def test_an_empty_night(tmp_path: Path) -> None:
     kept, dropped = DatasetWriter(str(tmp_path / "kept")), DatasetWriter(str(tmp_path / "dropped"))
     with kept, dropped:
         none = [batch(id=["a"], text=["b"]).slice(0, 0)]
-        funnel = sift(none, [ApproximateTokens(), LanguageFilter(["en"])], kept, dropped)
+        funnel = sift(count_tokens(none, "text"), [LanguageFilter(["en"])], kept, dropped, tokens="tokens")
     assert (funnel.left, Rows(kept.result).count, Rows(dropped.result).count) == (0, 0, 0)
-    assert Rows(kept.result).schema.names == ["id", "text", "approx_tokens", "language", "language_score"]
-    assert Rows(dropped.result).schema.names == ["id", "text", "dropped_by", "rule", "reason"]
+    assert Rows(kept.result).schema.names == ["id", "text", "tokens", "language", "language_score"]
+    assert Rows(dropped.result).schema.names == ["id", "text", "tokens", "dropped_by", "rule", "reason"]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,7 @@ def test_thresholds() -> None:
 
 def test_bad_sources(tmp_path: Path) -> None:
     with pytest.raises(
-        WorkflowError, match=r"sources: there is no \.jsonl or \.parquet file at '/nowhere/x'"
+        WorkflowError, match=r"sources: there is no \.jsonl, \.csv or \.parquet file at '/nowhere/x'"
     ):
         list(read_raw(["/nowhere/x"], ["text"]))
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
@@ -189,3 +193,49 @@ def test_bad_sources(tmp_path: Path) -> None:
         list(read_raw([str(tmp_path)], ["text"]))
     with pytest.raises(WorkflowError, match="steps: two have the name 'n_threshold'"):
         sift([], [Threshold("n", least=1), Threshold("n", most=2)], *[DatasetWriter(str(tmp_path))] * 2)
+    with pytest.raises(WorkflowError, match="sources: 'raw' is relative"):
+        list(read_raw(["raw"], ["text"]))
+    with pytest.raises(WorkflowError, match="tokens: 'n' holds string and not numbers"):
+        sift([batch(n=["a"])], [], *[DatasetWriter(str(tmp_path))] * 2, tokens="n")
+
+
+def test_tokens_are_counted_from_the_text() -> None:
+    (found,) = count_tokens([batch(text=["x" * 40, "\u00e4" * 4, None])], "text")
+    assert found["tokens"].to_pylist() == [10, 2, 0]
+    (found,) = count_tokens(
+        [batch(text=["a b c"])], "text", into="words", count=lambda text: len(text.split())
+    )
+    assert found["words"].to_pylist() == [3]
+
+
+def test_raw_documents_of_a_csv(tmp_path: Path) -> None:
+    rows = ["id,text", '1,"two\nlines, one value"', "2,short,and more", "3", "4,caf\u00e9", ""]
+    path = tmp_path / "raw.csv"
+    path.write_bytes("\n".join(rows).encode("utf-8-sig"))
+    found = pa.Table.from_batches(read_raw([str(path)], ["text"])).to_pylist()
+    assert [(row["line"], row["text"], row["broken"]) for row in found] == [
+        (1, "two\nlines, one value", None),
+        (2, None, "the row has 3 fields, and the header has 2"),
+        (3, None, "the row has 1 field, and the header has 2"),
+        (4, "caf\u00e9", None),
+    ]
+    path.write_bytes(b"id,text\n1,caf\xe9\n2,good\n")
+    found = pa.Table.from_batches(read_raw([str(path)], ["text"])).to_pylist()
+    assert [row["text"] for row in found] == [None, "good"]
+    assert found[0]["broken"].startswith("the row is not UTF-8")
+    with pytest.raises(WorkflowError, match=r"columns: 'body' is not in .*raw\.csv, which has id, text"):
+        list(read_raw([str(path)], ["body"]))
+    path.write_bytes(b"")
+    assert pa.Table.from_batches(read_raw([str(path)], ["text"])).num_rows == 0
+
+
+@pytest.mark.parametrize("path", ["", "/", "/raw", "/raw/a.jsonl"])
+def test_raw_documents_in_s3(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    with serving() as server:
+        bucket = server.new_bucket()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        place(f"s3://{bucket}").write("raw/a.jsonl", b'{"text": "a"}\n')
+        (found,) = pa.Table.from_batches(read_raw([f"s3://{bucket}{path}"], ["text"])).to_pylist()
+    assert (found["text"], found["source"]) == ("a", f"s3://{bucket}/raw/a.jsonl")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -186,3 +187,14 @@ def test_too_many_partitions(tmp_path: Path) -> None:
     with pytest.raises(WorkflowError, match=r"partition_by: id have more than 1,000 values"):
         written(tmp_path, batch(id=list(range(1001)), n=[1] * 1001), partition_by=["id"])
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_partitions_by_days_and_not_by_times(tmp_path: Path) -> None:
+    day = pa.array([date(2026, 1, 2)])
+    rows = pa.RecordBatch.from_arrays([day, pa.array([True]), pa.array([1])], ["day", "good", "n"])
+    result = written(tmp_path / "a", rows, partition_by=["day", "good"])
+    assert list(Rows(result).rows()) == [{"day": date(2026, 1, 2), "good": True, "n": 1}]
+    with pytest.raises(WorkflowError, match=r"partition_by: 'x' holds double; partition by text, integers"):
+        written(tmp_path / "b", batch(x=[0.5], n=[1]), partition_by=["x"])
+    with pytest.raises(WorkflowError, match="partition_by: no column is left for the files"):
+        written(tmp_path / "c", batch(x=["a"]), partition_by=["x"])

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a candidate replaces the baseline, by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_provider_raybatch.workflows.statistics import Comparison, Interval
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One model's figures.
+
+    :param metrics: intervals by the name of the metric; empty for a candidate that failed.
+    :param against_baseline: paired comparisons by the name of the metric; empty for the baseline itself.
+    :param failure: why there are no figures, or only some; such a candidate is never promoted.
+    """
+
+    name: str
+    metrics: Mapping[str, Interval] = field(default_factory=dict)
+    against_baseline: Mapping[str, Comparison] = field(default_factory=dict)
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a candidate replaces the baseline.
+
+    :param metric: that decides.
+    :param least_gain: difference to the baseline that is needed.
+    :param alpha: greatest p-value of the paired test, two-sided; it is divided by the number of candidates
+        that are compared (Bonferroni), so that more candidates don't make a chance promotion more likely.
+    """
+
+    metric: str
+    least_gain: float = 0.0
+    alpha: float = 0.05
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The outcome of a rule.
+
+    :param promoted: name of the candidate; ``None`` to hold the baseline.
+    :param reason: one sentence.
+    """
+
+    promoted: str | None
+    reason: str
+
+
+def decide(baseline: str, candidates: Sequence[Candidate], rule: Rule) -> Decision:
+    """Promote the best candidate that passes the rule, or hold.
+
+    :param candidates: with or without the baseline itself.
+    """
+    others = [one for one in candidates if one.name != baseline]
+    whole = [one for one in others if one.failure is None and rule.metric in one.against_baseline]
+    alpha = rule.alpha / max(1, len(whole))
+    passed = [
+        one
+        for one in whole
+        if one.against_baseline[rule.metric].difference.estimate > 0
+        and one.against_baseline[rule.metric].difference.estimate >= rule.least_gain
+        and one.against_baseline[rule.metric].p_value <= alpha
+    ]
+    if not passed:
+        reasons = [_why_not(one, rule, alpha) for one in others] or ["there is no candidate"]
+        return Decision(None, f"Hold {baseline}: {'; '.join(reasons)}.")
+    best = max(passed, key=lambda one: one.against_baseline[rule.metric].difference.estimate)
+    found = best.against_baseline[rule.metric]
+    return Decision(
+        best.name,
+        f"Promote {best.name}: its {rule.metric} is {found.difference.estimate:+.3f} above {baseline}'s "
+        f"(p = {found.p_value:.2g}, at most {alpha:.2g}).",
+    )
+
+
+def _why_not(one: Candidate, rule: Rule, alpha: float) -> str:
+    if one.failure is not None:
+        return f"{one.name} failed ({one.failure})"
+    found = one.against_baseline.get(rule.metric)
+    if found is None:
+        return f"{one.name} was not compared by {rule.metric}"
+    gain = found.difference.estimate
+    if gain <= 0 or gain < rule.least_gain:
+        needed = f"at least {rule.least_gain:+.3f}" if rule.least_gain > 0 else "more than 0"
+        return f"the difference of {one.name} is {gain:+.3f}, and {needed} is needed"
+    return f"the difference of {one.name} may be chance (p = {found.p_value:.2g}, more than {alpha:.2g})"
