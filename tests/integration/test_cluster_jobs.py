@@ -61,7 +61,7 @@ async def test_version_and_resources(client):
     version = await client.version()
     assert version.session_name.startswith("session_")
     resources = await client.resources()
-    assert resources.total["CPU"] == 2
+    assert [node.total["CPU"] for node in resources.nodes] == [2]
     assert [node.is_head for node in resources.nodes] == [True]
     assert await client.takes_jobs()
 

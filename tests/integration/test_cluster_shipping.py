@@ -13,6 +13,7 @@ from cryptography.fernet import Fernet
 from airflow_provider_raybatch.cluster.follow.control import Control, Lease
 from airflow_provider_raybatch.cluster.follow.poll import follow
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.submit import request as request_module
 from airflow_provider_raybatch.cluster.submit.request import build_batch_request, with_source_digest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission, TaskKey
@@ -72,7 +73,9 @@ def spec_of(submission_id):
     })
 
 
-async def probe(cluster, tmp_path, seal_key=None, wheel="obstore"):
+async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(request_module, "_WHEELS", (wheel,))
     (tmp_path / "team_prompts").mkdir()
     (tmp_path / "team_prompts/__init__.py").write_text("")
     (tmp_path / "team_prompts/build.py").write_text("def prompt(row): return 'prompt of ' + str(row['a'])\n")
@@ -80,14 +83,12 @@ async def probe(cluster, tmp_path, seal_key=None, wheel="obstore"):
     async with RayJobsClient(cluster.address) as client:
         request = await build_batch_request(
             client,
-            with_source_digest(spec_of(f"test-{uuid.uuid4().hex[:12]}"), [tmp_path]),
+            with_source_digest(spec_of(f"test-{uuid.uuid4().hex[:12]}")),
             key=KEY,
             secrets=SECRETS,
             seal_key=seal_key,
             # A real cluster's nodes hold the key; here the job's environment stands in for theirs.
             runtime_env={"env_vars": env_vars},
-            source_dirs=[tmp_path],
-            wheels=[wheel],
         )
         command, _, rest = request.entrypoint.partition(" ")
         assert (command, rest) == ("python", "-m airflow_provider_raybatch.job spec.json")
@@ -120,18 +121,21 @@ def check(said, found, wheel_from):
     assert not any("s3cret" in text for text in echoed)
 
 
-async def test_same_python(ray_cluster, tmp_path):
+async def test_same_python(ray_cluster, tmp_path, monkeypatch):
     # It has an obstore of its own, which wins over the shipped one.
-    check(*await probe(ray_cluster, tmp_path), wheel_from="/site-packages/obstore/")
+    check(*await probe(ray_cluster, tmp_path, monkeypatch), wheel_from="/site-packages/obstore/")
 
 
-async def test_sealed(ray_cluster, tmp_path):
+async def test_sealed(ray_cluster, tmp_path, monkeypatch):
     check(
-        *await probe(ray_cluster, tmp_path, Fernet.generate_key().decode()),
+        *await probe(ray_cluster, tmp_path, monkeypatch, Fernet.generate_key().decode()),
         wheel_from="/site-packages/obstore/",
     )
 
 
-async def test_another_python(other_python_ray_cluster, tmp_path):
+async def test_another_python(other_python_ray_cluster, tmp_path, monkeypatch):
     # A distribution that no Ray brings along, so that it is the shipped one.
-    check(*await probe(other_python_ray_cluster, tmp_path, wheel="h11"), wheel_from="/raybatch_wheels/h11/")
+    check(
+        *await probe(other_python_ray_cluster, tmp_path, monkeypatch, wheel="h11"),
+        wheel_from="/raybatch_wheels/h11/",
+    )

@@ -100,7 +100,7 @@ def engine(llm: Any) -> Iterator[Any]:
         made = VllmEngine(spec())
         made.loop = loop
         yield made
-        made.shutdown()
+        made._llm.shutdown()
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0.1))

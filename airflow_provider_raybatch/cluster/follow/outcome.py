@@ -51,7 +51,7 @@ class FollowedLine:
 
 @dataclass(frozen=True)
 class FollowState:
-    """What a follower remembers between two looks; JSON by :meth:`to_json`.
+    """What a follower remembers between two polls.
 
     :param session_name: of the Ray session that took the job; ``None`` if unknown.
     :param from_start: whether the first look shows all lines, or (after a restart of the follower) only the
@@ -72,15 +72,6 @@ class FollowState:
     unreachable_since: float | None = None
     blind_looks: int = 0
     events: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return _plain(_STATE, self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> FollowState:
-        """The reverse of :meth:`to_json`."""
-        return _STATE.validate_python(data)
 
 
 @dataclass(frozen=True)
@@ -126,7 +117,9 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for a trigger's event."""
-        return _plain(_OUTCOME, self)
+        plain = _OUTCOME.dump_python(self, mode="json")
+        assert isinstance(plain, dict)
+        return plain
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Outcome:
@@ -143,14 +136,7 @@ class Verdict:
     outcome: Outcome | None = None
 
 
-_STATE = TypeAdapter(FollowState)
 _OUTCOME = TypeAdapter(Outcome)
-
-
-def _plain(adapter: TypeAdapter[Any], value: object) -> dict[str, Any]:
-    plain = adapter.dump_python(value, mode="json")
-    assert isinstance(plain, dict)
-    return plain
 
 
 def judge(
@@ -187,13 +173,6 @@ def judge(
     if observation.tail is None and state.blind_looks + 1 < _LOOKS_FOR_THE_END:
         return Verdict(replace(state, blind_looks=state.blind_looks + 1), lines)
     return Verdict(state, lines, _ended(info, observation.tail, key))
-
-
-def describe(outcome: Outcome) -> str:
-    """One line for people."""
-    if outcome.failure_class is None:
-        return outcome.message
-    return f"{outcome.failure_class.value}: {outcome.message}"
 
 
 def _no_answer(

@@ -17,7 +17,6 @@ from airflow_provider_raybatch.cluster.follow.outcome import (
     Observation,
     Outcome,
     Verdict,
-    describe,
     judge,
 )
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -30,7 +29,6 @@ __all__ = [
     "Observation",
     "Outcome",
     "Verdict",
-    "describe",
     "follow",
     "judge",
     "look",

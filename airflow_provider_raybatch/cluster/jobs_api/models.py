@@ -143,16 +143,6 @@ class ClusterResources:
 
     nodes: tuple[NodeResources, ...]
 
-    @property
-    def total(self) -> dict[str, float]:
-        """Sums over all nodes, without Ray's bookkeeping resources (``node:...``)."""
-        sums: dict[str, float] = {}
-        for node in self.nodes:
-            for name, amount in node.total.items():
-                if not name.startswith("node:"):
-                    sums[name] = sums.get(name, 0.0) + amount
-        return sums
-
 
 def sanitised(submission_id: str) -> str:
     """`submission_id` with everything but letters, digits and ``._-`` replaced.

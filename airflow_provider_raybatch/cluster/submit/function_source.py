@@ -16,11 +16,10 @@ SOURCE_LIMIT = 20 * 1024 * 1024
 """Bytes of source that travel with one function."""
 
 
-def package_of_source(import_path: str, search: Sequence[str | Path] | None = None) -> Package:
+def package_of_source(import_path: str) -> Package:
     """The source that a function needs: its top-level module's file, or the whole top-level package.
 
     :param import_path: ``package.module:function`` or ``module:function``.
-    :param search: folders to look in; by default ``sys.path``.
     :raises PackageError: the module is not found, is a namespace package, is not plain source, imports
         Airflow or is larger than 20 MiB.
     """
@@ -30,8 +29,7 @@ def package_of_source(import_path: str, search: Sequence[str | Path] | None = No
         raise PackageError(
             f"function: {import_path!r} is no import path; write it as 'package.module:function'."
         )
-    paths = [str(folder) for folder in (sys.path if search is None else search)]
-    spec = PathFinder.find_spec(parts[0], paths)
+    spec = PathFinder.find_spec(parts[0], sys.path)
     if spec is None:
         raise PackageError(
             f"function: there is no module {parts[0]!r} to ship for {import_path!r}; put it beside the DAG "

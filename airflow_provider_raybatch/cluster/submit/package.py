@@ -115,7 +115,7 @@ def package_of_wheel(distribution: str) -> Package:
     except importlib.metadata.PackageNotFoundError:
         raise PackageError(
             f"wheels: {distribution!r} is not installed here, so it can't be shipped to the cluster; install "
-            "it, or have it in the cluster's image and turn shipping off."
+            "it."
         ) from None
     return _package_of_distribution(found.name, found.version)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets as random_tokens
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -30,18 +29,19 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 _WORD = {"prompt": "function", "postprocess": "postprocess"}
 """How errors name a function, by the spec's field."""
+
+_WHEELS = ("obstore",)
+"""Distributions, installed here, that the job needs besides Ray and vLLM."""
+
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
 
 
-def with_source_digest(
-    spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None = None
-) -> BatchInferenceSpec:
+def with_source_digest(spec: BatchInferenceSpec) -> BatchInferenceSpec:
     """`spec` with the hashes of its functions' source, if it has any: before the fingerprint is taken.
 
-    :param source_dirs: folders to look for the functions' modules in; by default ``sys.path``.
     :raises PackageError: a function's source can't be shipped.
     """
-    digests = {name: source.digest for name, source in _sources(spec, source_dirs).items()}
+    digests = {name: source.digest for name, source in _sources(spec).items()}
     changed = {
         name: getattr(spec, name).model_copy(update={"source_digest": digest})
         for name, digest in digests.items()
@@ -57,10 +57,6 @@ async def build_batch_request(
     secrets: Secrets | None = None,
     seal_key: str | None = None,
     runtime_env: Mapping[str, Any] | None = None,
-    source_dirs: Sequence[str | Path] | None = None,
-    wheels: Sequence[str] = ("obstore",),
-    ship_wheels: bool = True,
-    metadata: Mapping[str, str] | None = None,
 ) -> JobRequest:
     """Upload what the job needs and hand back the request that starts it.
 
@@ -74,10 +70,6 @@ async def build_batch_request(
         the cluster until the driver starts.
     :param runtime_env: the user's; never changed. `py_modules` and `env_vars` are kept, `working_dir` is
         refused.
-    :param source_dirs: folders to look for a prompt function's module in; by default ``sys.path``.
-    :param wheels: distributions, installed here, that the job needs besides Ray and vLLM.
-    :param ship_wheels: ``False`` where the cluster's image has them.
-    :param metadata: more metadata of the job.
     :raises SpecError: the spec has no submission, the runtime env or the seal key is wrong.
     :raises PackageError: something can't be shipped.
     :raises ClusterError: see :class:`RayJobsClient`.
@@ -87,7 +79,7 @@ async def build_batch_request(
         raise SpecError("submission: it must be filled before the job's request is built.")
     users = _with_grace(await upload_runtime_env(client, runtime_env))
     with_packages(users, working_dir="", py_modules=[])  # refuses before anything of ours is uploaded
-    packages = await asyncio.to_thread(_packages, spec, source_dirs, wheels if ship_wheels else ())
+    packages = await asyncio.to_thread(_packages, spec)
     modules = [await client.ensure_package(package) for package in packages]
     name = await _upload_private(client, key, secrets, seal_key)
     spec = spec.model_copy(update={"submission": submission.model_copy(update={"secrets_package": name})})
@@ -98,7 +90,7 @@ async def build_batch_request(
         entrypoint=ENTRYPOINT,
         submission_id=submission.submission_id,
         runtime_env=with_packages(users, working_dir=working_dir, py_modules=modules),
-        metadata={**(metadata or {}), **whose.metadata(spec.fingerprint)},
+        metadata=whose.metadata(spec.fingerprint),
     )
 
 
@@ -110,11 +102,9 @@ def _with_grace(runtime_env: dict[str, Any]) -> dict[str, Any]:
     return {**runtime_env, "env_vars": {STOP_GRACE_VARIABLE: str(STOP_GRACE), **given}}
 
 
-def _packages(
-    spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None, wheels: Sequence[str]
-) -> list[Package]:
-    packages = [package_of_provider(), *(package_of_wheel(wheel) for wheel in wheels)]
-    sources = _sources(spec, source_dirs)
+def _packages(spec: BatchInferenceSpec) -> list[Package]:
+    packages = [package_of_provider(), *(package_of_wheel(wheel) for wheel in _WHEELS)]
+    sources = _sources(spec)
     for name, source in sources.items():
         wanted = getattr(spec, name).source_digest
         if wanted is not None and wanted != source.digest:
@@ -126,7 +116,7 @@ def _packages(
     return packages + list({source.digest: source for source in sources.values()}.values())
 
 
-def _sources(spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None) -> dict[str, Package]:
+def _sources(spec: BatchInferenceSpec) -> dict[str, Package]:
     """The source of each function of the user's, by the spec's field.
 
     :raises PackageError: it can't be shipped.
@@ -137,7 +127,7 @@ def _sources(spec: BatchInferenceSpec, source_dirs: Sequence[str | Path] | None)
     found = {}
     for name, path in paths.items():
         try:
-            found[name] = package_of_source(path, source_dirs)
+            found[name] = package_of_source(path)
         except PackageError as error:
             raise PackageError(f"{_WORD[name]}: {str(error).removeprefix('function: ')}") from None
     return found

@@ -70,9 +70,6 @@ class Engine(Protocol):
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """Turn token ids into text."""
 
-    def shutdown(self) -> None:
-        """Free the accelerator."""
-
 
 def failures_apart(items: Sequence[Any]) -> tuple[dict[int, RowFailure], list[int]]:
     """Positions of the failures with their reasons, and positions of the rest."""

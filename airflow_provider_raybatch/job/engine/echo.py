@@ -180,9 +180,6 @@ class EchoEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         return list(raw)
 
-    def shutdown(self) -> None:
-        """Nothing to free."""
-
 
 class _RequestLog:
     """One file a process; a line is one write(2) at its end, so a SIGKILL leaves whole lines.

@@ -166,7 +166,3 @@ class VllmEngine:
             )
             for row, item in enumerate(raw)
         ]
-
-    def shutdown(self) -> None:
-        """End the engine's processes."""
-        self._llm.shutdown()

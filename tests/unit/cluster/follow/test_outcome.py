@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Observation, Outcome, describe
+from airflow_provider_raybatch.cluster.follow.outcome import FollowState, Observation, Outcome
 from airflow_provider_raybatch.cluster.follow.outcome import judge as judge_with
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract import events
@@ -44,7 +44,7 @@ def test_an_active_job_goes_on(status):
 def test_success_with_a_dataset():
     outcome = judge(look("SUCCEEDED", ["noise", COMMITTED, "goodbye"]), STATE).outcome
     assert (outcome.state, outcome.failure_class, outcome.summary) == ("succeeded", None, SUMMARY)
-    assert "3 rows committed at /o" in describe(outcome)
+    assert "3 rows committed at /o" in outcome.message
 
 
 def test_success_without_a_dataset():
@@ -65,7 +65,7 @@ def test_a_failure_speaks_for_itself():
     info = {"message": "exit code 1", "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR", "driver_exit_code": 1}
     outcome = judge(look("FAILED", [FAILED, "noise"], **info), STATE).outcome
     assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.STORAGE)
-    assert describe(outcome) == "storage: The bucket is gone."
+    assert outcome.message == "The bucket is gone."
 
 
 def test_a_failure_without_an_event_is_diagnosed():
@@ -160,13 +160,6 @@ def test_each_line_is_told_once():
     assert texts(first) == ["a", "0 of 9 rows (0.0 %)"]
     assert texts(second) == ["b", "1 of 9 rows (11.1 %)"]
     assert texts(third) == []
-
-
-def test_the_state_survives_json():
-    first = judge(look(tail=["a", "b"]), STATE)
-    restored = FollowState.from_json(json.loads(json.dumps(first.state.to_json())))
-    assert restored == first.state
-    assert texts(judge(look(tail=["a", "b", "c"]), restored)) == ["c"]
 
 
 def test_a_restarted_follower_tells_only_the_last_progress():

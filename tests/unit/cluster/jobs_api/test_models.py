@@ -5,11 +5,9 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import NotARayDashboardError
 from airflow_provider_raybatch.cluster.jobs_api.models import (
-    ClusterResources,
     JobInfo,
     JobRequest,
     JobStatus,
-    NodeResources,
     sanitised,
 )
 
@@ -51,13 +49,6 @@ async def test_an_unknown_status_is_no_ray_dashboards(dashboard, client):
 @pytest.mark.parametrize(("given", "safe"), [("a/b c", "a-b-c"), ("A.b_c-1", "A.b_c-1"), ("ü→", "-")])
 def test_ids_are_sanitised(given, safe):
     assert sanitised(given) == safe
-
-
-def test_totals_leave_out_bookkeeping():
-    nodes = tuple(
-        NodeResources(str(n), "", n == 0, {"CPU": 2.0, f"node:{n}": 1.0, "GPU": n}) for n in range(3)
-    )
-    assert ClusterResources(nodes).total == {"CPU": 6.0, "GPU": 3.0}
 
 
 async def test_resources_are_none_where_the_state_api_is_off(dashboard, client):

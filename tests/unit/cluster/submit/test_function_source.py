@@ -11,7 +11,8 @@ from airflow_provider_raybatch.cluster.submit.function_source import package_of_
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
     files = {
         "prompts.py": "raise SystemExit('importing me is an error')\ndef build(row): return row['a']\n",
         "team/__init__.py": "from team.deep.prompts import build\n",
@@ -31,15 +32,15 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_module_travels_alone_and_is_not_imported(folder):
-    package = package_of_source("prompts:build", [folder])
+def test_a_module_on_pythons_path_travels_alone_and_is_not_imported(folder):
+    package = package_of_source("prompts:build")
     assert set(package.files) == {"prompts.py"}
     assert "prompts" not in sys.modules
 
 
 @pytest.mark.parametrize("path", ["team.deep.prompts:build", "team:build"])
 def test_a_package_travels_whole(folder, path):
-    assert set(package_of_source(path, [folder]).files) == {
+    assert set(package_of_source(path).files) == {
         "team/__init__.py",
         "team/data.txt",
         "team/deep/__init__.py",
@@ -48,14 +49,14 @@ def test_a_package_travels_whole(folder, path):
 
 
 def test_changed_source_is_another_package(folder):
-    before = package_of_source("team.deep.prompts:build", [folder]).uri
+    before = package_of_source("team.deep.prompts:build").uri
     (folder / "team/data.txt").write_text("other data")
-    assert package_of_source("team.deep.prompts:build", [folder]).uri != before
+    assert package_of_source("team.deep.prompts:build").uri != before
 
 
 @pytest.mark.parametrize("path", ["conditional:build", "starred:build"])
 def test_names_that_only_an_import_can_show_pass(folder, path):
-    assert package_of_source(path, [folder]).files
+    assert package_of_source(path).files
 
 
 @pytest.mark.parametrize(
@@ -76,24 +77,20 @@ def test_names_that_only_an_import_can_show_pass(folder, path):
 )
 def test_what_can_not_be_shipped_gets_its_sentence(folder, path, told):
     with pytest.raises(PackageError, match=r"^function: ") as raised:
-        package_of_source(path, [folder])
+        package_of_source(path)
     assert told in str(raised.value)
     assert raised.value.failure_class.value == "user_error"
 
 
-def test_extension_modules_are_refused(tmp_path):
+def test_extension_modules_are_refused(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "fast.abi3.so").write_bytes(b"")
     with pytest.raises(PackageError, match="no plain Python source"):
-        package_of_source("fast:build", [tmp_path])
+        package_of_source("fast:build")
 
 
 def test_too_much_source(folder, monkeypatch):
     monkeypatch.setattr(source_module, "SOURCE_LIMIT", 100)
     (folder / "team/data.txt").write_bytes(bytes(200))
     with pytest.raises(PackageError, match=r"largest file: team/data\.txt"):
-        package_of_source("team:build", [folder])
-
-
-def test_search_path_is_pythons_by_default(folder, monkeypatch):
-    monkeypatch.syspath_prepend(str(folder))
-    assert set(package_of_source("prompts:build").files) == {"prompts.py"}
+        package_of_source("team:build")

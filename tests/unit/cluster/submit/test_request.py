@@ -9,6 +9,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
+from airflow_provider_raybatch.cluster.submit import request as request_module
 from airflow_provider_raybatch.cluster.submit.request import (
     ENTRYPOINT,
     build_batch_request,
@@ -21,6 +22,13 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submissi
 TASK = TaskKey(dag_id="d", run_id="r", task_id="t")
 KEY = "ab" * 32
 SECRETS = Secrets(aws=AwsCredentials(aws_access_key_id="AKIA", aws_secret_access_key="s3cret"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder on Python's path."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
 
 
 def spec_of(prompt=None, submitted=True, postprocess=None):
@@ -64,30 +72,21 @@ async def test_everything_the_job_needs_is_on_the_cluster(dashboard, client):
 
 
 async def test_the_driver_asks_for_nothing(client):
-    body = (await build_batch_request(client, spec_of(), key=KEY, ship_wheels=False)).body()
+    body = (await build_batch_request(client, spec_of(), key=KEY)).body()
     assert set(body) == {"entrypoint", "submission_id", "runtime_env", "metadata"}
 
 
-async def test_wheels_can_stay_at_home(client):
-    request = await build_batch_request(client, spec_of(), key=KEY, ship_wheels=False)
-    assert len(request.runtime_env["py_modules"]) == 1
-
-
 async def test_a_second_submission_uploads_only_its_spec(dashboard, client):
-    await build_batch_request(client, spec_of(), key=KEY, ship_wheels=False)
+    await build_batch_request(client, spec_of(), key=KEY)
     first = dashboard.count("PUT")
-    await build_batch_request(
-        client, spec_of({"kind": "template", "template": "{row.b}"}), key=KEY, ship_wheels=False
-    )
+    await build_batch_request(client, spec_of({"kind": "template", "template": "{row.b}"}), key=KEY)
     # Of them two are the keys of the submissions.
-    assert (first, dashboard.count("PUT")) == (3, 5)
+    assert (first, dashboard.count("PUT")) == (4, 6)
 
 
 @pytest.mark.parametrize("key", [None, Fernet.generate_key().decode()], ids=["open", "sealed"])
 async def test_secrets_travel_alone(dashboard, client, key):
-    request = await build_batch_request(
-        client, spec_of(), key=KEY, secrets=SECRETS, seal_key=key, ship_wheels=False
-    )
+    request = await build_batch_request(client, spec_of(), key=KEY, secrets=SECRETS, seal_key=key)
     name = sent_spec(dashboard, request)["submission"]["secrets_package"]
     assert unseal(unpack(dashboard, f"gcs://{name}")["secrets"], key).revealed() == SECRETS.revealed()
     assert (b"s3cret" in unpack(dashboard, f"gcs://{name}")["secrets"]) is (key is None)
@@ -109,59 +108,57 @@ async def test_each_submission_has_a_secrets_package_of_its_own(dashboard, clien
     spec = spec_of()
     names = set()
     for _ in range(2):
-        request = await build_batch_request(client, spec, key=KEY, secrets=SECRETS, ship_wheels=False)
+        request = await build_batch_request(client, spec, key=KEY, secrets=SECRETS)
         names.add(sent_spec(dashboard, request)["submission"]["secrets_package"])
     assert len(names) == 2
     assert spec.submission.secrets_package is None
 
 
-async def test_a_prompt_functions_source_travels(dashboard, client, tmp_path):
-    (tmp_path / "prompts.py").write_text("def build(row): return 'x'\n")
-    spec = with_source_digest(spec_of({"kind": "function", "function": "prompts:build"}), [tmp_path])
-    request = await build_batch_request(client, spec, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
+async def test_a_prompt_functions_source_travels(dashboard, client, folder):
+    (folder / "prompts.py").write_text("def build(row): return 'x'\n")
+    spec = with_source_digest(spec_of({"kind": "function", "function": "prompts:build"}))
+    request = await build_batch_request(client, spec, key=KEY)
     assert set(unpack(dashboard, request.runtime_env["py_modules"][-1])) == {"prompts.py"}
 
 
-async def test_changed_source_is_a_changed_job(client, tmp_path):
-    (tmp_path / "prompts.py").write_text("def build(row): return 'x'\n")
+async def test_changed_source_is_a_changed_job(client, folder):
+    (folder / "prompts.py").write_text("def build(row): return 'x'\n")
     plain = spec_of({"kind": "function", "function": "prompts:build"})
-    before = with_source_digest(plain, [tmp_path])
-    (tmp_path / "prompts.py").write_text("def build(row): return 'y'\n")
-    after = with_source_digest(plain, [tmp_path])
+    before = with_source_digest(plain)
+    (folder / "prompts.py").write_text("def build(row): return 'y'\n")
+    after = with_source_digest(plain)
     assert len({plain.fingerprint, before.fingerprint, after.fingerprint}) == 3
     with pytest.raises(SpecError, match="changed while the job was being submitted"):
-        await build_batch_request(client, before, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
+        await build_batch_request(client, before, key=KEY)
 
 
-async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functions(
-    dashboard, client, tmp_path
-):
-    (tmp_path / "labels.py").write_text("def ask(row): return 'x'\ndef parse(row, response): return {}\n")
-    (tmp_path / "other.py").write_text("def parse(row, response): return {}\n")
+async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functions(dashboard, client, folder):
+    (folder / "labels.py").write_text("def ask(row): return 'x'\ndef parse(row, response): return {}\n")
+    (folder / "other.py").write_text("def parse(row, response): return {}\n")
     prompt = {"kind": "function", "function": "labels:ask"}
     for function, expected in (
         ("labels:parse", [{"labels.py"}]),
         ("other:parse", [{"labels.py"}, {"other.py"}]),
     ):
-        spec = with_source_digest(spec_of(prompt, postprocess={"function": function}), [tmp_path])
+        spec = with_source_digest(spec_of(prompt, postprocess={"function": function}))
         assert spec.postprocess.source_digest
-        request = await build_batch_request(client, spec, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
-        sent = [set(unpack(dashboard, uri)) for uri in request.runtime_env["py_modules"][1:]]
+        request = await build_batch_request(client, spec, key=KEY)
+        sent = [set(unpack(dashboard, uri)) for uri in request.runtime_env["py_modules"][2:]]
         assert sent == expected
 
 
-async def test_changed_source_of_a_postprocess_function_is_a_changed_job(client, tmp_path):
-    (tmp_path / "labels.py").write_text("def parse(row, response): return {}\n")
+async def test_changed_source_of_a_postprocess_function_is_a_changed_job(client, folder):
+    (folder / "labels.py").write_text("def parse(row, response): return {}\n")
     plain = spec_of(postprocess={"function": "labels:parse"})
-    before = with_source_digest(plain, [tmp_path])
-    (tmp_path / "labels.py").write_text("def parse(row, response): return {'a': 1}\n")
-    after = with_source_digest(plain, [tmp_path])
+    before = with_source_digest(plain)
+    (folder / "labels.py").write_text("def parse(row, response): return {'a': 1}\n")
+    after = with_source_digest(plain)
     assert len({plain.fingerprint, before.fingerprint, after.fingerprint}) == 3
     assert plain.response_digest == before.response_digest == after.response_digest
     with pytest.raises(
         SpecError, match=r"^postprocess: its source changed while the job was being submitted"
     ):
-        await build_batch_request(client, before, key=KEY, source_dirs=[tmp_path], ship_wheels=False)
+        await build_batch_request(client, before, key=KEY)
 
 
 @pytest.mark.parametrize(
@@ -172,18 +169,18 @@ async def test_changed_source_of_a_postprocess_function_is_a_changed_job(client,
         ("def other(row, response): return {}\n", "postprocess: .*labels.py has no top-level 'parse'"),
     ],
 )
-def test_a_postprocess_function_that_can_not_travel_is_named(tmp_path, source, problem):
+def test_a_postprocess_function_that_can_not_travel_is_named(folder, source, problem):
     if source is not None:
-        (tmp_path / "labels.py").write_text(source)
+        (folder / "labels.py").write_text(source)
     with pytest.raises(PackageError, match=f"^{problem}"):
-        with_source_digest(spec_of(postprocess={"function": "labels:parse"}), [tmp_path])
+        with_source_digest(spec_of(postprocess={"function": "labels:parse"}))
 
 
 def test_a_spec_without_a_function_has_no_source():
     assert with_source_digest(spec_of()) == spec_of()
 
 
-async def test_refusals_come_before_anything_is_uploaded(dashboard, client, tmp_path):
+async def test_refusals_come_before_anything_is_uploaded(dashboard, client, monkeypatch):
     function = spec_of({"kind": "function", "function": "nowhere_at_all:build"})
     for call, kind in (
         (build_batch_request(client, spec_of(submitted=False), key=KEY), SpecError),
@@ -192,15 +189,12 @@ async def test_refusals_come_before_anything_is_uploaded(dashboard, client, tmp_
             SpecError,
         ),
         (build_batch_request(client, function, key=KEY), PackageError),
-        (
-            build_batch_request(
-                client, spec_of(), key=KEY, secrets=SECRETS, seal_key="no key", wheels=["no-such"]
-            ),
-            PackageError,
-        ),
     ):
         with pytest.raises(kind):
             await call
+    monkeypatch.setattr(request_module, "_WHEELS", ("no-such",))
+    with pytest.raises(PackageError):
+        await build_batch_request(client, spec_of(), key=KEY, secrets=SECRETS, seal_key="no key")
     assert dashboard.count("PUT") == 0
 
 
@@ -210,15 +204,9 @@ async def test_the_users_runtime_env_is_merged_and_left_alone(client):
         "py_modules": ["s3://b/theirs.zip"],
         "config": {"setup_timeout_seconds": 9},
     }
-    request = await build_batch_request(client, spec_of(), key=KEY, runtime_env=given, ship_wheels=False)
+    request = await build_batch_request(client, spec_of(), key=KEY, runtime_env=given)
     assert request.runtime_env["env_vars"] == {"A": "1", "RAY_JOB_STOP_WAIT_TIME_S": "20"}
     assert request.runtime_env["config"] == {"setup_timeout_seconds": 9}
     assert request.runtime_env["py_modules"][-1] == "s3://b/theirs.zip"
     assert given["py_modules"] == ["s3://b/theirs.zip"]
     assert "working_dir" not in given
-
-
-async def test_extra_metadata_can_not_disguise_the_job(client):
-    metadata = {"team": "a", "raybatch.run_token": "forged"}
-    request = await build_batch_request(client, spec_of(), key=KEY, metadata=metadata, ship_wheels=False)
-    assert (request.metadata["team"], request.metadata["raybatch.run_token"]) == ("a", "token")
