@@ -283,7 +283,6 @@ class RayOperator(LiteralTextOperator):
     def _task_run(self, context: Context) -> TaskRun:
         ti = context["ti"]
         store = context["task_state_store"]
-        earlier = recorded_run(store)
         connection = RayHook(self.ray_conn_id).read()
         record = current_run(store, ti, lambda: connection.namespace or installation_id())
         return TaskRun(
@@ -292,7 +291,6 @@ class RayOperator(LiteralTextOperator):
             connection=connection,
             deadline=self._deadlines(context),
             attempt=ti.try_number,
-            again=earlier is not None and earlier.token == record.token,
         )
 
     def _deadlines(self, context: Context) -> Deadline:
@@ -361,7 +359,6 @@ class RayOperator(LiteralTextOperator):
                 build,
                 self.on_stale_state,
                 None if finished is None else lambda info: finished(client, info),
-                address_known=run.again,
             )
             self._killing.posted(submitted.submission_id)
             return submitted

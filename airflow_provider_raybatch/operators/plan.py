@@ -31,7 +31,6 @@ class TaskRun:
     :param record: what all attempts of this run share.
     :param deadline: when its job must have ended.
     :param attempt: number of the attempt, from 1.
-    :param again: whether an earlier attempt of this run came as far as its record.
     """
 
     task: TaskKey
@@ -39,7 +38,6 @@ class TaskRun:
     connection: RayConnection
     deadline: Deadline
     attempt: int
-    again: bool = False
 
     @property
     def run_token(self) -> str:

@@ -164,11 +164,8 @@ class RayJobSensor(BaseSensorOperator):
         try:
             return run_blocking(ask(RayHook(self.ray_conn_id).get_address()))
         except ClusterUnreachableError as error:
-            self.log.warning("%s Looking again later.", error)
-            return None
-        except NotARayDashboardError as error:
-            # Proxies also say 404 while what is behind them is away; a wrong address does so from the start.
-            if first:
+            # Proxies also answer 404 while their backend is away; a wrong address does so from the start.
+            if first and isinstance(error, NotARayDashboardError):
                 raise airflow_exception(error.failure_class, str(error)) from error
             self.log.warning("%s Looking again later.", error)
             return None
@@ -176,12 +173,9 @@ class RayJobSensor(BaseSensorOperator):
             raise airflow_exception(error.failure_class, str(error)) from error
 
     def _is_first_look(self, context: Context) -> bool:
-        """Whether nothing, in this process or before, can have shown that the address is right."""
+        """Whether this attempt asks for the first time, in this process or before a reschedule."""
         looked, self._looked = self._looked, True
-        ti = context["ti"]
-        if looked or ti.try_number > 1:
-            return False
-        return not (self.reschedule and ti.get_first_reschedule_date(context))
+        return not looked and not (self.reschedule and context["ti"].get_first_reschedule_date(context))
 
     def _judge(self, outcome: Outcome) -> dict[str, Any]:
         if outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE:

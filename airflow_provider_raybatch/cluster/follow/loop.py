@@ -163,15 +163,12 @@ async def latest_job(address: ClusterAddress, key: SubmissionKey) -> JobInfo | N
 
 async def _answered(ask: Callable[[], Awaitable[Answer]], deadline: float) -> Answer:
     """An answer, asked for until `deadline` while the cluster, or a proxy before it, has none."""
-    from airflow_provider_raybatch.cluster.jobs_api.errors import (
-        ClusterUnreachableError,
-        NotARayDashboardError,
-    )
+    from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 
     while True:
         try:
             return await ask()
-        except (ClusterUnreachableError, NotARayDashboardError):
+        except ClusterUnreachableError:
             if time.monotonic() >= deadline:
                 raise
         await asyncio.sleep(_ASK_AGAIN_SECONDS)
@@ -201,10 +198,7 @@ async def stop_at_once(
     :return: whether there was something to stop.
     """
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-    from airflow_provider_raybatch.cluster.jobs_api.errors import (
-        ClusterUnreachableError,
-        NotARayDashboardError,
-    )
+    from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 
     deadline = time.monotonic() + timeout
     async with RayJobsClient(address) as client:
@@ -216,7 +210,7 @@ async def stop_at_once(
                     return True
                 if not in_flight:
                     return False
-            except (ClusterUnreachableError, NotARayDashboardError):
+            except ClusterUnreachableError:
                 if time.monotonic() >= deadline:
                     raise
             if time.monotonic() >= deadline:

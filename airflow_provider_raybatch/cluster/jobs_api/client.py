@@ -64,9 +64,9 @@ class RayJobsClient:
 
     Each method may raise, besides what it names itself:
 
-    - :class:`~.errors.ClusterUnreachableError`: no answer, or 5xx, after the retries that the method allows;
-    - :class:`~.errors.AuthenticationError`, :class:`~.errors.TlsError`,
-    :class:`~.errors.NotARayDashboardError`;
+    - :class:`~.errors.ClusterUnreachableError`: no answer, 5xx, or another server's answer
+    (:class:`~.errors.NotARayDashboardError`), after the retries that the method allows;
+    - :class:`~.errors.AuthenticationError`, :class:`~.errors.TlsError`;
     - :class:`~.errors.RequestRejectedError`: any other 4xx.
 
     Requests that read, stop, or put a content-hashed package are repeated a few times; a submission never is.
@@ -162,8 +162,7 @@ class RayJobsClient:
                         f"asked to stop; look at it on {self.address.shown}."
                     )
                 await self.stop(submission_id)
-            except (ClusterUnreachableError, NotARayDashboardError):
-                # The latter is also what a proxy says whose backend is away.
+            except ClusterUnreachableError:
                 if time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(_STOP_AGAIN_SECONDS)
@@ -271,7 +270,7 @@ class RayJobsClient:
     def _is_unknown_job(self, method: str, path: str, response: httpx.Response) -> bool:
         if response.status_code != 404:
             return False
-        # A proxy without its backend says 404 too; taking that for Ray's word would write off a living job.
+        # A proxy without its backend also answers 404; read as Ray's answer, it would write off a live job.
         if "does not exist" in response.text:
             return True
         raise self._http.status_error(method, path, response)

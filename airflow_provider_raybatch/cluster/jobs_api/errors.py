@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 
 class ClusterError(RaybatchError):
-    """Root of the errors of this wing."""
+    """Root of the errors of everything that talks to a Ray cluster."""
 
 
 class ClusterUnreachableError(ClusterError):
@@ -26,15 +23,16 @@ class AuthenticationError(ClusterError):
 
 
 class TlsError(ClusterError):
-    """The server's certificate is not trusted, or the server speaks no TLS."""
+    """The server's certificate is not trusted, or the server does not speak TLS."""
 
     failure_class = FailureClass.USER_ERROR
 
 
-class NotARayDashboardError(ClusterError):
-    """Something answers at the address, but it is no Ray dashboard."""
+class NotARayDashboardError(ClusterUnreachableError):
+    """Something other than a Ray dashboard answers at the address.
 
-    failure_class = FailureClass.USER_ERROR
+    The address is wrong, or a proxy's backend is away. The replies don't tell which, so a retry may help.
+    """
 
 
 class JobExistsError(ClusterError):
@@ -75,15 +73,3 @@ class EmbeddedClusterError(ClusterError):
     """The private Ray of a task didn't start."""
 
     failure_class = FailureClass.INTERNAL
-
-
-@contextmanager
-def at_a_known_address() -> Iterator[None]:
-    """Where Ray has answered before, what answers in its place is a proxy that waits for it.
-
-    :raises ClusterUnreachableError: instead of :class:`NotARayDashboardError`.
-    """
-    try:
-        yield
-    except NotARayDashboardError as error:
-        raise ClusterUnreachableError(str(error)) from error

@@ -140,9 +140,9 @@ class Transport:
         except httpx.HTTPError as error:
             raise self._transport_error(error) from error
         except httpx.InvalidURL as error:
-            raise NotARayDashboardError(
-                f"{self._address.shown!r} is no address that a request can be sent to ({error}); correct the "
-                "url."
+            raise SpecError(
+                f"url: {self._address.shown!r} is not an address that a request can be sent to ({error}); "
+                "correct it."
             ) from None
         except TimeoutError:
             raise ClusterUnreachableError(

@@ -13,7 +13,6 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
@@ -23,9 +22,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     ClusterError,
     ClusterUnreachableError,
     JobExistsError,
-    NotARayDashboardError,
     StaleStateError,
-    at_a_known_address,
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -171,7 +168,6 @@ async def submit_or_adopt(
     on_stale_state: OnStaleState = "replace",
     finished: Callable[[JobInfo], Awaitable[bool]] | None = None,
     *,
-    address_known: bool = False,
     stop_timeout: float = 120.0,
 ) -> Submitted:
     """Come to exactly one job for this run: the one that is there, or a new one.
@@ -180,53 +176,46 @@ async def submit_or_adopt(
     :param build: makes the request of a submission id; called only when one is to be submitted. The metadata
         of `key` is added here.
     :param finished: whether the result of a job that has ended stands; by default, if Ray says it succeeded.
-    :param address_known: whether an earlier attempt of the run came this far, so that the address is no
-        mistake.
     :param stop_timeout: seconds that a job which is to be replaced has to end.
     :raises StaleStateError: there is a job with other arguments and `on_stale_state` is ``fail``.
     :raises StopTimeoutError: the job to replace doesn't end.
     :raises ClusterError: see :class:`RayJobsClient`.
     """
-    with at_a_known_address() if address_known else nullcontext():
-        session_name = (await client.version()).session_name
-    with at_a_known_address():
-        for _ in range(_MOST_ROUNDS):
-            k, latest = await latest_submission(client, key)
-            done = latest is not None and await _has_result(latest, finished)
-            decision = decide(
-                latest,
-                run_token=key.run_token,
-                fingerprint=fingerprint,
-                on_stale_state=on_stale_state,
-                finished=done,
-            )
-            if decision.action is Action.FAIL:
-                raise StaleStateError(
-                    f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "
-                    "on_stale_state to 'replace' or 'adopt'."
-                )
-            if latest is not None and decision.action in {Action.ADOPT, Action.RETURN}:
-                return Submitted(latest.submission_id, k, True, session_name, latest, decision.reason)
-            if latest is not None and decision.action is Action.REPLACE:
-                await client.stop_until_terminal(latest.submission_id, stop_timeout)
-            number = k + 1
-            request = await build(key.submission_id(number))
-            request = replace(
-                request,
-                submission_id=key.submission_id(number),
-                metadata={JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)},
-            )
-            info = await _submit(client, request)
-            if (
-                info.metadata.get(RUN_TOKEN) == key.run_token
-                and info.metadata.get(FINGERPRINT) == fingerprint
-            ):
-                return Submitted(info.submission_id, number, False, session_name, info, decision.reason)
-            # Another process took this number in between, with other arguments: judge what it made.
-        raise JobExistsError(
-            f"Another process keeps submitting jobs for {key.task} with other arguments; make sure that only "
-            "one runs."
+    session_name = (await client.version()).session_name
+    for _ in range(_MOST_ROUNDS):
+        k, latest = await latest_submission(client, key)
+        done = latest is not None and await _has_result(latest, finished)
+        decision = decide(
+            latest,
+            run_token=key.run_token,
+            fingerprint=fingerprint,
+            on_stale_state=on_stale_state,
+            finished=done,
         )
+        if decision.action is Action.FAIL:
+            raise StaleStateError(
+                f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "
+                "on_stale_state to 'replace' or 'adopt'."
+            )
+        if latest is not None and decision.action in {Action.ADOPT, Action.RETURN}:
+            return Submitted(latest.submission_id, k, True, session_name, latest, decision.reason)
+        if latest is not None and decision.action is Action.REPLACE:
+            await client.stop_until_terminal(latest.submission_id, stop_timeout)
+        number = k + 1
+        request = await build(key.submission_id(number))
+        request = replace(
+            request,
+            submission_id=key.submission_id(number),
+            metadata={JOB_NAME: key.job_name, **request.metadata, **key.metadata(fingerprint)},
+        )
+        info = await _submit(client, request)
+        if info.metadata.get(RUN_TOKEN) == key.run_token and info.metadata.get(FINGERPRINT) == fingerprint:
+            return Submitted(info.submission_id, number, False, session_name, info, decision.reason)
+        # Another process took this number in between, with other arguments: judge what it made.
+    raise JobExistsError(
+        f"Another process keeps submitting jobs for {key.task} with other arguments; make sure that only "
+        "one runs."
+    )
 
 
 async def _has_result(job: JobInfo, finished: Callable[[JobInfo], Awaitable[bool]] | None) -> bool:
@@ -312,7 +301,7 @@ async def _submit(client: RayJobsClient, request: JobRequest) -> JobInfo:
             failure = None
         except JobExistsError:
             failure = None
-        except (ClusterUnreachableError, NotARayDashboardError) as error:
+        except ClusterUnreachableError as error:
             failure = error
         info = await client.info(request.submission_id)
         if info is not None:

@@ -173,11 +173,11 @@ MUTANTS = (
     Mutant(
         "stop-is-asked-once",
         _SHARED,
-        "        except (ClusterUnreachableError, NotARayDashboardError):\n"
+        "        except ClusterUnreachableError:\n"
         "            if time.monotonic() >= deadline:\n"
         "                raise\n"
         "        await asyncio.sleep(_ASK_AGAIN_SECONDS)\n",
-        "        except (ClusterUnreachableError, NotARayDashboardError):\n"
+        "        except ClusterUnreachableError:\n"
         "            raise\n"
         "        await asyncio.sleep(_ASK_AGAIN_SECONDS)\n",
         "A cluster that is away for a second keeps the job of a task that can't go on.",

@@ -122,10 +122,9 @@ def test_a_proxy_without_its_backend_ends_no_retry(
         batch(deferrable=True).execute(run.context())
     with monkeypatch.context() as patched:
         patched.setattr(ray, "answer", lambda *asked: (404, "default backend"))
-        with pytest.raises(RayBatchUnavailableException):
-            batch().execute(run.context())
-        with pytest.raises(RayBatchFailException, match="correct the url"):
-            batch().execute(Run(task_id="another").context())
+        for another in (run, Run(task_id="another")):
+            with pytest.raises(RayBatchUnavailableException, match="correct the url"):
+                batch().execute(another.context())
     assert len(ray.active) == 1
 
 

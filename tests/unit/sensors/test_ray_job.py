@@ -16,7 +16,11 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayBatchFailException,
+    RayBatchUnavailableException,
+)
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 from tests.support.airflow_tasks import Run, connection
 from tests.support.fake_ray import FakeRay, Script
@@ -128,24 +132,23 @@ def test_a_proxy_that_has_lost_its_backend_for_a_while_is_borne(
     assert waiting.poke(run.context()).is_done
 
 
-@pytest.mark.parametrize("earlier", ["a poke of this attempt", "another attempt"])
-def test_a_new_process_bears_it_too_where_there_were_looks_before(
-    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, earlier: str
+def test_a_new_process_bears_it_too_after_a_reschedule(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "answer", without_a_backend)
-    rescheduled = datetime.now(UTC) if earlier == "a poke of this attempt" else None
-    run.try_number = 1 if rescheduled else 2
     context = run.context()
-    context["ti"].get_first_reschedule_date = lambda context: rescheduled
+    context["ti"].get_first_reschedule_date = lambda context: datetime.now(UTC)
     assert not sensor(mode="reschedule").poke(context).is_done
 
 
+@pytest.mark.parametrize("attempt", [1, 2])
 @pytest.mark.parametrize("deferrable", [True, False])
-def test_an_address_that_was_never_right_is_refused(
-    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+def test_each_attempt_ends_at_an_address_that_was_never_right(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferrable: bool, attempt: int
 ) -> None:
     monkeypatch.setattr(ray, "answer", without_a_backend)
-    with pytest.raises(RayBatchFailException, match="correct the url"):
+    run.try_number = attempt
+    with pytest.raises(RayBatchUnavailableException, match="correct the url"):
         sensor(deferrable=deferrable).execute(run.context())
 
 

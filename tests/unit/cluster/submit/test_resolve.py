@@ -226,9 +226,7 @@ async def test_posts_are_bounded(dashboard, client, answer):
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_proxy_without_its_backend_is_no_wrong_address_once_ray_has_answered(
-    dashboard, client, answer, method
-):
+async def test_a_proxy_without_its_backend_is_an_unreachable_cluster(dashboard, client, answer, method):
     for _ in range(20):
         dashboard.stage(method, "/api/jobs/", answer(404, b"default backend"))
     with pytest.raises(ClusterUnreachableError, match="default backend"):
@@ -241,13 +239,12 @@ async def test_a_post_that_a_proxy_turned_away_is_sent_again(dashboard, client, 
     assert dashboard.count("POST") == 2
 
 
-@pytest.mark.parametrize(
-    ("known", "error"), [(True, ClusterUnreachableError), (False, NotARayDashboardError)]
-)
-async def test_an_address_that_never_answered_may_be_wrong(dashboard, client, answer, known, error):
-    dashboard.stage("GET", "/api/version", answer(404, b"default backend"))
-    with pytest.raises(error, match="correct the url"):
-        await submit_or_adopt(client, KEY, "f", build, address_known=known)
+async def test_another_servers_reply_names_the_url_and_may_be_retried(dashboard, client, answer):
+    for _ in range(20):
+        dashboard.stage("GET", "/api/version", answer(404, b"default backend"))
+    with pytest.raises(NotARayDashboardError, match="correct the url") as raised:
+        await submit_or_adopt(client, KEY, "f", build)
+    assert raised.value.failure_class is FailureClass.CLUSTER_UNREACHABLE
 
 
 async def test_two_at_once_come_to_one_job(dashboard, client):
