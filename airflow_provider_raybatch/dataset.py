@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
+from airflow_provider_raybatch.contract.location import split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Dataset:
         except ImportError as error:
             raise _missing("duckdb", error) from error
         on = duckdb if connection is None else connection
-        remote = self._folder.uri.startswith("s3://")
+        remote = split_s3(self._folder.uri) is not None
         if remote and self.manifest.format == "parquet":
             relation = on.from_arrow(self.arrow_dataset())
         elif remote:
@@ -161,7 +162,7 @@ class Dataset:
         if rows != self.manifest.counts.ok:
             raise DatasetError(
                 f"rows: {self.manifest.uri} has {rows:,}, but its manifest says {self.manifest.counts.ok:,}; "
-                "somebody changed it, run the batch inference again."
+                "its files were changed, so run the batch inference again."
             )
 
 
@@ -180,7 +181,7 @@ def _manifest_uri(result: str | os.PathLike[str] | Mapping[str, Any]) -> str:
 
 
 def _credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:
-    if aws_conn_id is None or not uri.startswith("s3://"):
+    if aws_conn_id is None or split_s3(uri) is None:
         return None
     from airflow_provider_raybatch.hooks.credentials import aws_credentials
 

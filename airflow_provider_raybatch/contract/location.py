@@ -25,6 +25,14 @@ _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _MODEL_SCHEMES = ("file", "http", "https")
 
 
+def split_s3(uri: str) -> tuple[str, str] | None:
+    """Bucket and key of an ``s3://`` URI, ``None`` for any other location."""
+    if not uri.startswith("s3://"):
+        return None
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key
+
+
 def check_location(uri: str, schemes: tuple[str, ...]) -> None:
     """Refuse what can't be a location, or is one only by accident.
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from airflow_provider_raybatch.contract.layout import SCRATCH
-from airflow_provider_raybatch.contract.location import local_path
+from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import durable
 from airflow_provider_raybatch.storage.entry import Entry
@@ -333,8 +333,8 @@ def folder(uri: str, credentials: AwsCredentials | None = None) -> Folder:
     :param uri: local path, ``file://`` or ``s3://``.
     :param credentials: for S3; ``None`` for the cluster's own identity.
     """
-    if uri.startswith("s3://"):
-        bucket, _, prefix = uri[5:].partition("/")
+    if s3 := split_s3(uri):
+        bucket, prefix = s3
         return S3Folder(bucket, prefix.strip("/"), credentials)
     # Not resolved: a symbolic link may lead elsewhere on another node, or later.
     return LocalFolder(os.path.normpath(Path(local_path(uri)).absolute()))

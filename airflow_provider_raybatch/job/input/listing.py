@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.journal import Entry as JournalEntry
 from airflow_provider_raybatch.contract.layout import JOURNAL
-from airflow_provider_raybatch.contract.location import WILDCARDS, local_path
+from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import SourceFormat, SourceSpec
@@ -60,7 +60,7 @@ class Listing:
     def digest(self) -> str:
         """32 hex digits that change with any file's name, size or version, and with their order."""
         content = json.dumps([self.format, [asdict(file) for file in self.files]])
-        return hashlib.sha256(content.encode()).hexdigest()[:32]
+        return hex_digest(content)
 
 
 def resolve(source: SourceSpec, credentials: AwsCredentials | None) -> Listing:
@@ -156,8 +156,8 @@ def _is_marker(place: Folder, entry: Entry) -> bool:
 
 def _open_place(base: str, credentials: AwsCredentials | None) -> tuple[Folder, str]:
     """The root that listings are relative to, and the path inside it."""
-    if base.startswith("s3://"):
-        bucket, _, key = base[5:].partition("/")
+    if s3 := split_s3(base):
+        bucket, key = s3
         return S3Folder(bucket, "", credentials), key.rstrip("/")
     absolute = folder(local_path(base)).uri
     return folder("/"), absolute.strip("/")

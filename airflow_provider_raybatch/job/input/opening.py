@@ -16,7 +16,7 @@ from typing import IO, BinaryIO
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.location import local_path
+from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.listing import SourceFile
@@ -91,8 +91,8 @@ def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None
 
 def _open_plain(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
     place: Folder
-    if file.uri.startswith("s3://"):
-        bucket, _, path = file.uri[5:].partition("/")
+    if s3 := split_s3(file.uri):
+        bucket, path = s3
         place = S3Folder(bucket, "", credentials)
     else:
         place, path = folder("/"), local_path(file.uri).lstrip("/")

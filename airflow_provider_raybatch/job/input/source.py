@@ -10,6 +10,9 @@ import pyarrow as pa
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Surveyed, cut
 
+ROWS_PER_CHUNK = 4096
+"""Of a chunk that is read, but not asked for."""
+
 
 @dataclass(frozen=True)
 class Source:

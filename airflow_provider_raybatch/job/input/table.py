@@ -73,6 +73,12 @@ def as_text(value: Any) -> str | None:
     return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)
 
 
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece; Arrow leaves some types in chunks where it is asked to combine them."""
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+
+
 def check_names(names: Sequence[str], uri: str) -> None:
     """:raises PreflightError: a column is there twice."""
     (name, times) = Counter(names).most_common(1)[0] if names else ("", 0)

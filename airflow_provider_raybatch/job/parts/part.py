@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.job.input.table import KINDS
+from airflow_provider_raybatch.job.input.table import KINDS, one_array
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import Outcome, Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task
@@ -108,7 +108,7 @@ def write_arrays(
     """
     if columns.num_columns:
         arrays["input"] = pa.StructArray.from_arrays(
-            [_one_chunk(column) for column in columns.columns],
+            [one_array(column) for column in columns.columns],
             fields=[_nullable(field) for field in columns.schema],
         )
     buffer = io.BytesIO()
@@ -181,11 +181,6 @@ def _failure(outcome: Outcome) -> dict[str, str] | None:
     found = {"step": outcome.result.step, "reason": outcome.result.reason, "request": outcome.request}
     # Half of a surrogate pair, which a user's function may put there, is no text that Arrow takes.
     return {name: text.encode("utf-8", "replace").decode() for name, text in found.items()}
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def _nullable(field: pa.Field) -> pa.Field:

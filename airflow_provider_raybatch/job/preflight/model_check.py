@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -288,14 +289,14 @@ def _model_digest(name: str, revision: str) -> str:
             for piece in _content(path):
                 state.update(piece)
         return state.hexdigest()[:32]
-    return _digest(f"{name}@{revision}")
+    return hex_digest(f"{name}@{revision}")
 
 
 def _digest_of_generation_config(args: dict[str, Any], config: Any) -> str:
     """Of one in a folder of its own; the model's is among the model's files."""
     if args.get("generation_config", "auto") in {"auto", "vllm"}:
         return ""
-    return "-" + _digest(json.dumps(vllm_compat.generation_config(config), sort_keys=True, default=str))
+    return "-" + hex_digest(json.dumps(vllm_compat.generation_config(config), sort_keys=True, default=str))
 
 
 def _content(path: Path) -> Iterator[bytes]:
@@ -311,7 +312,7 @@ def _content(path: Path) -> Iterator[bytes]:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32] if text else ""
+    return hex_digest(text) if text else ""
 
 
 def _one_line(error: BaseException) -> str:

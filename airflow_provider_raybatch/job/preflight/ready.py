@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract import events, layout
+from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.manifest import Digests, Summary
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
@@ -121,7 +121,7 @@ def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> 
     """32 hex digits over what decides a response besides its row; to regenerate is another one."""
     of_run = submission.run_token if spec.on_clear == "regenerate" else ""
     content = f"{spec.response_digest}-{keyer.digest}-{of_run}"
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+    return hex_digest(content)
 
 
 def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, say: Say) -> None:

@@ -13,11 +13,10 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.source import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.input.table import as_text
 
-_ROWS_PER_CHUNK = 4096
 _THREADS = 8
 
 
@@ -29,7 +28,7 @@ def check_ids(source: Source, column: str, credentials: AwsCredentials | None) -
     :raises PreflightError: a row has no id, or two rows have the same.
     :raises StorageError: the source can't be read.
     """
-    chunks = source.chunks(_ROWS_PER_CHUNK)
+    chunks = source.chunks(ROWS_PER_CHUNK)
     runs = [list(run) for _, run in groupby(chunks, key=_decoded_together)]
 
     def hashes(run: Sequence[Chunk]) -> npt.NDArray[np.int64]:

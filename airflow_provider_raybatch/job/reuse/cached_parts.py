@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
-from airflow_provider_raybatch.job.input.table import as_text
+from airflow_provider_raybatch.job.input.table import as_text, one_array
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.request import key_array
@@ -101,13 +101,13 @@ def adopt(
             ids = [_row_id(rows.rows[position], id_column) for position in positions]
             arrays = {
                 "ordinal": pa.array(adopted.ordinals[chosen], pa.uint64()),
-                "ok": _whole(table["ok"]),
+                "ok": one_array(table["ok"]),
                 "key": key_array.to_arrow(adopted.keys[chosen]),
                 "id": pa.array(ids, pa.string()),
                 "origin": _origins(table, origin),
-                "paid_by": _whole(table["paid_by"]),
-                "failure": _whole(table["failure"]),
-                "output": task.adapted(_whole(table["output"]), task.output_type),
+                "paid_by": one_array(table["paid_by"]),
+                "failure": one_array(table["failure"]),
+                "output": task.adapted(one_array(table["output"]), task.output_type),
             }
             stem = f"{job.part_folder}/{origin}-{chunk.ordinal:012d}"
             start = 0
@@ -148,13 +148,8 @@ def _origins(found: pa.Table, origin: Origin) -> pa.Array:
     told = pa.repeat(pa.scalar(origin, pa.string()), found.num_rows)
     if origin != "carried" or "origin" not in found.schema.names:
         return told
-    return pc.if_else(pc.equal(_whole(found["origin"]), "stored"), "stored", told)
+    return pc.if_else(pc.equal(one_array(found["origin"]), "stored"), "stored", told)
 
 
 def _row_id(row: object, column: str | None) -> str | None:
     return as_text(row.get(column)) if isinstance(row, dict) and column is not None else None
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.prompt import FunctionPrompt
-from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.source import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, Rows
 from airflow_provider_raybatch.job.parts.part import Origin, Part
@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.reuse.duplicates import (
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.remaining import work
-from airflow_provider_raybatch.job.reuse.row_keys import ROWS_PER_CHUNK, Mapper, request_keys
+from airflow_provider_raybatch.job.reuse.row_keys import Mapper, request_keys
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Entry
 

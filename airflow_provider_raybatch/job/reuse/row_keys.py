@@ -16,7 +16,6 @@ from airflow_provider_raybatch.job.request.render import needed_columns, render_
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
-ROWS_PER_CHUNK = 4096
 _CHUNKS_PER_TASK = 16
 
 
@@ -67,7 +66,7 @@ def in_sequence(
 def request_keys(job: Job, items: Sequence[WorkItem], mapper: Mapper = in_sequence) -> RequestKeys:
     """Render rows and make their keys.
 
-    :param items: which rows, in input order, :data:`ROWS_PER_CHUNK` to a chunk.
+    :param items: which rows, in input order, cut into chunks of ``ROWS_PER_CHUNK``.
     :param mapper: applies a function to groups of items, in their order.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
