@@ -232,7 +232,7 @@ class Attempt:
         from airflow_provider_raybatch.contract.manifest import Digests
         from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
         from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-        from airflow_provider_raybatch.job.preflight.ready import question
+        from airflow_provider_raybatch.job.preflight.ready import request_config_digest
         from airflow_provider_raybatch.job.request.keys import Keyer
         from airflow_provider_raybatch.job.work import Job
 
@@ -253,7 +253,7 @@ class Attempt:
         self.source = look_at_source(spec, place.credentials)
         keyer = Keyer(spec, {}, Digests())
         self.run_folder = layout.run_folder(
-            spec.submission, question(spec, spec.submission, keyer), self.source.listing.digest
+            spec.submission, request_config_digest(spec, spec.submission, keyer), self.source.listing.digest
         )
         driver = layout.driver_folder(self.run_folder, spec.submission.submission_id)
         self.job = Job(
@@ -273,19 +273,19 @@ class Attempt:
         from airflow_provider_raybatch.job.parts.ledger import look_back
         from airflow_provider_raybatch.job.reuse.remaining import work
         from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
-        from airflow_provider_raybatch.job.reuse.reuse import find_savings
+        from airflow_provider_raybatch.job.reuse.reuse import plan_reuse
         from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
         from airflow_provider_raybatch.job.reuse.store import ResponseStore
 
         ledger = look_back(self.job.folder, self.run_folder, self.source.rows)
         stored = None if store is None else StoredResponses(ResponseStore(store, print))
         settled = ledger.good.copy()
-        savings = find_savings(
+        reuse_plan = plan_reuse(
             self.job, self.source, ledger, settled, stored, in_sequence, lambda phase: None
         )
-        savings.adopt(self.job, self.source)
-        settled |= savings.rows
-        items = work(self.source, ROWS_PER_PART, settled, savings.repetitions)
+        reuse_plan.write_parts(self.job, self.source)
+        settled |= reuse_plan.rows
+        items = work(self.source, ROWS_PER_PART, settled, reuse_plan.repetitions)
         return sum(len(item.positions) for item in items)
 
 

@@ -21,7 +21,7 @@ MARKER = "::raybatch:: "
 
 
 class Phase(ContractModel):
-    """The job entered a phase: ``preflight``, ``waiting``, ``starting``, ``generating``, ``committing``."""
+    """The job entered a phase: ``preflight``, ``waiting``, ``starting``, ``committing``, ``storing``."""
 
     event: Literal["phase"] = "phase"
     phase: str

@@ -35,13 +35,13 @@ from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
 from airflow_provider_raybatch.job.reuse import row_keys
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
-from airflow_provider_raybatch.job.reuse.reuse import find_savings, parts_of_task
+from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
 T = TypeVar("T")
 
-Say = Callable[[events.Event], None]
+Emit = Callable[[events.Event], None]
 
 _PUBLISHERS = 8
 _MOST_KEYERS = 64
@@ -50,7 +50,7 @@ _MOST_KEYERS = 64
 def run(
     spec: BatchInferenceSpec,
     submission: Submission,
-    say: Say,
+    emit: Emit,
     secrets: Secrets | None = None,
     control: Control | None = None,
 ) -> Summary:
@@ -62,27 +62,27 @@ def run(
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
     began = time.time()
-    control = control or Control(spec.limits, say)
-    say(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    ready = make_ready(spec, submission, secrets or Secrets(), say)
+    control = control or Control(spec.limits, emit)
+    emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
+    ready = make_ready(spec, submission, secrets or Secrets(), emit)
     if not isinstance(ready, Ready):
-        say(events.Committed(summary=ready.summary, reused=True))
-        remember_committed(spec, ready.destination, ready.credentials, say)
+        emit(events.Committed(summary=ready.summary, reused=True))
+        remember_committed(spec, ready.destination, ready.credentials, emit)
         return ready.summary
     try:
-        return _finish(spec, submission, ready, say, control, began)
+        return _finish(spec, submission, ready, emit, control, began)
     except Exception as error:
-        told = with_dead_letters(error, ready.job, ready.source.rows)
-        if told is error:
+        failure = with_dead_letters(error, ready.job, ready.source.rows)
+        if failure is error:
             raise
-        raise told from error
+        raise failure from error
 
 
 def _finish(
     spec: BatchInferenceSpec,
     submission: Submission,
     ready: Ready,
-    say: Say,
+    emit: Emit,
     control: Control,
     began: float,
 ) -> Summary:
@@ -94,41 +94,41 @@ def _finish(
     given_up = earlier.given_up(spec.limits.max_row_attempts)
     tolerance = replace(ready.tolerance, given_up=int(np.count_nonzero(given_up)))
     tolerance.during([])
-    settled = earlier.good | given_up
-    store = None if ready.store is None or ready.pays_again else StoredResponses(ready.store)
-    savings = find_savings(job, source, earlier, settled, store, keys_over_the_cluster, say)
-    left = int(np.count_nonzero(~(settled | savings.rows)))
-    chosen = plan.make(spec, left, cluster_view.view())
-    if left:
-        cluster_view.wait_for(chosen, spec.limits.cluster_wait, journal.began_before(), say)
+    resolved = earlier.good | given_up
+    store = None if ready.store is None or ready.regenerate else StoredResponses(ready.store)
+    reuse_plan = plan_reuse(job, source, earlier, resolved, store, keys_over_the_cluster, emit)
+    remaining = int(np.count_nonzero(~(resolved | reuse_plan.rows)))
+    sizing = plan.make(spec, remaining, cluster_view.view())
+    if remaining:
+        cluster_view.wait_for(sizing, spec.limits.cluster_wait, journal.began_before(), emit)
     if (committed := journal.claim()) is not None:
         renew_copy(job.folder, journal)
-        say(events.Committed(summary=committed.summary(), reused=True))
+        emit(events.Committed(summary=committed.summary(), reused=True))
         return committed.summary()
     preflight_seconds = time.time() - began
     if earlier.rows:
         done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"
         rest = "going on with the rest" if earlier.rows < source.rows else "there is nothing left to ask"
-        say(events.Notice(message=f"{done}; {rest}"))
-    if savings.notice:
-        say(events.Notice(message=savings.notice))
+        emit(events.Notice(message=f"{done}; {rest}"))
+    if reuse_plan.notice:
+        emit(events.Notice(message=reuse_plan.notice))
 
-    adopted = savings.adopt(job, source)
-    ledger = [*earlier.parts, *adopted]
-    settled |= savings.shared | add_up(job.folder, adopted, source.rows).good
-    lost = int(np.count_nonzero(~settled)) - left
-    if lost:
+    cached = reuse_plan.write_parts(job, source)
+    ledger = [*earlier.parts, *cached]
+    resolved |= reuse_plan.shared | add_up(job.folder, cached, source.rows).good
+    unreadable = int(np.count_nonzero(~resolved)) - remaining
+    if unreadable:
         # Named by the store's index, and gone or unreadable when it came to reading them.
-        left += lost
-        chosen = plan.make(spec, left, cluster_view.view())
-    items = work(source, chosen.rows_per_chunk, settled, savings.repetitions)
+        remaining += unreadable
+        sizing = plan.make(spec, remaining, cluster_view.view())
+    items = work(source, sizing.rows_per_chunk, resolved, reuse_plan.repetitions)
     ran = pool.Ran()
     if items:
-        say(events.Phase(phase="starting", message=chosen.sentence(left)))
-        tracker = Tracker(source.rows, source.rows - left, time.time())
+        emit(events.Phase(phase="starting", message=sizing.sentence(remaining)))
+        tracker = Tracker(source.rows, source.rows - remaining, time.time())
         paid = spent(spec.limits, job.folder, layout.task_folder(submission))
-        unseen = chosen.replicas if spec.engine.kind == ray_data_llm.NAME else 0
-        budget = Budget(spec.limits, paid, chosen.gpus, time.time(), unseen)
+        unseen = sizing.replicas if spec.engine.kind == ray_data_llm.NAME else 0
+        budget = Budget(spec.limits, paid, sizing.gpus, time.time(), unseen)
         claim = ClaimWatch(journal.check)
 
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
@@ -138,29 +138,29 @@ def _finish(
             claim.check()
 
         with control.draining(), claim.looking():
-            ran = pool.run(job, chosen, items, tracker, say, check)
+            ran = pool.run(job, sizing, items, tracker, emit, check)
         # The last rows may have failed after the last look; it matters then, too, whether they kill engines.
         tolerance.during(ran.reports)
         ledger += ran.parts
 
-    say(events.Phase(phase="committing", message="publishing the dataset"))
-    ledger += savings.fan_out(job, source, ledger)
+    emit(events.Phase(phase="committing", message="publishing the dataset"))
+    ledger += reuse_plan.fan_out(job, source, ledger)
     tolerance.after(add_up(job.folder, ledger, source.rows))
-    told = report(ran, chosen, began, preflight_seconds)
-    versions = {**ready.versions, **told.versions}
-    told = replace(told, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)
+    figures = report(ran, sizing, began, preflight_seconds)
+    versions = {**ready.versions, **figures.versions}
+    figures = replace(figures, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)
     manifest = prepare(
-        spec, job.folder, journal, ledger, source.rows, told, source.schema, publish_over_the_cluster
+        spec, job.folder, journal, ledger, source.rows, figures, source.schema, publish_over_the_cluster
     )
     if spec.postprocess is not None:
         tolerance.postprocessed(manifest.counts.error, lambda: failures_of(job.folder, manifest))
     with control.uninterrupted():
         commit(job.folder, journal, manifest)
-        say(events.Committed(summary=manifest.summary()))
+        emit(events.Committed(summary=manifest.summary()))
     if ready.store is not None:
         # After the commit, so that a slow or failing store can't cost the dataset.
-        say(events.Phase(phase="storing", message="adding new responses to the response store"))
-        remember(ready.store, job.folder, parts_of_task(job), say, job.task)
+        emit(events.Phase(phase="storing", message="adding new responses to the response store"))
+        remember(ready.store, job.folder, parts_of_task(job), emit, job.task)
     cleanup.collect(job.folder, journal)
     return manifest.summary()
 

@@ -34,7 +34,7 @@ class ConflictError(Exception):
 
 
 @contextlib.contextmanager
-def laid_to(field: str) -> Iterator[None]:
+def error_prefix(field: str) -> Iterator[None]:
     """Put the name of the spec's field before errors of the store; that a name is taken is no such error."""
     try:
         yield

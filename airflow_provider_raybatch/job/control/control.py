@@ -33,7 +33,7 @@ _OVERTIME = 25.0
 """Seconds in which a driver may end by itself; whoever follows the job gives it 30."""
 
 
-class Speaker:
+class EventWriter:
     """Writes events to the driver's log, signed as soon as the job's key is known."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Speaker:
         self._number = 0
         self._lock = threading.Lock()
 
-    def say(self, event: events.Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Write an event where the Airflow side reads it; without a key, as text."""
         with self._lock:
             if self.key is None:
@@ -57,19 +57,19 @@ class Control:
     """What followers want of this job, and whether anybody still follows it.
 
     :param limits: the deadline and the lease that hold until an order arrives.
-    :param say: told the last event of a driver that has to be ended.
+    :param emit: told the last event of a driver that has to be ended.
     :param clock: seconds that only pass; the lease goes by it, since other machines' clocks may differ.
     """
 
     def __init__(
         self,
         limits: Limits,
-        say: Callable[[events.Event], None],
+        emit: Callable[[events.Event], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deadline = limits.deadline
         self._orphan_timeout = limits.orphan_timeout
-        self._say = say
+        self._emit = emit
         self._clock = clock
         self._heard = clock()
         self._seen: Order | None = None
@@ -147,7 +147,7 @@ class Control:
             with self._ending:
                 late = None if over.is_set() else self._late("", _OVERTIME)
                 if late is not None:
-                    self._say(events.Failed(failure_class=late.failure_class, message=str(late)))
+                    self._emit(events.Failed(failure_class=late.failure_class, message=str(late)))
                     os._exit(1)
 
     def _late(self, so_far: str, overtime: float = 0.0) -> RaybatchError | None:

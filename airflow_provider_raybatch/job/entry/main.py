@@ -15,32 +15,32 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control import private_package as credentials
-from airflow_provider_raybatch.job.control.control import Control, Speaker, orders_for, stop_on_sigterm
+from airflow_provider_raybatch.job.control.control import Control, EventWriter, orders_for, stop_on_sigterm
 from airflow_provider_raybatch.job.driver import run
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose, without_queries
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job of the spec file named by the one argument; the exit status says whether it delivered."""
-    speaker = Speaker()
+    writer = EventWriter()
     try:
         spec = parse(BatchInferenceSpec, Path(arguments[0]).read_bytes())
         if spec.submission is None:
             raise SpecError("submission: the spec says of no task, so it can't be run.")
-        control = Control(spec.limits, speaker.say)
+        control = Control(spec.limits, writer.emit)
         with control.watching():
             ray.init(log_to_driver=False, logging_level="warning")
             package = credentials.fetch(spec.submission.secrets_package)
             if package.key is not None:
-                speaker.key = package.key
+                writer.key = package.key
                 control.listen(orders_for(package.key))
             stop_on_sigterm(control)
-            run(spec, spec.submission, speaker.say, package.secrets(), control)
+            run(spec, spec.submission, writer.emit, package.secrets(), control)
     except BaseException as error:
         failure_class, sentence = diagnose(error)
         if failure_class is FailureClass.INTERNAL:
             # The one case in which the traceback is worth more than the sentence.
             traceback.print_exc(file=sys.stdout)
-        speaker.say(events.Failed(failure_class=failure_class, message=without_queries(sentence)))
+        writer.emit(events.Failed(failure_class=failure_class, message=without_queries(sentence)))
         return 1
     return 0

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import SourceFormat, SourceSpec
 from airflow_provider_raybatch.job.input import http
-from airflow_provider_raybatch.storage.errors import StorageError, laid_to
+from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Entry, Folder, S3Folder, folder
 
 _EXTENSIONS: dict[str, SourceFormat] = {
@@ -76,7 +76,7 @@ def resolve(source: SourceSpec, credentials: AwsCredentials | None) -> Listing:
     files: list[SourceFile] = []
     formats: dict[SourceFormat, str] = {}
     for path in source.paths:
-        with laid_to("source"):
+        with error_prefix("source"):
             found = _expand(path, source.format, credentials)
         for file in found:
             kind = source.format or _format_of(file.uri)

@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.input.opening import open_file
 from airflow_provider_raybatch.job.input.plain_types import plain_schema
 from airflow_provider_raybatch.job.input.table import check_names
 from airflow_provider_raybatch.job.input.text_index import CELL_ROWS, LongRowError, index
-from airflow_provider_raybatch.storage.errors import laid_to
+from airflow_provider_raybatch.storage.errors import error_prefix
 
 _THREADS = 16
 _SMALL_FILE = 4 * 1024 * 1024
@@ -81,7 +81,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
             return _look_parquet(number, file, credentials)
         return _look_text(number, file, listing.format == "csv", credentials)
 
-    with laid_to("source"), ThreadPoolExecutor(_THREADS) as pool:
+    with error_prefix("source"), ThreadPoolExecutor(_THREADS) as pool:
         looks = list(pool.map(look, enumerate(listing.files)))
     return Surveyed(
         tuple(tuple(look[0]) for look in looks),

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.layout import JOURNAL, journal_entry
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import Submission
 from airflow_provider_raybatch.job.output.fence import is_overtaken
-from airflow_provider_raybatch.storage.errors import TakenError, laid_to
+from airflow_provider_raybatch.storage.errors import TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
 _RACES = 20
@@ -53,13 +53,13 @@ class Journal:
 
     def last(self) -> Entry | None:
         """The newest entry."""
-        with laid_to("destination"):
+        with error_prefix("destination"):
             paths = self._paths()
             return parse(Entry, self._folder.read(paths[-1])) if paths else None
 
     def history(self) -> list[Entry]:
         """All entries, oldest first."""
-        with laid_to("destination"), ThreadPoolExecutor(_READERS) as pool:
+        with error_prefix("destination"), ThreadPoolExecutor(_READERS) as pool:
             return [parse(Entry, content) for content in pool.map(self._folder.read, self._paths())]
 
     def _paths(self) -> list[str]:
@@ -75,7 +75,7 @@ class Journal:
             return None
         if published.fingerprint != self._fingerprint:
             return None
-        with laid_to("destination"):
+        with error_prefix("destination"):
             self._folder.sync(JOURNAL)  # it is about to be reported, and its writer may have died before it
             return parse(BatchManifest, self._folder.read(published.manifest))
 
@@ -180,7 +180,7 @@ class Journal:
             nonce=uuid.uuid4().hex,
             published=published,
         )
-        with laid_to("destination"):
+        with error_prefix("destination"):
             self._folder.create(journal_entry(entry.number), entry.model_dump_json(indent=1).encode())
         return entry
 

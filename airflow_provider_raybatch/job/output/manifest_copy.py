@@ -11,7 +11,7 @@ import time
 
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.storage.errors import StorageError, TakenError, laid_to
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
 _RACES = 20
@@ -29,7 +29,7 @@ def renew_copy(folder: Folder, journal: Journal) -> None:
         last = journal.last()
         if last is None or last.published is None:
             return
-        with laid_to("destination"):
+        with error_prefix("destination"):
             new = folder.read(last.published.manifest)
             if old == new:
                 folder.sync()
@@ -44,5 +44,5 @@ def renew_copy(folder: Folder, journal: Journal) -> None:
 
 
 def _content(folder: Folder) -> bytes | None:
-    with laid_to("destination"):
+    with error_prefix("destination"):
         return None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)

@@ -50,7 +50,7 @@ def check_versions() -> dict[str, str]:
 
 
 def wait_for(
-    plan: Plan, cluster_wait: float | None, held_before: bool, say: Callable[[Phase], None]
+    plan: Plan, cluster_wait: float | None, held_before: bool, emit: Callable[[Phase], None]
 ) -> Cluster:
     """Return once the cluster can hold the plan.
 
@@ -70,7 +70,7 @@ def wait_for(
             if verdict.verdict == "never":
                 raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
             if not told:
-                say(Phase(phase="waiting", message=verdict.sentence))
+                emit(Phase(phase="waiting", message=verdict.sentence))
                 told = True
                 _request(_bundles(plan, cluster))
             if time.monotonic() - began > seconds:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether each Arrow type of the source survives the way to the dataset, tried on empty values."""
+"""Check that each Arrow type of the source can be carried to the dataset, by trying it on nulls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_types(files: Sequence[SourceFile], schemas: Sequence[pa.Schema | None]
 
 
 def _try(kind: pa.DataType) -> None:
-    """What parts and publishing do with a column."""
+    """Do with a column what parts and publishing do."""
     part = pa.StructArray.from_arrays([pa.nulls(2, kind)], fields=[pa.field("x", kind)])
     rows = pa.concat_tables([_through_parquet(pa.table({"input": part}))] * 2)
     rows = rows.take(pa.array([3, 0]))

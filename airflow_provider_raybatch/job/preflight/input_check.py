@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that can be known before an engine starts: source, columns, prompts, destination, cluster."""
+"""Checks of the input before an engine starts: source, columns, and the requests of the first rows."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
 _MOST_COLUMNS = 2000
-"""Of JSONL, whose rows each bring their own: every row has every column."""
+"""JSONL rows bring their own columns, and the dataset holds every column for every row."""
 
 Sample = tuple[list[Request], list[tuple[int, RowFailure]], int]
-"""Requests of the first rows, failures with their ordinals, and how many rows these are."""
+"""Requests of the first rows, failures with their ordinals, and the number of rows read."""
 
 
 def look_at_source(spec: BatchInferenceSpec, credentials: AwsCredentials | None) -> Source:
     """Find, open and count the source.
 
-    :raises PreflightError: there is nothing, or it can't be what it should be.
+    :raises PreflightError: it is missing, or not what the spec describes.
     """
     listing = resolve(spec.source, credentials)
     surveyed = survey(listing, credentials)
@@ -65,18 +65,18 @@ def check_rows(
     source: Source,
     credentials: AwsCredentials | None,
     tolerance: Tolerance,
-    say: Callable[[Notice], None],
+    emit: Callable[[Notice], None],
     take: Callable[[BatchInferenceSpec, Source, AwsCredentials | None], Sample] | None = None,
 ) -> list[Request]:
-    """Render the first rows; the requests are what the model check goes on with.
+    """Render the first rows; the model check uses their requests.
 
-    :param take: what :func:`sample` does, by default here.
-    :raises PreflightError: the function can't be imported, or not a single row renders.
-    :raises RaybatchError: more of them fail than `tolerance` allows in the whole input.
+    :param take: runs :func:`sample`; by default in this process.
+    :raises PreflightError: the function can't be imported, or none of the rows renders.
+    :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
     for field, text in spec.prompt.templates():
         for lookalike in RowTemplate(text).lookalikes:
-            say(
+            emit(
                 Notice(
                     level="warning",
                     message=(
@@ -95,7 +95,7 @@ def check_rows(
     if failures:
         tolerance.before(failures, seen)
         text = f"{len(failures)} of the first {seen} rows will be dead letters: {counted(failures)}."
-        say(Notice(level="warning", message=text))
+        emit(Notice(level="warning", message=text))
     return requests
 
 
@@ -157,7 +157,7 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
 
 
 def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Schema:
-    """As in Spark, a column of both keeps its place, and has the type of the folders' values."""
+    """Add the partition columns; as in Spark, one that files have too keeps its place, with this type."""
     types = dict(zip(schema.names, schema.types, strict=True))
     types.update({name: value.type for named in folders for name, value in named.items()})
     return pa.schema(list(types.items()))
@@ -198,7 +198,7 @@ def _field_of(spec: BatchInferenceSpec, name: str) -> str:
 
 
 def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
-    """Refuse ``{name}`` where that is a column: as text, each row would ask for the same."""
+    """Refuse ``{name}`` if `name` is a column: as plain text, every row would make the same request."""
     columns = {name.casefold(): name for name in reversed(source.columns) if not name.isdigit()}
     for field, text in spec.prompt.templates():
         for name, braced in RowTemplate(text).braced.items():

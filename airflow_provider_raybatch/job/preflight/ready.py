@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is looked at before a job pays for anything; nothing is changed meanwhile."""
+"""All checks before a job pays for anything, in order.
+
+The destination's journal is only read. Written are the marker of a response store, and the copy of a
+manifest that an earlier submission committed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
-Say = Callable[[events.Event], None]
+Emit = Callable[[events.Event], None]
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,9 @@ class Ready:
     """A job that can start.
 
     :param journal: of the destination, which is this task's to claim.
-    :param earlier: what earlier submissions did of the same input and question.
+    :param earlier: what earlier submissions finished of the same input and request configuration.
     :param store: the response store, if there is one.
-    :param pays_again: whether answers that are there already are left aside, since a user wants new ones.
+    :param regenerate: whether existing responses are ignored, because the user asked for new ones.
     """
 
     job: Job
@@ -58,13 +62,13 @@ class Ready:
     tolerance: Tolerance
     checked: Checked
     store: ResponseStore | None
-    pays_again: bool
+    regenerate: bool
     versions: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The dataset that an earlier submission of this run has committed, with the same arguments."""
+    """The dataset that an earlier submission of this run committed, with the same arguments."""
 
     summary: Summary
     destination: Folder
@@ -72,13 +76,13 @@ class Standing:
 
 
 def make_ready(
-    spec: BatchInferenceSpec, submission: Submission, known: Secrets, say: Say
+    spec: BatchInferenceSpec, submission: Submission, known: Secrets, emit: Emit
 ) -> Ready | Standing:
-    """Check all that can be checked.
+    """Check everything that can be checked before generation.
 
     :param known: credentials that travelled with the job.
-    :returns: the dataset, where there is nothing left to do.
-    :raises RaybatchError: one sentence about the first thing that is wrong.
+    :returns: the committed dataset, if nothing is left to do.
+    :raises RaybatchError: one sentence about the first problem found.
     """
     versions = cluster_view.check_versions()
     if spec.engine.kind == ray_data_llm.NAME:
@@ -95,14 +99,15 @@ def make_ready(
     tolerance = Tolerance(spec.limits, source.rows)
     if spec.source.id_column is not None:
         check_ids(source, spec.source.id_column, known.aws)
-    requests = check_rows(spec, source, known.aws, tolerance, say, apart_if_users_code(spec, sample))
-    store = open_store(spec.reuse, known.aws, say)
+    requests = check_rows(spec, source, known.aws, tolerance, emit, apart_if_users_code(spec, sample))
+    store = open_store(spec.reuse, known.aws, emit)
     environment = credentials.environment(known)
-    _wait_for_engine_node(spec, journal.began_before(), say)
+    _wait_for_engine_node(spec, journal.began_before(), emit)
     spec = _with_time(spec, journal)
-    checked = _check_engine(spec, requests, environment, say)
+    checked = _check_engine(spec, requests, environment, emit)
     keyer = Keyer(spec, checked.generation_defaults, checked.digests)
-    run_folder = layout.run_folder(submission, question(spec, submission, keyer), source.listing.digest)
+    config_digest = request_config_digest(spec, submission, keyer)
+    run_folder = layout.run_folder(submission, config_digest, source.listing.digest)
     job = Job(
         spec=_as_checked(spec, checked),
         listing=source.listing,
@@ -113,27 +118,30 @@ def make_ready(
         environment=environment,
     )
     earlier = look_back(destination, run_folder, source.rows)
-    pays_again = spec.on_clear == "regenerate" and journal.is_cleared()
-    return Ready(job, source, journal, earlier, tolerance, checked, store, pays_again, versions)
+    regenerate = spec.on_clear == "regenerate" and journal.is_cleared()
+    return Ready(job, source, journal, earlier, tolerance, checked, store, regenerate, versions)
 
 
-def question(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:
-    """32 hex digits over what decides a response besides its row; to regenerate is another one."""
+def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:
+    """32 hex digits over everything but the row that decides a response.
+
+    With ``on_clear='regenerate'`` also over the run, so that no response of an earlier run counts.
+    """
     of_run = submission.run_token if spec.on_clear == "regenerate" else ""
     content = f"{spec.response_digest}-{keyer.digest}-{of_run}"
     return hex_digest(content)
 
 
-def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, say: Say) -> None:
-    """Wait until a replica has room, where only nodes that are still to come have vLLM.
+def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emit) -> None:
+    """Wait for a node with room for a replica, if the driver's node has no vLLM.
 
-    :raises PreflightError: no such node can come, or none came in time.
+    :raises PreflightError: the cluster can't add such a node, or did not in time.
     """
     if spec.engine.kind == "echo" or not engine_is_here(spec) or _vllm_is_here():
         return
     one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, first_replicas=None)
     if one.gpus and cluster_view.gpu_node(spec.engine.accelerator_type) is None:
-        cluster_view.wait_for(one, spec.limits.cluster_wait, held_before, say)
+        cluster_view.wait_for(one, spec.limits.cluster_wait, held_before, emit)
 
 
 def _vllm_is_here() -> bool:
@@ -142,12 +150,11 @@ def _vllm_is_here() -> bool:
 
 
 def _check_engine(
-    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, SecretStr], say: Say
+    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, SecretStr], emit: Emit
 ) -> Checked:
-    """Check what can be checked of engine and model.
+    """Check engine and model.
 
-    In a process of its own, on a node with the accelerator: the head may have neither vLLM nor a view of the
-    model.
+    In a separate process on a node with the accelerator: the head may have neither vLLM nor the model.
     """
     if spec.engine.kind == "echo":
         echo.check(spec)
@@ -156,7 +163,7 @@ def _check_engine(
                 f"sampling: {', '.join(map(repr, unchecked))} could not be checked, since the driver's node "
                 "has no vLLM; engine='echo' ignores them, and engine='vllm' refuses unknown names."
             )
-            say(events.Notice(level="warning", message=text))
+            emit(events.Notice(level="warning", message=text))
     if spec.engine.kind == "echo" or not engine_is_here(spec):
         return Checked(digests=Digests(spec=spec.response_digest))
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
@@ -171,20 +178,20 @@ def _check_engine(
             f"{checked.overlong} of {checked.sampled} sampled prompts are longer than the context of "
             f"{checked.context} tokens (the longest has {checked.longest}); they will be dead letters."
         )
-        say(events.Notice(level="warning", message=text))
+        emit(events.Notice(level="warning", message=text))
     return checked
 
 
 def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
-    """One date for chat templates that print it: that of the run, so that a retry asks the same."""
+    """Set the date that chat templates may print: the run's, so that a retry makes the same requests."""
     began = journal.run_began() or time.time()
     return spec.model_copy(update={"model": spec.model.model_copy(update={"template_time": began})})
 
 
 def _as_checked(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpec:
-    """The version of the model that was looked at is the one that is loaded.
+    """Pin the model version that was checked, so that exactly this one is loaded.
 
-    Ray's processor asks vLLM's async engine, which leaves the model's `generation_config` aside.
+    Ray's processor uses vLLM's async engine, which ignores the model's `generation_config`.
     """
     args = {**spec.engine.args, **checked.revisions}
     changed: dict[str, Any] = {"engine": spec.engine.model_copy(update={"args": args})}

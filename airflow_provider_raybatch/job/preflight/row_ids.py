@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own names of the rows: each row has one, and no two have the same."""
+"""Check the id column: every row has an id, and no two rows have the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THREADS = 8
 def check_ids(source: Source, column: str, credentials: AwsCredentials | None) -> None:
     """Read the ids of all rows.
 
-    Only a hash of each is kept, 8 bytes a row; those that meet are looked at again.
+    Only a hash of each is kept, 8 bytes per row; rows with equal hashes are read again.
 
     :raises PreflightError: a row has no id, or two rows have the same.
     :raises StorageError: the source can't be read.
@@ -32,16 +32,18 @@ def check_ids(source: Source, column: str, credentials: AwsCredentials | None) -
     runs = [list(run) for _, run in groupby(chunks, key=_decoded_together)]
 
     def hashes(run: Sequence[Chunk]) -> npt.NDArray[np.int64]:
-        # One for a whole row group, which it decodes once.
+        # One reader per row group, so that the group is decoded once.
         reader = Reader(source.listing, [column], credentials, whole=False)
         return np.concatenate([_hashed(_ids(reader, chunk, column), chunk, column) for chunk in run])
 
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(hashes, runs))
     together = np.sort(np.concatenate([*found, np.empty(0, np.int64)]))
-    suspects = set(together[1:][together[1:] == together[:-1]].tolist())
-    if suspects:
-        _refuse_twins(suspects, chunks, Reader(source.listing, [column], credentials, whole=False), column)
+    candidates = set(together[1:][together[1:] == together[:-1]].tolist())
+    if candidates:
+        _refuse_duplicates(
+            candidates, chunks, Reader(source.listing, [column], credentials, whole=False), column
+        )
 
 
 def _decoded_together(chunk: Chunk) -> tuple[int, int]:
@@ -50,8 +52,8 @@ def _decoded_together(chunk: Chunk) -> tuple[int, int]:
 
 
 def _ids(reader: Reader, chunk: Chunk, column: str) -> list[str | None]:
-    # A line that is no row has no id, and becomes a dead letter.
-    # CSV has no null: there, an empty text is what a missing id looks like.
+    # A line that is not a row needs no id: it becomes a dead letter.
+    # CSV has no null, so an empty text counts as a missing id.
     return [
         as_text(row.get(column)) or None if isinstance(row, dict) else "" for row in reader.read(chunk).rows
     ]
@@ -66,11 +68,11 @@ def _hashed(ids: Sequence[str | None], chunk: Chunk, column: str) -> npt.NDArray
     return np.array([hash(one) for one in ids if one], np.int64)
 
 
-def _refuse_twins(suspects: set[int], chunks: Sequence[Chunk], reader: Reader, column: str) -> None:
+def _refuse_duplicates(candidates: set[int], chunks: Sequence[Chunk], reader: Reader, column: str) -> None:
     seen: dict[str, int] = {}
     for chunk in chunks:
         for position, one in enumerate(_ids(reader, chunk, column)):
-            if not one or hash(one) not in suspects:
+            if not one or hash(one) not in candidates:
                 continue
             if one in seen:
                 raise PreflightError(

@@ -107,7 +107,7 @@ def repetitions(keys: Keys, sampled: npt.NDArray[np.bool_]) -> npt.NDArray[np.in
     return numbers
 
 
-def told_apart(keys: Keys, numbers: npt.NDArray[np.int64]) -> Keys:
+def disambiguate(keys: Keys, numbers: npt.NDArray[np.int64]) -> Keys:
     """The keys with those of repetitions in place of their requests' own."""
     out = keys.copy()
     for place in np.flatnonzero(numbers):

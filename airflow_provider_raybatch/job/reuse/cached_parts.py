@@ -27,8 +27,8 @@ _ROWS_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True)
-class Adopted:
-    """Rows and what was found for them.
+class CachedRows:
+    """Rows and the cached outcome of each.
 
     :param ordinals: ascending.
     :param keys: of the rows.
@@ -40,8 +40,8 @@ class Adopted:
     hits: Hits
 
 
-def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> Adopted:
-    """The rows whose keys `source` has.
+def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> CachedRows:
+    """The rows with a key that `source` has.
 
     :param ordinals: ascending.
     :param keys: of the rows; several may have the same.
@@ -50,7 +50,7 @@ def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> A
     return _spread(ordinals, keys, inverse, len(unique), source.lookup(unique))
 
 
-def followed(followers: Followers, source: LedgerResponses) -> Adopted:
+def followed(followers: Followers, source: LedgerResponses) -> CachedRows:
     """The followers whose leader has an outcome in `source`."""
     leaders, first, inverse = np.unique(followers.leaders, return_index=True, return_inverse=True)
     hits = source.lookup_rows(leaders, followers.keys[first])
@@ -63,46 +63,46 @@ def _spread(
     asked: npt.NDArray[np.intp],
     size: int,
     hits: Hits,
-) -> Adopted:
+) -> CachedRows:
     """Give each row its hit.
 
-    :param asked: for each row, the place of what was looked up for it, of `size` places.
+    :param asked: for each row, the place of its lookup, of `size` places.
     """
     hit_of: npt.NDArray[np.int64] = np.full(size, -1, np.int64)
     hit_of[hits.places] = np.arange(len(hits))
     of_row = hit_of[asked]
     there = of_row >= 0
-    return Adopted(ordinals[there], keys[there], hits.take(of_row[there]))
+    return CachedRows(ordinals[there], keys[there], hits.take(of_row[there]))
 
 
-def adopt(
-    job: Job, chunks: Sequence[Chunk], adopted: Adopted, source: Responses, origin: Origin
+def write_parts(
+    job: Job, chunks: Sequence[Chunk], cached: CachedRows, source: Responses, origin: Origin
 ) -> list[Part]:
-    """Write what was found as parts of this submission.
+    """Write cached outcomes as parts of this submission.
 
     :param chunks: of the input, in order.
-    :raises StorageError: something can't be read or written.
+    :raises StorageError: a response or the source can't be read, or a part can't be written.
     """
-    if not len(adopted.ordinals):
+    if not len(cached.ordinals):
         return []
     task, id_column = job.task, job.spec.source.id_column
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []
-    for group, low, high in _groups(chunks, adopted.ordinals):
-        found = source.read(adopted.hits.take(np.arange(low, high))).sort_by("hit")
+    for group, low, high in _groups(chunks, cached.ordinals):
+        found = source.read(cached.hits.take(np.arange(low, high))).sort_by("hit")
         places = found["hit"].to_numpy() + low
         for chunk in group:
-            start, stop = _span(adopted.ordinals[places], chunk)
+            start, stop = _span(cached.ordinals[places], chunk)
             if start == stop:
                 continue
             chosen = places[start:stop]
-            positions = adopted.ordinals[chosen] - chunk.ordinal
+            positions = cached.ordinals[chosen] - chunk.ordinal
             rows, table = reader.read(chunk), found.slice(start, stop - start)
             ids = [_row_id(rows.rows[position], id_column) for position in positions]
             arrays = {
-                "ordinal": pa.array(adopted.ordinals[chosen], pa.uint64()),
+                "ordinal": pa.array(cached.ordinals[chosen], pa.uint64()),
                 "ok": one_array(table["ok"]),
-                "key": key_array.to_arrow(adopted.keys[chosen]),
+                "key": key_array.to_arrow(cached.keys[chosen]),
                 "id": pa.array(ids, pa.string()),
                 "origin": _origins(table, origin),
                 "paid_by": one_array(table["paid_by"]),
@@ -144,11 +144,11 @@ def _span(ordinals: npt.NDArray[np.int64], chunk: Chunk) -> tuple[int, int]:
 
 
 def _origins(found: pa.Table, origin: Origin) -> pa.Array:
-    """As told, but what an earlier part took from the response store came from there still."""
-    told = pa.repeat(pa.scalar(origin, pa.string()), found.num_rows)
+    """`origin`, except for rows that an earlier part took from the response store: they stay ``stored``."""
+    origins = pa.repeat(pa.scalar(origin, pa.string()), found.num_rows)
     if origin != "carried" or "origin" not in found.schema.names:
-        return told
-    return pc.if_else(pc.equal(one_array(found["origin"]), "stored"), "stored", told)
+        return origins
+    return pc.if_else(pc.equal(one_array(found["origin"]), "stored"), "stored", origins)
 
 
 def _row_id(row: object, column: str | None) -> str | None:

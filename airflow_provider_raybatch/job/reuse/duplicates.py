@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of an input ask what a row before them asks, kept beside the parts for the next attempt.
+"""Rows that make the same request as an earlier row, kept beside the parts for the next attempt.
 
-To find them takes the keys of all rows. So the first attempt that makes these keys writes what it found, and
-which older parts it has searched; a resume then needs the keys of its missing rows alone, or none at all.
+Finding them takes the keys of all rows. So the first attempt that makes these keys writes what it found, and
+which older parts it searched. A resume then needs only the keys of its missing rows, or none.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
 from airflow_provider_raybatch.storage.folder import Entry, Folder
 
-"""A Parquet file under another extension: the parts are the only ``*.parquet`` files of a ledger."""
 _NOTE = b"raybatch.search"
 Ordinals: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """Rows whose request another row before them makes, by ordinal, ascending.
+    """Rows that make the same request as an earlier row, by ordinal, ascending.
 
-    :param ordinals: of greedy requests: these share an answer.
-    :param first: for each of them, the first row that asks the same.
+    :param ordinals: of greedy requests, which share a response.
+    :param first: for each of them, the first row with the same request.
     :param keys: for each of them, the key.
-    :param sampled: ordinals of sampled requests: each has an answer of its own.
-    :param numbers: for each of them, how many rows before it ask the same.
+    :param sampled: ordinals of sampled requests, which each get a response of their own.
+    :param numbers: for each of them, how many earlier rows make the same request.
     """
 
     ordinals: Ordinals
@@ -60,7 +59,7 @@ class Repeats:
         )
 
     def numbers_of(self, ordinals: Ordinals) -> Ordinals:
-        """How many rows before each of these ask the same sampled request."""
+        """For each of these, how many earlier rows make the same sampled request."""
         found: Ordinals = np.zeros(len(ordinals), np.int64)
         places: Ordinals = np.asarray(np.searchsorted(self.sampled, ordinals), np.int64)
         inside = np.flatnonzero(places < len(self.sampled))
@@ -102,8 +101,8 @@ class Followers:
 def followers_of(repeats: Repeats, wanted: Rows, may_lead: Rows) -> Followers:
     """The rows that can share another row's outcome.
 
-    :param wanted: rows that need one.
-    :param may_lead: rows that have or get one; the first among equals leads the others.
+    :param wanted: rows that need an outcome.
+    :param may_lead: rows that have or get one; the first of equal rows leads the others.
     """
     first, own = repeats.first, repeats.keys
     members, places = np.unique(np.concatenate([repeats.ordinals, first]), return_index=True)
@@ -147,10 +146,10 @@ def repeats_of(all_rows: RequestKeys) -> Repeats:
 
 @dataclass(frozen=True)
 class Search:
-    """What earlier attempts, and this one, know without the keys of all rows.
+    """What is known about duplicates without making the keys of all rows.
 
     :param rows: of the input when its keys were made; a `limit` may have cut it.
-    :param searched: paths of the parts of other inputs and requests in which answers were looked for.
+    :param searched: paths of the searched parts of other inputs and configurations.
     """
 
     repeats: Repeats
@@ -158,7 +157,7 @@ class Search:
     searched: frozenset[str]
 
     def unsearched(self, parts: Sequence[Part]) -> list[Part]:
-        """Those of `parts` that may still hold an answer."""
+        """Those of `parts` that may still hold a response."""
         return [part for part in parts if part.path not in self.searched]
 
     def after(self, parts: Sequence[Part]) -> Search:
@@ -166,7 +165,7 @@ class Search:
         return replace(self, searched=self.searched | {part.path for part in parts})
 
     def write(self, folder: Folder, part_folder: str) -> None:
-        """Keep it for later attempts; call it when everything that was found is written.
+        """Keep it for later attempts; call it after all cached responses are written.
 
         :param part_folder: of this driver.
         :raises StorageError: it can't be written.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The responses in the task's own parts: of an earlier input, an earlier question, or an equal row."""
+"""Responses in the task's own parts: of an earlier input, an earlier configuration, or an equal row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NONE: _Places = np.empty(0, np.int64)
 class LedgerResponses:
     """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`.
 
-    :param failures: whether to find the rows that failed, in place of the good ones.
+    :param failures: whether to find failed rows instead of good ones.
     """
 
     def __init__(self, folder: Folder, parts: Sequence[Part], failures: bool = False) -> None:
@@ -37,11 +37,11 @@ class LedgerResponses:
         self._failures = failures
 
     def lookup(self, keys: Keys) -> Hits:
-        """Find `keys`; where two parts have one, the later of the list counts. Opens every part."""
+        """Find `keys`; if two parts have one, the later part in the list counts. Opens every part."""
         return self._look(range(len(self._parts)), lambda part: self._keys(part, keys))
 
     def lookup_rows(self, ordinals: npt.NDArray[np.int64], keys: Keys) -> Hits:
-        """Find rows, with the key that each must have. Opens only parts whose names say they may have one.
+        """Find rows with a given key each. Opens only parts whose range of ordinals has one of them.
 
         :param ordinals: ascending, each once.
         """

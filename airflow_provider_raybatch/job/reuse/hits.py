@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses that are there already, found by request key: what a place that holds them must do."""
+"""The interface of a cache of responses, and its lookup result."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 
 @dataclass(frozen=True)
 class Hits:
-    """Where keys were found, one entry a key that was.
+    """Where keys were found, one entry per key that was.
 
-    :param places: into the keys that were asked for.
-    :param file: which file, as the place that was asked numbers them.
-    :param row: of the file.
+    :param places: positions in the keys that were looked up.
+    :param file: number of the file, as the cache counts them.
+    :param row: row in the file.
     """
 
     places: npt.NDArray[np.int64]
@@ -30,12 +30,12 @@ class Hits:
         return len(self.places)
 
     def take(self, chosen: npt.NDArray[np.int64]) -> Hits:
-        """Some of them, by position; the same one may be taken more than once."""
+        """Some of them, by position; a position may occur more than once."""
         return Hits(self.places[chosen], self.file[chosen], self.row[chosen])
 
 
 class Responses(Protocol):
-    """A place that holds responses under their keys."""
+    """A cache of responses under their request keys."""
 
     def lookup(self, keys: Keys) -> Hits:
         """Find `keys`, which are sorted and unique.
@@ -44,9 +44,9 @@ class Responses(Protocol):
         """
 
     def read(self, hits: Hits) -> pa.Table:
-        """What the hits are: ``hit`` (position in `hits`), ``ok``, ``failure``, ``output`` and ``paid_by``.
+        """The outcomes: ``hit`` (position in `hits`), ``ok``, ``failure``, ``output`` and ``paid_by``.
 
-        A hit that is not in the table is none after all: its file is gone.
+        A hit that is not in the table counts as a miss: its file is gone.
 
         :raises StorageError: it can't be read.
         """

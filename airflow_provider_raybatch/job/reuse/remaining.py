@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left to do of an input."""
+"""The rows of an input that still need an engine, as work items."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from airflow_provider_raybatch.job.work import WorkItem
 
 
 def work(
-    source: Source, rows_per_chunk: int, settled: Rows, repetitions: Mapping[int, int] | None = None
+    source: Source, rows_per_chunk: int, resolved: Rows, repetitions: Mapping[int, int] | None = None
 ) -> list[WorkItem]:
-    """What is left to do: chunks without a settled row whole, others with the positions to skip.
+    """The remaining work: each chunk with the positions to skip; chunks without remaining rows are left out.
 
-    :param settled: rows that are not to be asked.
-    :param repetitions: by ordinal, how many rows before it ask the same sampled request.
+    :param resolved: rows that need no request.
+    :param repetitions: by ordinal, how many earlier rows make the same sampled request.
     """
     repeated = sorted((repetitions or {}).items())
     ordinals = [ordinal for ordinal, _ in repeated]
     items = []
     for number, chunk in enumerate(source.chunks(rows_per_chunk)):
         first, stop = chunk.ordinal, chunk.ordinal + chunk.rows
-        done = settled[first:stop]
+        done = resolved[first:stop]
         if not done.all():
             inside = repeated[bisect_left(ordinals, first) : bisect_left(ordinals, stop)]
             numbers = tuple((ordinal - first, times) for ordinal, times in inside)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The response store of a job: answers are taken from it, and what was paid for is put into it."""
+"""A job's use of the response store: cached responses come from it, new ones are added to it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, folder
 
-Say = Callable[[Notice], None]
+Emit = Callable[[Notice], None]
 
 
-def open_store(reuse: ReuseSpec | None, credentials: AwsCredentials | None, say: Say) -> ResponseStore | None:
-    """The store of a job, found to be readable and writable.
+def open_store(
+    reuse: ReuseSpec | None, credentials: AwsCredentials | None, emit: Emit
+) -> ResponseStore | None:
+    """The store of a job, checked to be readable and writable; ``None`` without `reuse`.
 
-    :raises StorageError: it isn't.
+    :raises StorageError: it can't be read or written.
     """
     if reuse is None:
         return None
-    store = ResponseStore(folder(reuse.uri, credentials), say, reuse.max_age)
+    store = ResponseStore(folder(reuse.uri, credentials), emit, reuse.max_age)
     store.prepare()
     return store
 
@@ -52,7 +54,7 @@ class StoredResponses:
         self._found: response_store.Hits | None = None
 
     def lookup(self, keys: Keys) -> Hits:
-        """Find `keys`; a hit's row is its position among what the store found."""
+        """Find `keys`; a hit's row is its position in the store's own result."""
         self._found = self._store.lookup(keys)
         size = len(self._found)
         return Hits(self._found.position, np.zeros(size, np.int64), np.arange(size))
@@ -66,7 +68,7 @@ class StoredResponses:
         order = np.argsort(hits.places, kind="stable")
         tables = [_NOTHING]
         for table in self._store.read(chosen):
-            # Rows that ask the same have the same place, and each of them gets the answer.
+            # Equal rows have the same place, and each of them gets the response.
             first = np.searchsorted(hits.places[order], table["position"].to_numpy(), "left")
             stop = np.searchsorted(hits.places[order], table["position"].to_numpy(), "right")
             times = stop - first
@@ -88,11 +90,11 @@ _NOTHING = pa.table({
 })
 
 
-def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: Say, task: Task) -> None:
-    """Store what the drivers of a ledger paid for. Call it after the commit: it never raises.
+def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: Emit, task: Task) -> None:
+    """Store what the drivers of a ledger paid for. Call it after the commit; it never raises.
 
-    A driver that is stored already costs one request. The unit is the driver, not the submission, since
-    submission ids begin anew after a head restart.
+    A driver that is already stored costs one request. The unit is the driver, not the submission, because
+    submission ids start again after a head restart.
 
     :param ledger: all parts of the task, not only those of the current input: responses that were carried
         over a changed input are marked as generated in the earlier input's parts alone.
@@ -104,30 +106,30 @@ def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], say: S
             store.add(driver, _generated(place, list(found), task))
     except Exception as error:  # the dataset is committed: nothing that fails here may fail the job
         text = f"{_sentence(error)} The dataset is complete, but the response store lacks new responses."
-        say(Notice(level="warning", message=text))
+        emit(Notice(level="warning", message=text))
 
 
 def remember_committed(
-    spec: BatchInferenceSpec, place: Folder, credentials: AwsCredentials | None, say: Say
+    spec: BatchInferenceSpec, place: Folder, credentials: AwsCredentials | None, emit: Emit
 ) -> None:
-    """Store what an earlier attempt of this run paid for, which committed and then died. It never raises.
+    """Store what an earlier attempt of this run paid for that died after its commit. It never raises.
 
     :param place: the destination.
     """
     if spec.reuse is None or spec.submission is None:
         return
     try:
-        store = open_store(spec.reuse, credentials, say)
+        store = open_store(spec.reuse, credentials, emit)
         ledger = parts.listed(place.list(layout.task_folder(spec.submission)))
     except Exception as error:
-        say(Notice(level="warning", message=_sentence(error)))
+        emit(Notice(level="warning", message=_sentence(error)))
         return
     if spec.on_clear == "regenerate":
-        # Earlier runs paid for the answers that the user wants replaced.
+        # Responses of earlier runs are the ones that the user wants replaced.
         run = spec.submission.submission_id.rpartition("-")[0]
         ledger = [part for part in ledger if part.submission_id.rpartition("-")[0] == run]
     if store is not None:
-        remember(store, place, ledger, say, task_of(spec))
+        remember(store, place, ledger, emit, task_of(spec))
 
 
 def _sentence(error: Exception) -> str:
@@ -135,7 +137,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _generated(place: Folder, found: Sequence[Part], task: Task) -> Iterator[pa.Table]:
-    """The rows that the parts of one driver paid for, a table a part; parts are read ahead."""
+    """The rows that one driver paid for, one table per part; parts are read ahead."""
     for table in in_order(partial(_paid_rows, place, part) for part in found):
         if table.num_rows:
             output = task.adapted(table["output"].combine_chunks(), task.stored_type)

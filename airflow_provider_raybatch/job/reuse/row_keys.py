@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request keys of rows, made on CPUs before an engine starts."""
+"""Request keys of rows, computed on CPUs before an engine starts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CHUNKS_PER_TASK = 16
 
 @dataclass(frozen=True)
 class RequestKeys:
-    """The keys of rows, 25 bytes each; rows that make no request are left out.
+    """The keys of rows, 25 bytes each, without rows that make no request.
 
     :param ordinals: of the rows, ascending.
     :param keys: each row's key; equal sampled requests have equal ones until :meth:`numbered` is called.
-    :param greedy: whether asking again gives the same answer.
+    :param greedy: whether the request always gives the same response.
     """
 
     ordinals: npt.NDArray[np.int64]
@@ -41,11 +41,11 @@ class RequestKeys:
         return self.where(~np.isin(self.ordinals, ordinals)) if len(ordinals) else self
 
     def numbered(self, numbers: npt.NDArray[np.int64]) -> RequestKeys:
-        """With a key of its own for each sampled request that rows before it ask, too.
+        """With a distinct key for each sampled request that repeats an earlier one.
 
-        :param numbers: how many those are, by place.
+        :param numbers: by place, how many earlier rows make the same request.
         """
-        return RequestKeys(self.ordinals, keys.told_apart(self.keys, numbers), self.greedy)
+        return RequestKeys(self.ordinals, keys.disambiguate(self.keys, numbers), self.greedy)
 
 
 Mapper = Callable[

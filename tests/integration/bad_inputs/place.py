@@ -95,7 +95,7 @@ class Place:
         printed = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
             patch.setattr(ray, "init", lambda **_: None)  # this process is connected already
-            patch.setattr(driver, "Speaker", _signing_speaker)
+            patch.setattr(driver, "EventWriter", _signing_speaker)
             patch.setattr(driver, "stop_on_sigterm", lambda control: None)  # this process isn't the driver's
             assert driver.main([str(path)]) == 1
         found = [events.read_line(line, KEY) for line in printed.getvalue().splitlines()]
@@ -123,11 +123,11 @@ class Place:
 
 def _signing_speaker() -> Any:
     """As of a driver that has found its key already, so that also what ends it before that is an event."""
-    from airflow_provider_raybatch.job.control.control import Speaker
+    from airflow_provider_raybatch.job.control.control import EventWriter
 
-    speaker = Speaker()
-    speaker.key = KEY
-    return speaker
+    writer = EventWriter()
+    writer.key = KEY
+    return writer
 
 
 @dataclass(frozen=True)

@@ -33,16 +33,16 @@ MUTANTS = (
     Mutant(
         "mark-before-the-data",
         _STORE,
-        "            written = data.write(self.folder, submission, tables, at)\n",
+        "            written = data.write(self.folder, driver, tables, at)\n",
         '            self.folder.write(f"{DATA}/{submission}/{WHOLE}", b"{}")\n'
-        "            written = data.write(self.folder, submission, tables, at)\n",
+        "            written = data.write(self.folder, driver, tables, at)\n",
         "The same, and a store that fails while it is written keeps nothing.",
         (_ADDING,),
     ),
     Mutant(
         "stored-once-more",
         _STORE,
-        "        if self.holds(submission):\n            return 0\n",
+        "        if self.holds(driver):\n            return 0\n",
         "",
         "Each retry stores its rows again, as young ones: they never expire.",
         (_ADDING,),

@@ -16,8 +16,8 @@ MUTANTS = (
         "search-noted-before-its-finds",
         _SAVINGS,
         """\
-        for adopted, responses, origin in self.found:
-            written += adopt(job, source.chunks(ROWS_PER_CHUNK), adopted, responses, origin)
+        for cached, responses, origin in self.found:
+            written += write_parts(job, source.chunks(ROWS_PER_CHUNK), cached, responses, origin)
         if self.search is not None:
             self.search.write(job.folder, job.part_folder)
         return written
@@ -25,8 +25,8 @@ MUTANTS = (
         """\
         if self.search is not None:
             self.search.write(job.folder, job.part_folder)
-        for adopted, responses, origin in self.found:
-            written += adopt(job, source.chunks(ROWS_PER_CHUNK), adopted, responses, origin)
+        for cached, responses, origin in self.found:
+            written += write_parts(job, source.chunks(ROWS_PER_CHUNK), cached, responses, origin)
         return written
 """,
         "A driver that is killed in between makes the next one pay for answers that are there.",
@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "samples-share-an-answer",
         _SAVINGS,
-        "        left = left.numbered(repeats.numbers_of(left.ordinals))\n",
+        "        remaining = remaining.numbered(repeats.numbers_of(remaining.ordinals))\n",
         "",
         "Equal rows at a temperature above 0 get one and the same answer.",
         _TESTS,
@@ -83,8 +83,8 @@ MUTANTS = (
     Mutant(
         "answered-rows-asked-again",
         _SAVINGS,
-        "answered = followers_of(repeats, ~settled & share, earlier.good)",
-        "answered = followers_of(repeats, nobody, earlier.good)",
+        "answered = followers_of(repeats, ~resolved & share, earlier.good)",
+        "answered = followers_of(repeats, no_rows, earlier.good)",
         "A row is paid for though an equal one has been answered by an earlier attempt.",
         (
             "job/reuse/test_reuse.py::"
@@ -110,8 +110,8 @@ MUTANTS = (
     Mutant(
         "keys-without-their-numbers",
         _SAVINGS,
-        "repeated = repeats.sampled[~settled[repeats.sampled]]",
-        "repeated = repeats.sampled[~(settled | rows)[repeats.sampled]]",
+        "repeated = repeats.sampled[~resolved[repeats.sampled]]",
+        "repeated = repeats.sampled[~(resolved | rows)[repeats.sampled]]",
         "An answer that can't be read after all is paid for under another row's key.",
         (
             "job/reuse/test_reuse.py::"
@@ -145,8 +145,8 @@ MUTANTS = (
     Mutant(
         "carried-loses-where-it-came-from",
         _ADOPTING,
-        '    return pc.if_else(pc.equal(_whole(found["origin"]), "stored"), "stored", told)\n',
-        "    return told\n",
+        '    return pc.if_else(pc.equal(one_array(found["origin"]), "stored"), "stored", origins)\n',
+        "    return origins\n",
         "What a stored answer cost is told as this task's own.",
         _TESTS,
     ),

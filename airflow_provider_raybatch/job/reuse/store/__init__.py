@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A response store: what was paid for once is taken from here when the same is asked again."""
+"""The response store: equal requests get their response from here instead of an engine."""
 
 from airflow_provider_raybatch.job.reuse.store.index import Hits
 from airflow_provider_raybatch.job.reuse.store.size import StoreReport

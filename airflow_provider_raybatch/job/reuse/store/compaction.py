@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keep the store small: merge small segments, drop what expired, delete data that nothing points to.
 
-Runs beside readers, writers and other compactions, without a lock. Why nothing is lost:
+Runs concurrently with readers, writers and other compactions, without a lock. Why nothing is lost:
 
-- An entry is a fact that is true wherever it stands, so having it twice does no harm. A merge writes new
-  segments under new names, and deletes the old ones only when all of these are written. At every instant each
-  entry that has not expired stands in some segment, and readers list until they see nothing new
+- An entry is valid in any segment, so a duplicate does no harm. A merge writes new segments under new names,
+  and deletes the old ones only after all new ones are written. So each entry that has not expired is in some
+  segment at all times, and readers list until they see nothing new
   (:func:`index.visit`).
-- Of two merges of the same segments, the slower finds one of them gone, and takes back what it wrote: all of
-  it stands in the segments it has read from or in their successors, since it has deleted none.
+- Of two merges of the same segments, the slower one finds a segment gone and deletes what it wrote. It has
+  deleted nothing else, so all entries are in the segments it read or in their successors.
 - Data is written before the index names it. So a data file is deleted only if no segment names it (data is
   listed first, the index read afterwards) and it was stored more than a grace period ago: longer than an add
-  takes to come to its index. What expires or is surpassed by a newer answer stays in the index for a grace
-  period, too: longer than a reader takes from look-up to reading.
-- Should a clock or a pause break one of these periods, a reader finds the file gone and takes a miss. The
-  row's own key decides what is a hit, so a wrong response is not among the things that can go wrong.
+  takes to come to its index. Expired and superseded entries stay in the index for a grace period, too: longer
+  than a reader takes from lookup to reading.
+- If a wrong clock or a pause breaks one of these periods, a reader finds the file gone, which is a miss. A
+  hit must match the key stored in the row itself, so a reader never gets a wrong response.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from airflow_provider_raybatch.storage.folder import Entry, Folder
 GRACE = 24 * 3600.0
 """Seconds; see above."""
 MANY = 16
-"""So many small segments are left as they are."""
+"""Up to this many small segments, nothing is merged."""
 _SMALL_BYTES = ROWS_PER_SEGMENT // 2 * 20
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction did: segments merged and made of them, data and scratch files deleted."""
+    """What a compaction did: how many segments it merged, how many it made, how many files it deleted."""
 
     merged: int = 0
     made: int = 0
@@ -57,25 +57,25 @@ class Compacted:
 
 
 def is_due(folder: Folder) -> bool:
-    """Whether there are more small segments than need be."""
+    """Whether there are so many small segments that a merge pays off."""
     return sum(entry.size < _SMALL_BYTES for entry in segments(folder)) > MANY
 
 
 def compact(folder: Folder, now: float, unusable: list[str], grace: float = GRACE) -> Compacted:
     """Merge, then delete what nothing points to.
 
-    :param unusable: gets a clause on each file that can't be understood; it is left alone.
-    :raises StorageError: the store doesn't answer. Then nothing is lost; some of the work may be done.
+    :param unusable: gets a clause for each file that can't be read; the file is left alone.
+    :raises StorageError: the storage gives no answer; nothing is lost, and part of the work may be done.
     """
     merged, made = _merge(folder, now, grace)
     return Compacted(merged, made, _sweep(folder, now, grace, unusable))
 
 
 def surviving(entries: Entries, now: float, grace: float) -> Entries:
-    """Sorted entries without the doubles, the expired and the surpassed.
+    """Sorted entries without duplicates, expired and superseded ones.
 
-    Surpassed is what a newer answer to the same key outlives. One that expires sooner does not: the older one
-    was meant to be kept, and counts again afterwards.
+    An entry is superseded by a newer one of the same key that does not expire earlier. If the newer one
+    expires first, the older one counts again afterwards.
     """
     entries = by_key(entries.take(entries.until > now - grace))
     if not len(entries):
@@ -86,8 +86,8 @@ def surviving(entries: Entries, now: float, grace: float) -> Entries:
     for column in (entries.file, entries.row, entries.at):
         double[1:] &= column[1:] == column[:-1]
     newest = np.maximum.accumulate(np.where(first, np.arange(len(entries)), 0))
-    surpassed = ~first & (entries.until <= entries.until[newest]) & (entries.at[newest] < now - grace)
-    return entries.take(~double & ~surpassed)
+    superseded = ~first & (entries.until <= entries.until[newest]) & (entries.at[newest] < now - grace)
+    return entries.take(~double & ~superseded)
 
 
 def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
@@ -122,14 +122,14 @@ def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int
     before = len(unusable)
     named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
     if len(unusable) > before:
-        return 0  # nobody knows what such a segment names
+        return 0  # an unreadable segment may name any file
     loose = [entry for entry in files if entry.path not in named]
     old = {
         path
         for path, stored in in_order(_stored(folder, entry) for entry in loose)
         if stored is not None and stored < now - grace
     }
-    # The marks stay: a cleared task still has these rows, and would store them anew, as young ones.
+    # The marks stay: a cleared task still has these rows, and would store them again with a new age.
     scratch = folder.abandoned(grace)
     folder.delete([*sorted(old), *scratch])
     return len(old) + len(scratch)

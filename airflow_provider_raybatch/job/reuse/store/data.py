@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The responses: files of a submission's own, in the order in which its run made them.
+"""Data files of the store: responses in the order in which one driver generated them.
 
-What one night pays for the next night asks for in about the same order, so its hits lie together in few row
-groups. Each row has its key, and a row is given out only if that is the key it was looked up by. So neither a
-file that was replaced, nor a wrong index, nor somebody else's file can put a response to the wrong request.
+The next run looks them up in about the same order, so its hits are in few row groups. Each row holds its key,
+and is returned only for that key. So neither a replaced file, nor a wrong index, nor a foreign file can give
+a request the wrong response.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS_PER_FILE = 65_536
 ROWS_PER_GROUP = 4_096
 _BYTES_PER_FILE = 64 * 1024 * 1024
 _BYTES_PER_GROUP = 4 * 1024 * 1024
-"""Before compression. Smaller groups are read with less beside what is wanted, and compress worse."""
+"""Before compression. Smaller groups mean fewer unwanted bytes per read, and worse compression."""
 
 
 def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) -> list[tuple[str, Keys]]:
@@ -69,10 +69,10 @@ def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) 
 def read(folder: Folder, hits: Hits, unusable: list[str]) -> Iterator[pa.Table]:
     """The responses, a table for each row group that has some.
 
-    :param unusable: gets a clause on each file, or row group of it, that is gone or can't be understood; its
-        rows are left out, as are those with another key than expected.
+    :param unusable: gets a clause for each file or row group that is gone or can't be read; its rows are
+        skipped, as are rows with another key than expected.
     :returns: columns `position`, `key`, `output`, `paid_by`; see :meth:`ResponseStore.read`.
-    :raises StorageError: the store doesn't answer.
+    :raises StorageError: the storage gives no answer.
     """
     for found in in_order(_group_tasks(folder, hits, unusable)):
         if isinstance(found, UnusableError):
@@ -84,8 +84,8 @@ def read(folder: Folder, hits: Hits, unusable: list[str]) -> Iterator[pa.Table]:
 def newest(folder: Folder, entry: Entry) -> int:
     """When the newest row of a data file was stored, by its footer.
 
-    :raises UnusableError: it is none.
-    :raises StorageError: the store doesn't answer.
+    :raises UnusableError: it is not a data file of this store.
+    :raises StorageError: the storage gives no answer.
     """
 
     def times() -> int:
@@ -110,7 +110,7 @@ class _Open:
 def _group_tasks(
     folder: Folder, hits: Hits, unusable: list[str]
 ) -> Iterator[Callable[[], pa.Table | UnusableError]]:
-    # Footers are fetched ahead by a pool of their own: one request after another would take seconds.
+    # A separate pool fetches footers ahead: one request after another would take seconds.
     entries = hits.entries
     limits: Int = np.searchsorted(entries.file, np.arange(len(entries.files) + 1))
     files = (

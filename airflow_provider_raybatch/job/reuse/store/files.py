@@ -19,17 +19,17 @@ from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 _DATA_FILE = re.compile(rf"{STORE_DATA}/([^/]+)/\d{{5,}}\.parquet")
 _WORKERS = 8
-"""Files read at a time. Object stores answer in tens of milliseconds, whatever one asks for."""
+"""Files read concurrently. An object store takes tens of milliseconds per request, whatever its size."""
 
 T = TypeVar("T")
 
 
 class UnusableError(Exception):
-    """A file is not what this store writes. The message ends a sentence that begins with the file's name."""
+    """A file that this store did not write. The message continues a sentence that begins with its name."""
 
 
 class GoneError(UnusableError):
-    """It is not there any more, or another one has its name."""
+    """The file was deleted or replaced."""
 
 
 def parquet_file(stream: RangedFile, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -44,8 +44,8 @@ def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
     """The result of `read`, which reads the file `entry`.
 
     :raises GoneError: it was deleted or replaced since it was listed.
-    :raises UnusableError: it can't be understood.
-    :raises StorageError: the store doesn't answer; only this may heal.
+    :raises UnusableError: it can't be read.
+    :raises StorageError: the storage gives no answer; only this error is worth a retry.
     """
     try:
         return read()
@@ -64,8 +64,8 @@ def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
 def data_file(submission: str, at: int, number: int) -> str:
     """The name of a data file.
 
-    A repeated add takes other names, since a compaction may be about to delete those of the first try, or to
-    replace the segment that names them.
+    A repeated add uses new names, because a compaction may be about to delete the files of the first one, or
+    to replace the segment that names them.
 
     :param at: when the add began, seconds since 1970.
     """
@@ -82,16 +82,16 @@ def segment_file(submission: str, at: int, number: int) -> str:
 def paid_by(path: str) -> str:
     """The submission whose responses a data file holds.
 
-    :raises ValueError: no data file of a store has this name.
+    :raises ValueError: it is not the name of a data file.
     """
     found = _DATA_FILE.fullmatch(path)
     if found is None:
-        raise ValueError(f"{path!r} is no name of a data file")
+        raise ValueError(f"{path!r} is not the name of a data file")
     return found.group(1).partition("~")[0]  # several drivers may have had one submission id
 
 
 def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """Results of `tasks` in their order. A fixed number is in work or waits to be taken, never more."""
+    """Results of `tasks` in their order. At most a fixed number run or wait to be taken."""
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="response-store") as pool:
         waiting: deque[Future[T]] = deque()
         try:

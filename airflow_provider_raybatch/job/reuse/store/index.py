@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look keys up in all segments of the index, a row group at a time.
+"""Look up keys in all segments of the index, one row group at a time.
 
-Memory depends on the keys that are looked for, never on the store: a fixed number of segments is read at a
-time; of each, at most its 10 MB as they are in the file, and one row group decoded, while the keys between
-its smallest and largest are searched in it.
+Memory depends on the number of keys, not on the size of the store. A fixed number of segments is read
+concurrently; of each, at most its 10 MB as stored and one decoded row group are in memory.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ class Hits:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is looked for: both halves of the keys, sorted; and the ages that count.
+    """What to look up: both halves of the keys, sorted, and the limits of age.
 
-    :param now: what expires then or earlier is no hit, in seconds since 1970.
-    :param since: what was paid for earlier is no hit.
+    :param now: seconds since 1970; entries that expire then or earlier are misses.
+    :param since: seconds since 1970; entries paid for earlier are misses.
     """
 
     high: Half
@@ -65,13 +64,13 @@ def segments(folder: Folder) -> list[Entry]:
 def visit(folder: Folder, look: Callable[[Segment], T], unusable: list[str]) -> Iterator[T]:
     """What `look` finds in each segment.
 
-    Compaction may replace segments meanwhile. It deletes them only after what they say stands in others, so
-    the index is listed until a listing shows nothing new; what was in a segment that is gone has then been
-    seen in its successor. (A listing is no snapshot. To be missed, an entry must be moved by two compactions
-    within two listings in a row; it would then be paid for again.)
+    Compaction may replace segments meanwhile. It deletes them only after their entries are in others. So the
+    index is listed until a listing shows nothing new; the entries of a deleted segment have then been seen in
+    its successor. (A listing is not a snapshot. An entry is missed only if two compactions move it within two
+    consecutive listings; it is then paid for again.)
 
-    :param unusable: gets a clause on each file that can't be understood; it is left out.
-    :raises StorageError: the store doesn't answer.
+    :param unusable: gets a clause for each file that can't be read; the file is skipped.
+    :raises StorageError: the storage gives no answer.
     """
     seen: set[Entry] = set()
     for _ in range(_LISTINGS):
@@ -93,9 +92,9 @@ def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusa
     """The newest entry that has not expired for each key that has one.
 
     :param keys: sorted, each once.
-    :param max_age: in seconds; older entries are no hits.
+    :param max_age: seconds; older entries are misses.
     :param unusable: see :func:`visit`.
-    :raises StorageError: the store doesn't answer.
+    :raises StorageError: the storage gives no answer.
     """
     high, low = key_array.halves(keys)
     if np.any((high[1:] < high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] <= low[:-1]))):
@@ -107,7 +106,7 @@ def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusa
         position, entries = found.position, found.entries
         newer = entries.at > at[position]
         position, entries = position[newer], entries.take(newer)
-        # Its own list of files may be long; numbers are given to what is pointed to.
+        # A segment's list of files may be long, so only files with hits get a number.
         used, local = np.unique(entries.file, return_inverse=True)
         new = [numbers.setdefault(entries.files[one], len(numbers)) for one in used.tolist()]
         file[position] = np.array(new, dtype=np.int64)[local]
@@ -122,7 +121,7 @@ def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusa
 
 
 def search(segment: Segment, wanted: Wanted) -> Hits:
-    """What one segment has of the wanted keys, the newest of each; unsorted."""
+    """The newest entry of each wanted key in one segment; unsorted."""
     positions: list[Int] = [np.empty(0, dtype=np.int64)]
     found: list[Entries] = []
     spans = []
@@ -150,7 +149,7 @@ def search(segment: Segment, wanted: Wanted) -> Hits:
 def matches(wanted: tuple[Half, Half], keys: Keys) -> tuple[Int, Int]:
     """All pairs of equal keys: positions in `wanted`, given as sorted halves, and in the sorted `keys`.
 
-    First halves are searched, and the few entries with an equal one are compared by the other half.
+    The first halves are searched; the few matches are then compared by the second half.
 
     :raises ValueError: `keys` are not sorted.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One segment of the index: sorted keys, and for each the file and row of its response.
 
-A segment is written once, whole, and never changed. What it says is a hint: the row it points to has its own
-key, and only that decides (:mod:`airflow_provider_raybatch.job.reuse.store.data`).
+A segment is written once and never changes. Its entries are hints: the row that one points to holds its own
+key, which decides (:mod:`airflow_provider_raybatch.job.reuse.store.data`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Int: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 @dataclass(frozen=True)
 class Entries:
-    """What the index knows, a position each.
+    """Entries of the index, as arrays of equal length.
 
     :param file: number of the data file in `files`.
     :param row: position in it.
@@ -129,9 +129,9 @@ def write(folder: Folder, path: str, entries: Entries) -> None:
 
 
 class Segment:
-    """A segment, open. Reads its footer at once, and a row group at a time afterwards.
+    """An open segment. Reads the footer at once, then one row group at a time.
 
-    :raises ValueError: it is none.
+    :raises ValueError: the file is not a segment.
     """
 
     def __init__(self, folder: Folder, entry: Entry) -> None:
@@ -139,7 +139,7 @@ class Segment:
         self._file = parquet_file(self._stream)
         self._metadata = self._file.metadata
         if not self._file.schema_arrow.equals(_SCHEMA):
-            raise ValueError("it is no segment of this version")
+            raise ValueError("it is not a segment of this version")
         self.files: tuple[str, ...] = tuple(json.loads((self._metadata.metadata or {})[_FILES]))
         for name in self.files:
             paid_by(name)
@@ -167,7 +167,7 @@ class Segment:
         return smallest, largest
 
     def load_for(self, groups: int) -> None:
-        """Fetch all row groups at once if most of them will be read, and it is no strange, huge file.
+        """Fetch all row groups at once if most of them will be read and the file has a normal size.
 
         Bytes cost an object store less time than requests.
         """

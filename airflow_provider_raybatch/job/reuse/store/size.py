@@ -17,9 +17,9 @@ class StoreReport:
     """Figures of a store.
 
     :param rows: entries of the index; a response that was paid for twice counts twice until compaction.
-    :param expired: those of them that nobody gets any more.
-    :param submissions: whose responses are there.
-    :param oldest: when the first was stored, in seconds since 1970; ``None`` in an empty store.
+    :param expired: of them, entries past their expiry, which no lookup returns.
+    :param submissions: number of drivers with responses in the store.
+    :param oldest: when the oldest response was stored, in seconds since 1970; ``None`` in an empty store.
     :param unusable: segments that can't be read.
     """
 
@@ -48,7 +48,7 @@ def report(folder: Folder, now: float) -> StoreReport:
     """Count what is in the store; of the index, only the columns with times are read.
 
     :param now: seconds since 1970.
-    :raises StorageError: the store doesn't answer.
+    :raises StorageError: the storage gives no answer.
     """
 
     def look(segment: Segment) -> tuple[int, int, int | None, int | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The responses of earlier nights, shared by runs, backfills and DAGs."""
+"""The response cache shared by runs, backfills and DAGs."""
 
 from __future__ import annotations
 
@@ -20,41 +20,40 @@ from airflow_provider_raybatch.job.reuse.store.files import segment_file
 from airflow_provider_raybatch.job.reuse.store.index import Hits, look_up
 from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, ROWS_PER_SEGMENT, Entries, by_key
 from airflow_provider_raybatch.job.reuse.store.size import StoreReport, report
-from airflow_provider_raybatch.storage.errors import StorageError, laid_to
+from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
-Say = Callable[[Notice], None]
+Emit = Callable[[Notice], None]
 
 
 @dataclass(frozen=True)
 class ResponseStore:
-    """A store in a folder, for any number of readers and writers at a time.
+    """A store in a folder, for any number of concurrent readers and writers.
 
-    ``v1/data/<submission>/<number>.parquet`` has the responses, ``v1/index/<name>.parquet`` sorted keys with
-    the place of their response, written after it. Nothing is changed once it is written, so nobody waits.
+    ``v1/data/<driver>/<number>.parquet`` holds responses. ``v1/index/<name>.parquet`` holds sorted keys with
+    the location of their response, and is written after it. Files never change, so no lock is needed.
 
-    Where the store does not answer (after the client's own retries), all methods raise
-    :class:`StorageError`, which a retry of the task may heal: to go on would be to pay silently for what the
-    user asked not to pay for again. A file that is gone or damaged can't be healed by waiting; it makes
-    misses, and a notice.
+    If the storage gives no answer after the client's retries, all methods raise :class:`StorageError`, and a
+    retry of the task may succeed. Going on would silently pay for responses that the user wants to reuse. A
+    missing or damaged file does not come back; it counts as cache misses and logs one warning.
 
-    :param say: gets notices.
-    :param max_age: in seconds. Older responses are no hits; and what is stored expires after it, for all
-        readers. ``None``: everything is a hit, and stays.
+    :param emit: called with notices.
+    :param max_age: seconds. Older responses are misses, and what this store adds expires after it for all
+        readers. ``None`` (default): no limit.
     """
 
     folder: Folder
-    say: Say
+    emit: Emit
     max_age: float | None = None
     clock: Callable[[], float] = time.time
 
     def prepare(self) -> None:
-        """Make sure, before anything is paid for, that the store can be read and written.
+        """Check, before anything is paid for, that the store can be read and written.
 
-        :raises StorageError: it can't; the sentence names `reuse`.
+        :raises StorageError: it can't; the message names `reuse`.
         """
         content = json.dumps({"store": "responses of airflow-provider-raybatch", "version": 1}).encode()
-        with laid_to("reuse"):
+        with error_prefix("reuse"):
             self.folder.write(STORE_MARK, content)
             self.folder.read(STORE_MARK)
 
@@ -62,27 +61,27 @@ class ResponseStore:
         """Which of `keys` have a response.
 
         :param keys: ``S16`` (:func:`key_array.from_arrow`), sorted, each once: ``np.unique`` makes them so.
-        :raises StorageError: the store doesn't answer.
+        :raises StorageError: the storage gives no answer.
         """
         unusable: list[str] = []
-        with laid_to("reuse"):
+        with error_prefix("reuse"):
             hits = look_up(self.folder, keys, self.clock(), self.max_age, unusable)
-        self._tell(unusable, "segments of the index can't be used; their responses are paid for again")
+        self._warn(unusable, "segments of the index can't be used; their responses are paid for again")
         return hits
 
     def read(self, hits: Hits) -> Iterator[pa.Table]:
         """The responses, in the order of `hits`: a table of bounded size for each row group that has some.
 
-        A hit that is in none of the tables is a miss after all: its file is gone or damaged.
+        A hit that is in none of the tables counts as a miss: its file is gone or damaged.
 
         :returns: columns `position` (int64, in the array that was looked up), `key`, `output` (a struct, as
-            it was added) and `paid_by` (the submission that generated it).
-        :raises StorageError: the store doesn't answer.
+            it was added) and `paid_by` (id of the submission that generated it).
+        :raises StorageError: the storage gives no answer.
         """
         unusable: list[str] = []
         read, tables = 0, data.read(self.folder, hits, unusable)
         while True:
-            with laid_to("reuse"):
+            with error_prefix("reuse"):
                 table = next(tables, None)
             if table is None:
                 break
@@ -91,39 +90,39 @@ class ResponseStore:
         if read < len(hits):
             example = f" (for example, {unusable[0]})" if unusable else ""
             text = f"{len(hits) - read:,} stored responses can't be read and are paid for again{example}."
-            self.say(Notice(level="warning", message=f"reuse: {text}"))
+            self.emit(Notice(level="warning", message=f"reuse: {text}"))
 
-    def holds(self, submission: str) -> bool:
-        """Whether :meth:`add` has stored all rows of `submission`.
+    def holds(self, driver: str) -> bool:
+        """Whether :meth:`add` has stored all rows of a driver.
 
-        :raises StorageError: the store doesn't answer.
+        :raises StorageError: the storage gives no answer.
         """
-        with laid_to("reuse"):
-            return self.folder.head(f"{STORE_DATA}/{submission}/{STORE_WHOLE}") is not None
+        with error_prefix("reuse"):
+            return self.folder.head(f"{STORE_DATA}/{driver}/{STORE_WHOLE}") is not None
 
-    def add(self, submission: str, tables: Iterable[pa.Table]) -> int:
-        """Store what a submission paid for: its good rows, without those that were reused themselves.
+    def add(self, driver: str, tables: Iterable[pa.Table]) -> int:
+        """Store what a driver paid for: its good rows, without the reused ones.
 
-        Call it once a submission, with all of its rows. If that was done before, nothing happens; if it was
-        begun before, all is written again, and compaction drops what is there twice.
+        Call it once per driver, with all of its rows. After a complete call, another one does nothing.
+        After an interrupted one, it writes all rows again, and compaction drops the duplicates.
 
         :param tables: columns `key` (``binary(16)``) and `output` (a struct, of one type in all tables); rows
-            whose output is null are failures and left out. Consumed one by one; of all rows of the
-            submission, only the keys are held.
+            without output are failures and are skipped. Tables are consumed one by one; of all rows, only
+            the keys are held in memory.
         :returns: how many rows were stored.
-        :raises StorageError: the store doesn't answer.
+        :raises StorageError: the storage gives no answer.
         """
-        if self.holds(submission):
+        if self.holds(driver):
             return 0
         at = int(self.clock())
-        with laid_to("reuse"):
-            written = data.write(self.folder, submission, tables, at)
+        with error_prefix("reuse"):
+            written = data.write(self.folder, driver, tables, at)
             entries = by_key(self._entries(written, at))
             for number, start in enumerate(range(0, len(entries), ROWS_PER_SEGMENT)):
-                path = segment_file(submission, at, number)
+                path = segment_file(driver, at, number)
                 segment.write(self.folder, path, entries.take(slice(start, start + ROWS_PER_SEGMENT)))
             self.folder.write(
-                f"{STORE_DATA}/{submission}/{STORE_WHOLE}", json.dumps({"rows": len(entries)}).encode()
+                f"{STORE_DATA}/{driver}/{STORE_WHOLE}", json.dumps({"rows": len(entries)}).encode()
             )
         self._compact_if_due()
         return len(entries)
@@ -131,20 +130,20 @@ class ResponseStore:
     def compact(self) -> Compacted:
         """Merge small segments, drop what expired, delete data that nothing points to.
 
-        :raises StorageError: the store doesn't answer; nothing is lost.
+        :raises StorageError: the storage gives no answer; nothing is lost.
         """
         unusable: list[str] = []
-        with laid_to("reuse"):
+        with error_prefix("reuse"):
             done = compaction.compact(self.folder, self.clock(), unusable)
-        self._tell(unusable, "segments of the index can't be used, so no data was deleted")
+        self._warn(unusable, "segments of the index can't be used, so no data was deleted")
         return done
 
     def report(self) -> StoreReport:
         """How large the store is.
 
-        :raises StorageError: the store doesn't answer.
+        :raises StorageError: the storage gives no answer.
         """
-        with laid_to("reuse"):
+        with error_prefix("reuse"):
             return report(self.folder, self.clock())
 
     def _entries(self, written: list[tuple[str, Keys]], at: int) -> Entries:
@@ -164,10 +163,10 @@ class ResponseStore:
             if compaction.is_due(self.folder):
                 self.compact()
         except StorageError as error:
-            # The responses are stored; the next run tidies up.
-            self.say(Notice(level="warning", message=f"{error} (while compacting the store)"))
+            # The responses are stored; the next run compacts.
+            self.emit(Notice(level="warning", message=f"{error} (while compacting the store)"))
 
-    def _tell(self, unusable: list[str], what: str) -> None:
+    def _warn(self, unusable: list[str], what: str) -> None:
         if unusable:
             message = f"reuse: {len(unusable):,} {what} (for example, {unusable[0]})."
-            self.say(Notice(level="warning", message=message))
+            self.emit(Notice(level="warning", message=message))

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.control import Order
 from airflow_provider_raybatch.contract.events import Event, Failed, Progress, read_line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import Limits
-from airflow_provider_raybatch.job.control.control import Control, Speaker, seconds_to_drain
+from airflow_provider_raybatch.job.control.control import Control, EventWriter, seconds_to_drain
 
 PROGRESS = Progress(done=1200, total=5000)
 KEY = "ab" * 32
@@ -180,12 +180,12 @@ def test_draining_ends_before_ray_kills(
 
 
 def test_events_are_signed_as_soon_as_there_is_a_key(capsys: pytest.CaptureFixture[str]) -> None:
-    speaker = Speaker()
+    writer = EventWriter()
     failed = Failed(failure_class=FailureClass.USER_ERROR, message="source: it is empty.")
-    speaker.say(failed)
-    speaker.key = KEY
-    speaker.say(failed)
-    speaker.say(failed)
+    writer.emit(failed)
+    writer.key = KEY
+    writer.emit(failed)
+    writer.emit(failed)
     text, *signed = capsys.readouterr().out.splitlines()
     assert text == "user_error: source: it is empty."
     assert [read_line(line, KEY) for line in signed] == [(0, failed), (1, failed)]

@@ -25,7 +25,7 @@ from airflow_provider_raybatch.job.output.publish import ranges
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
-from airflow_provider_raybatch.job.preflight.ready import question
+from airflow_provider_raybatch.job.preflight.ready import request_config_digest
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.tasks.generate import output_type
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
@@ -310,7 +310,7 @@ class TestLedger:
     def test_the_folder_of_a_run_depends_on_task_question_and_input_only(self) -> None:
         def place(spec: BatchInferenceSpec, listing: str = "a", digests: Digests | None = None) -> str:
             assert spec.submission is not None
-            asked = question(spec, spec.submission, Keyer(spec, {}, digests or Digests()))
+            asked = request_config_digest(spec, spec.submission, Keyer(spec, {}, digests or Digests()))
             return layout.run_folder(spec.submission, asked, listing * 32)
 
         base = place(submitted())

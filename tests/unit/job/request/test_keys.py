@@ -121,7 +121,7 @@ def test_sampled_requests_are_told_apart_by_their_place_among_equals(rows: list[
     for place, (key, one) in enumerate(rows):
         assert numbers[place] == (seen.get(key, 0) if one else 0)
         seen[key] = seen.get(key, 0) + one
-    apart = keys.told_apart(own, numbers)
+    apart = keys.disambiguate(own, numbers)
     assert [apart[place : place + 1].tobytes() for place in range(len(rows))] == [
         keys.nth(key, int(number)) for (key, _), number in zip(rows, numbers, strict=True)
     ]

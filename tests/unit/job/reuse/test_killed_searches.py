@@ -36,7 +36,7 @@ def test_what_a_killed_driver_had_found_is_found_again(tmp_path: Path) -> None:
         attempt = Attempt(root, ["b", "a", "c"], folder=dying)
         assert attempt.asked == [2]
         try:
-            attempt.adopt()
+            attempt.write_parts()
         except Killed:
             assert Attempt(root, ["b", "a", "c"], number=1).asked == [2]
         else:

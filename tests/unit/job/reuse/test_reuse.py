@@ -22,10 +22,10 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.preflight.ready import question
+from airflow_provider_raybatch.job.preflight.ready import request_config_digest
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
-from airflow_provider_raybatch.job.reuse.reuse import find_savings, parts_of_task
+from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
 from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.work import Job
@@ -59,7 +59,7 @@ class Attempt:
         keyer = Keyer(spec, {}, Digests())
         self.source = look_at_source(spec, None)
         run = layout.run_folder(
-            spec.submission, question(spec, spec.submission, keyer), self.source.listing.digest
+            spec.submission, request_config_digest(spec, spec.submission, keyer), self.source.listing.digest
         )
         driver = layout.driver_folder(run, spec.submission.submission_id)
         self.job = Job(spec, self.source.listing, folder, driver, keyer)
@@ -67,25 +67,25 @@ class Attempt:
         earlier = look_back(folder, run, self.source.rows)
         self.said: list[Any] = []
         stored = None if store is None else StoredResponses(store)
-        self.savings = find_savings(
+        self.reuse_plan = plan_reuse(
             self.job, self.source, earlier, earlier.good, stored, in_sequence, self.said.append
         )
-        self.asked = np.flatnonzero(~(earlier.good | self.savings.rows)).tolist()
+        self.asked = np.flatnonzero(~(earlier.good | self.reuse_plan.rows)).tolist()
 
     def answer(self, ordinals: Sequence[int]) -> Attempt:
         asker = Asker(self.job.spec, self.job.task.renderer(), self.job.keyer)
         rows = Reader(self.job.listing, None, None).read(self.source.chunks(8)[0])
-        asked = asker.ask(rows.rows, dict(self.savings.repetitions))
+        asked = asker.ask(rows.rows, dict(self.reuse_plan.repetitions))
         outcomes = [asked[ordinal].outcome(ordinal, response(f"r{ordinal}")) for ordinal in ordinals]
         columns = rows.columns().take(pa.array(ordinals))
         parts.write(self.job.folder, f"{self.job.part_folder}/0", columns, outcomes, self.job.task)
         return self
 
-    def adopt(self) -> list[Part]:
-        return self.savings.adopt(self.job, self.source)
+    def write_parts(self) -> list[Part]:
+        return self.reuse_plan.write_parts(self.job, self.source)
 
     def store_in(self, store: ResponseStore) -> None:
-        remember(store, self.job.folder, parts_of_task(self.job), store.say, self.job.task)
+        remember(store, self.job.folder, parts_of_task(self.job), store.emit, self.job.task)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ class TestResume:
 
     def first(self, root: Path, answered: Sequence[int], **fields: Any) -> Attempt:
         first = Attempt(root, self.TEXTS, **fields)
-        first.adopt()
+        first.write_parts()
         return first.answer(answered) if answered else first
 
     def test_no_key_is_made_and_no_part_is_opened(
@@ -127,7 +127,7 @@ class TestResume:
         again.answer([1, 3])
         ledger = parts_of_task(again.job)
         read.clear()
-        (part,) = again.savings.fan_out(again.job, again.source, ledger)
+        (part,) = again.reuse_plan.fan_out(again.job, again.source, ledger)
         table = pq.read_table(again.job.folder.open(part.path))
         assert table["ordinal"].to_pylist() == [2, 4, 5]
         assert [row["response"] for row in table["output"].to_pylist()] == ["r0", "r1", "r0"]
@@ -142,7 +142,7 @@ class TestResume:
             return Attempt(tmp_path, texts, None, folder, sampling=GREEDY, number=number)
 
         first = attempt(0)
-        first.adopt()
+        first.write_parts()
         first.answer([0, 2, 4])
         attempt(1).answer([1])
         before = len(proxy.calls)
@@ -157,17 +157,17 @@ class TestResume:
         first = self.first(tmp_path, [1, 3], sampling=GREEDY)
         failed = np.isin(np.arange(len(self.TEXTS)), [0, 1, 3])
         good = look_back(first.job.folder, first.run_folder, first.source.rows)
-        savings = find_savings(first.job, first.source, good, failed, None, in_sequence, first.said.append)
-        assert savings.followers is not None
-        assert savings.followers.ordinals.tolist() == [4, 5]
-        assert savings.followers.leaders.tolist() == [1, 2]
+        reuse_plan = plan_reuse(first.job, first.source, good, failed, None, in_sequence, first.said.append)
+        assert reuse_plan.followers is not None
+        assert reuse_plan.followers.ordinals.tolist() == [4, 5]
+        assert reuse_plan.followers.leaders.tolist() == [1, 2]
 
     def test_rows_keep_their_keys_where_samples_are_asked_for(self, tmp_path: Path) -> None:
         sampled = {"sampling": {"temperature": 1}}
         self.first(tmp_path, [0, 1, 5], **sampled)
         again = Attempt(tmp_path, self.TEXTS, number=1, **sampled)
         assert (again.asked, again.said) == ([2, 3, 4], [])
-        assert again.savings.repetitions == {2: 1, 4: 1}
+        assert again.reuse_plan.repetitions == {2: 1, 4: 1}
         again.answer([2, 3, 4])
         keys = [
             key
@@ -201,11 +201,11 @@ class TestResume:
     def test_a_larger_limit_or_a_damaged_file_makes_all_keys_again(self, tmp_path: Path) -> None:
         few = {"paths": [str(tmp_path / "in.jsonl")], "limit": 2}
         first = Attempt(tmp_path, self.TEXTS, source=few, sampling=GREEDY)
-        first.adopt()
+        first.write_parts()
         first.answer([0, 1])
         all_rows = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
         assert all_rows.asked == [3]
-        all_rows.adopt()
+        all_rows.write_parts()
         for path in (tmp_path / "out").rglob("repeats.index"):
             path.write_bytes(b"PAR1, or not")
         assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [3]
@@ -234,7 +234,7 @@ class TestFromNightToNight:
     ) -> None:
         Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([0, 1])
         again = Attempt(tmp_path / "one", ["a", "b", "c"], number=1, sampling=GREEDY)
-        again.adopt()
+        again.write_parts()
         again.answer(again.asked).store_in(store)
         assert Attempt(tmp_path / "two", ["a", "b", "c"], store, sampling=GREEDY).asked == []
 
@@ -245,14 +245,14 @@ class TestFromNightToNight:
         Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([1]).store_in(store)
         night = Attempt(tmp_path / "two", ["a", "b"], store, sampling=GREEDY)
         assert night.asked == []
-        table = pq.read_table(night.job.folder.open(night.adopt()[0].path))
+        table = pq.read_table(night.job.folder.open(night.write_parts()[0].path))
         assert table["paid_by"].to_pylist() == ["raybatch-x-0"] * 2
 
     def test_a_stored_answer_stays_one_when_it_is_carried(self, tmp_path: Path, store: ResponseStore) -> None:
         Attempt(tmp_path / "one", ["a"], sampling=GREEDY).answer([0]).store_in(store)
-        Attempt(tmp_path / "two", ["a"], store, number=1, sampling=GREEDY).adopt()
+        Attempt(tmp_path / "two", ["a"], store, number=1, sampling=GREEDY).write_parts()
         later = Attempt(tmp_path / "two", ["a", "b"], store, number=2, sampling=GREEDY)
-        table = pq.read_table(later.job.folder.open(later.adopt()[0].path))
+        table = pq.read_table(later.job.folder.open(later.write_parts()[0].path))
         assert table.select(["origin", "paid_by"]).to_pylist() == [
             {"origin": "stored", "paid_by": "raybatch-x-0"}
         ]
@@ -265,8 +265,8 @@ class TestFromNightToNight:
         assert night.asked == []
         for path in Path(store.folder.uri).glob("v1/data/**/*.parquet"):
             path.unlink()
-        assert night.adopt() == []
-        assert night.savings.repetitions == {1: 1}
+        assert night.write_parts() == []
+        assert night.reuse_plan.repetitions == {1: 1}
 
     def test_what_expired_does_not_come_back_as_young(self, tmp_path: Path) -> None:
         now = [1_750_000_000.0]
@@ -285,7 +285,7 @@ class TestFromNightToNight:
         Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
         now[0] += 4 * day
         night = Attempt(tmp_path / "two", ["a"], store)
-        assert night.adopt()
+        assert night.write_parts()
         night.store_in(store)
         now[0] += 4 * day
         assert Attempt(tmp_path / "three", ["a"], store).asked == [0]
@@ -330,5 +330,5 @@ def test_a_function_that_asks_another_thing_each_time_is_told(
     with pytest.raises(
         RaybatchError, match=r"^prompt_function: 1 rows asked what another row asks"
     ) as caught:
-        first.savings.fan_out(first.job, first.source, parts_of_task(first.job))
+        first.reuse_plan.fan_out(first.job, first.source, parts_of_task(first.job))
     assert caught.value.failure_class is FailureClass.USER_ERROR

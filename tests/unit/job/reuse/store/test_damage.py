@@ -40,7 +40,7 @@ def test_files_of_others_are_left_alone(shop: Shop) -> None:
     shop.folder.write("other", b"hello")
     assert set(shop.answers([1])) == {1}
     assert len(shop.said) == 1
-    assert "v1/index/foreign.parquet can't be read (it is no segment of this version)" in shop.said[0]
+    assert "v1/index/foreign.parquet can't be read (it is not a segment of this version)" in shop.said[0]
     shop.store().compact()
     assert {"other", "v1/index/README.md", "v1/index/foreign.parquet"} <= {
         entry.path for entry in shop.folder.list()
@@ -53,7 +53,7 @@ def test_a_segment_that_points_out_of_the_store(local: Shop) -> None:
     name = stored("s").encode()
     local.folder.write(indexed("s"), content.replace(name, b"../../../etc/x.parquet".ljust(len(name), b"1")))
     assert local.answers([1]) == {}
-    assert "is no name of a data file" in local.said[0]
+    assert "is not the name of a data file" in local.said[0]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no parquet", b"PAR1" + b"x" * 100 + b"PAR1"])
