@@ -13,8 +13,8 @@ from airflow.sdk import XComArg
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import SpecError
 
-_LONGEST = 1e300  # seconds; beyond it are infinity, and numbers that are no float
-_TRUTHS = {"true": True, "false": False}
+_LONGEST = 1e300  # seconds; larger ones are infinity or do not fit a float
+_BOOLEANS = {"true": True, "false": False}
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _WHAT = {bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -26,7 +26,7 @@ SAMPLING_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
                      "include_stop_str_in_output"), bool),
 }  # fmt: skip
-"""Of vLLM's ``SamplingParams``, as far as they have one type."""
+"""Types of vLLM's ``SamplingParams`` that accept one type."""
 
 ENGINE_ARG_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs",
@@ -46,20 +46,20 @@ def is_template(value: object) -> bool:
 
 
 def is_absent(value: object) -> bool:
-    """Whether a value counts as not given: Jinja writes an absent one as empty text or as ``None``."""
+    """Whether a value counts as not given: Jinja renders an absent one as empty text or as ``None``."""
     return value is None or (isinstance(value, str) and value.strip() in {"", "None"})
 
 
 def typed(value: Any, kind: type, name: str) -> Any:
     """`value` as a ``bool``, ``int`` or ``float``; text is converted, other types stay as they are.
 
-    :raises SpecError: the text is none.
+    :raises SpecError: the text is not such a value.
     """
     if not isinstance(value, str):
         return value
     text = value.strip()
-    if kind is bool and text.lower() in _TRUTHS:
-        return _TRUTHS[text.lower()]
+    if kind is bool and text.lower() in _BOOLEANS:
+        return _BOOLEANS[text.lower()]
     if kind is int and _WHOLE.fullmatch(text):
         return int(text.partition(".")[0])
     if kind is float:
@@ -81,9 +81,9 @@ def typed_values(values: Any, kinds: Mapping[str, type], field: str) -> Any:
 
 
 def boolean(value: Any, name: str) -> bool:
-    """A truth.
+    """A boolean.
 
-    :raises SpecError: it is none.
+    :raises SpecError: it is not a boolean.
     """
     found = typed(value, bool, name)
     if not isinstance(found, bool):
@@ -108,13 +108,13 @@ def seconds(value: timedelta | float | str | None, name: str) -> float | None:
             found = None
     if isinstance(found, (int, float)) and not isinstance(found, bool) and abs(found) <= _LONGEST:
         return float(found)
-    raise SpecError(f"{name}: {shown(value)} is no duration; give seconds or a timedelta.")
+    raise SpecError(f"{name}: {shown(value)} is not a duration; give seconds or a timedelta.")
 
 
 def positive_seconds(value: timedelta | float | str, name: str) -> float:
     """A duration of more than 0 seconds.
 
-    :raises SpecError: it is none.
+    :raises SpecError: it is not one.
     """
     number = seconds(value, name)
     if number is None or number <= 0:

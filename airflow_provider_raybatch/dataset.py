@@ -42,7 +42,7 @@ def open_dataset(
         identity.
     :raises DatasetError: there is no manifest; or a file of the dataset is missing, of another size, or one
         too many.
-    :raises SpecError: what lies there is no manifest of this version.
+    :raises SpecError: the file is not a manifest of this version.
     :raises RayConnectionError: the connection can't be used.
     """
     from airflow_provider_raybatch.storage.errors import StorageError

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators raise: the job's failure class, told to Airflow as a kind of exception.
+"""What the operators raise: one kind of exception for each group of failure classes.
 
-The kinds are what rules of a retry policy match; :mod:`airflow_provider_raybatch.retries` has a ready one.
+Rules of a retry policy match these kinds; :mod:`airflow_provider_raybatch.retries` has a ready policy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 
 
 class RayBatchException(AirflowException):
-    """A job did not deliver, and another attempt may: Airflow retries the task as often as its `retries` say.
+    """A job failed, and another attempt may succeed: Airflow's `retries` sets how often the task is retried.
 
     :param message: one sentence.
     :param failure_class: what happened; callbacks and retry policies can read it.
@@ -24,15 +24,15 @@ class RayBatchException(AirflowException):
 
 
 class RayBatchLostException(RayBatchException):
-    """What the job ran on went away, a node or the head: the next attempt may go on at once."""
+    """A node or the head that the job ran on was lost: the next attempt may start at once."""
 
 
 class RayBatchUnavailableException(RayBatchException):
-    """Something outside the job gives no answer, the cluster or a store: the next attempt had better wait."""
+    """The cluster or a store gives no answer: the next attempt should wait."""
 
 
 class RayBatchFailException(RayBatchException, AirflowFailException):
-    """A job did not deliver, and no retry would change that: Airflow fails the task at once."""
+    """A job failed, and a retry would fail alike: Airflow fails the task at once."""
 
     def __init__(self, message: str, failure_class: FailureClass = FailureClass.USER_ERROR) -> None:
         super().__init__(message, failure_class)
@@ -51,7 +51,7 @@ _KINDS: dict[FailureClass, type[RayBatchException]] = {
 
 
 def exception_kind(failure_class: FailureClass) -> type[RayBatchException]:
-    """The kind of exception that a failure class ends as."""
+    """The kind of exception for a failure class."""
     if not failure_class.retryable:
         return RayBatchFailException
     return _KINDS.get(failure_class, RayBatchException)
@@ -63,5 +63,5 @@ def airflow_exception(failure_class: FailureClass, message: str) -> RayBatchExce
 
 
 def from_raybatch_error(error: RaybatchError) -> RayBatchException:
-    """The exception for an error of the lower floors; its sentence stays as it is."""
+    """The exception for an error of the lower layers; its message is unchanged."""
     return airflow_exception(error.failure_class, str(error))

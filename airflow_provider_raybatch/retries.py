@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ready-made retry policy: how long Airflow waits before the next attempt, by what happened.
+"""A ready-made retry policy: how long Airflow waits before the next attempt, by failure class.
 
-A task's `retries` bound all of it, and an error that no retry would change fails the task without a policy,
-too. What is decided here is the pause. An attempt resumes: it pays for the missing rows alone.
+A task's `retries` sets how often it is retried, and an error that no retry can change fails the task even
+without a policy. The policy decides only the pause. An attempt resumes: it pays only for missing rows.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def ray_batch_retry_policy(
 ) -> GrowingRetryPolicy:
     """For ``retry_policy=`` of the operators of this package, and of tasks that use its hook or datasets.
 
-    - What can't be changed by a retry fails at once.
-    - A lost node or head is retried after `lost_delay`: what it takes to go on is there, or comes by itself.
-    - A cluster or a store that does not answer is left alone for `unavailable_delay`, then for twice as long
-      with each try, up to `longest_delay`.
-    - All else has the task's own `retry_delay`, and its `retry_exponential_backoff`.
+    - An error that a retry can't change fails at once.
+    - After a lost node or head, the task is retried after `lost_delay`: the cluster replaces them by itself.
+    - A cluster or store without an answer is retried after `unavailable_delay`, which doubles with each try,
+      up to `longest_delay`.
+    - Everything else uses the task's own `retry_delay` and `retry_exponential_backoff`.
 
     :param rules: your own, which come first.
     :param lost_delay: default 10 seconds.
@@ -97,7 +97,7 @@ def ray_batch_retry_policy(
         RetryRule(
             exception=RayBatchLostException,
             retry_delay=lost_delay,
-            reason="What the job ran on was lost; the finished rows are kept",
+            reason="A node or the head was lost; the finished rows are kept",
         ),
     ]
     growing = [

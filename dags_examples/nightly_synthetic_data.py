@@ -86,7 +86,7 @@ def nightly_synthetic_data() -> None:
         engine=setting("ENGINE", "vllm"),
         sampling={"temperature": 0.7, "max_tokens": 96, "structured_outputs": {"json": PAIR}},
         destination=OUTPUT + "/{{ dag_run.run_after | ts_nodash }}/",
-        max_error_fraction=0.1,  # an answer that is no JSON is an error, kept beside the dataset
+        max_error_fraction=0.1,  # an answer that is not JSON is an error, kept beside the dataset
         outlets=[GENERATED],
     )
 

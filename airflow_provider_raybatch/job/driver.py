@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job, step by step: everything that can be refused first, then claim, generate, commit."""
+"""The job, step by step: all checks first, then claim, generate and commit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(
 
     :param secrets: credentials that travelled with the job; by default none.
     :param control: what ends the job early; by default the spec's deadline alone.
-    :returns: what was committed; said as well, since what comes after it may take its time.
+    :returns: what was committed; emitted as well, since the steps after it may be slow.
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
     began = time.time()
@@ -118,7 +118,7 @@ def _finish(
     resolved |= reuse_plan.shared | add_up(job.folder, cached, source.rows).good
     unreadable = int(np.count_nonzero(~resolved)) - remaining
     if unreadable:
-        # Named by the store's index, and gone or unreadable when it came to reading them.
+        # The store's index names them, but their data was gone or unreadable.
         remaining += unreadable
         sizing = plan.make(spec, remaining, cluster_view.view())
     items = work(source, sizing.rows_per_chunk, resolved, reuse_plan.repetitions)
@@ -139,7 +139,7 @@ def _finish(
 
         with control.draining(), claim.looking():
             ran = pool.run(job, sizing, items, tracker, emit, check)
-        # The last rows may have failed after the last look; it matters then, too, whether they kill engines.
+        # Rows may have failed after the last check; a poison row must still be reported as one.
         tolerance.during(ran.reports)
         ledger += ran.parts
 

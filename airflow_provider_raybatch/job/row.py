@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of one row on its way: what it asks, what came of it, and why it failed."""
+"""The types of one row on its way: request, response, failure and outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_REASON = 1000
 
 @dataclass(frozen=True)
 class Request:
-    """What one row asks. Exactly one of `messages` (a chat) and `prompt` (raw text) is set.
+    """The request of one row. Exactly one of `messages` (a chat) and `prompt` (raw text) is set.
 
     :param sampling: vLLM sampling parameters of this row, merged over the job's by the engine.
     """
@@ -54,7 +54,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Response:
-    """What the model said to one request: at least one completion."""
+    """The response to one request: at least one completion."""
 
     completions: tuple[Completion, ...]
     input_tokens: int
@@ -71,7 +71,7 @@ class RowFailure:
     """Why a row has no response.
 
     :param step: ``read``, ``template``, ``tokenize``, ``engine``, ``parse``, ``length`` or ``postprocess``.
-    :param input_tokens: of a response that was generated, but is none to keep; so are `output_tokens`.
+    :param input_tokens: of a response that was generated and rejected; so are `output_tokens`.
     """
 
     step: str
@@ -81,7 +81,7 @@ class RowFailure:
 
     @classmethod
     def of(cls, step: str, error: BaseException) -> RowFailure:
-        """From an exception: its class where that says more than the text alone, and its text, cut."""
+        """From an exception: its truncated text, with its class unless the error is this package's own."""
         text = (
             str(error)
             if isinstance(error, (RowTemplateError, RenderError, RaybatchError))
@@ -92,7 +92,7 @@ class RowFailure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one row.
+    """The result of one row.
 
     :param request: the request as JSON (or the raw text of an unreadable row); kept for failures only.
     :param key: the request key, ``None`` for a row that makes no request.

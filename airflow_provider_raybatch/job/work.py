@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What driver and replicas hand to each other: work items there, finished parts back."""
+"""What driver and replicas exchange: work items, and finished parts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from airflow_provider_raybatch.storage.folder import Folder
 class WorkItem:
     """A chunk to do.
 
-    :param skip: runs of positions in the chunk that are not to be asked: the first, and one past the last. A
-        resume may have a few runs in each of thousands of chunks, and hundreds of positions in each run.
-    :param repetitions: position and number of the rows whose sampled request other rows before them ask, too.
+    :param skip: runs of positions in the chunk that need no request: the first, and one past the last. Runs
+        are compact: a resume may have thousands of chunks with hundreds of positions to skip in each.
+    :param repetitions: position and number of each row that repeats the sampled request of earlier rows.
     """
 
     number: int
@@ -53,7 +53,7 @@ class WorkItem:
 
     @property
     def positions(self) -> list[int]:
-        """Positions in the chunk that are to be asked."""
+        """Positions in the chunk that need a request."""
         starts = [0, *(stop for _, stop in self.skip)]
         stops = [*(first for first, _ in self.skip), self.chunk.rows]
         return [place for start, stop in zip(starts, stops, strict=True) for place in range(start, stop)]
@@ -86,7 +86,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Job:
-    """What every replica of a job is given. Ray Data exports it as text: a secret is a ``SecretStr``.
+    """What every replica of a job gets. Ray Data exports it as text: a secret is a ``SecretStr``.
 
     :param folder: the destination.
     :param part_folder: where this submission keeps its parts, relative to `folder`.

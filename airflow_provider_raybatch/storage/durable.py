@@ -17,7 +17,7 @@ _NAMED: set[Path] = set()
 def sync_folder(path: Path) -> None:
     """Wait until the names in a folder are on the disk.
 
-    :raises OSError: the disk fails. That the file system syncs no folders is no error.
+    :raises OSError: the disk fails. A file system that can't sync folders is not an error.
     """
     try:
         number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

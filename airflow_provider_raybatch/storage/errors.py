@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the errors of disks and of S3 to ours: what is wrong, and whether it may heal."""
+"""Turn errors of disks and S3 into this package's own: what is wrong, and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class TakenError(StorageError):
 
 
 class ConflictError(Exception):
-    """The store refused a call because of another one under way; it may be made again."""
+    """The store refused a call because of a concurrent one; it may be repeated."""
 
 
 @contextlib.contextmanager
 def error_prefix(field: str) -> Iterator[None]:
-    """Put the name of the spec's field before errors of the store; that a name is taken is no such error."""
+    """Put the name of the spec's field before storage errors; :class:`TakenError` passes unchanged."""
     try:
         yield
     except TakenError:
@@ -48,7 +48,7 @@ def error_prefix(field: str) -> Iterator[None]:
 
 def local_error(verb: str, path: Path, error: OSError) -> StorageError:
     """What an operating system's error means."""
-    # A wrong path or a missing right stays wrong; a full or failing disk may heal.
+    # A wrong path or a missing permission stays wrong; a full or failing disk may recover.
     wrong = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
     lasting = isinstance(error, wrong) or error.errno == errno.EROFS
     text = f"{path}: can't {verb} it ({error.strerror or error})"
@@ -64,8 +64,8 @@ def local_error(verb: str, path: Path, error: OSError) -> StorageError:
     )
 
 
-def may_heal(error: Exception) -> bool:
-    """Whether the same call of obstore may go well if it is made again."""
+def may_recover(error: Exception) -> bool:
+    """Whether the same call of obstore may succeed if it is repeated."""
     from obstore import exceptions
 
     text = str(error)
@@ -86,14 +86,14 @@ def may_heal(error: Exception) -> bool:
 
 
 def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> StorageError:
-    """What an error of obstore means; told by its text where its class says little.
+    """What an error of obstore means, by its class or, if that says little, by its text.
 
     :param tried: for how many seconds.
     """
     from obstore import exceptions
 
     text = str(error)
-    if (isinstance(error, FileNotFoundError) and not may_heal(error)) or "NoSuchBucket" in text:
+    if (isinstance(error, FileNotFoundError) and not may_recover(error)) or "NoSuchBucket" in text:
         missing_bucket = "the bucket does not exist; check its name"
         what = missing_bucket if "NoSuchBucket" in text else "there is no such object"
         return StorageError(f"{uri}: can't {verb} it, {what}.", FailureClass.USER_ERROR)

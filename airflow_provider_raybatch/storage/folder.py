@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders on local disks and in S3, with the operation that the commit stands on: create, unless it exists.
+"""Folders on local disks and in S3, with the operation that the commit relies on: create unless it exists.
 
 pyarrow's S3 file system has no conditional put, obstore has (``If-None-Match: *``). On local disks and NFS,
-link(2) fails where the name is taken, which is the same promise.
+link(2) fails if the name is taken, which gives the same guarantee.
 
-A file that was written survives a power loss, and so do its name and its folders, since those are synced
+A written file survives a power loss, and so do its name and its folders, because they are synced
 (:mod:`~airflow_provider_raybatch.storage.durable`). S3 answers when an object is stored for good, and NFS
 when the server has stored a name, unless it is exported as ``async``.
 
-A write that a killed process left half done is seen by nobody: on a disk it lies under a hidden scratch name
-beside its target, in S3 it is an upload that was never completed.
+Readers never see a write that a killed process left half done: on a disk it has a hidden scratch name beside
+its target, in S3 it is an upload that was never completed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Folder(Protocol):
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         """A seekable file object for reading.
 
-        :param size: in bytes, where a listing or the writer told it; saves a request.
+        :param size: bytes, if known from a listing or the writer; saves a request.
         :raises StorageError: it can't be opened.
         """
 
@@ -83,8 +83,8 @@ class Folder(Protocol):
     def create(self, path: str, content: bytes) -> None:
         """Write a file unless the name is taken.
 
-        :param content: unlike anybody else's. A store may do a call whose answer gets lost; the repeated
-            call then finds the name taken, and only the content tells by whom.
+        :param content: different from every other writer's. If the answer to a successful call is lost, the
+            repeated call finds the name taken, and only the content shows whose file it is.
         :raises TakenError: it is.
         :raises StorageError: it can't.
         """
@@ -93,8 +93,8 @@ class Folder(Protocol):
         """Write a small file if it still holds `old`, however late this comes.
 
         :param old: ``None`` for a file that must not be there.
-        :param new: unlike what anybody else writes there.
-        :raises TakenError: it holds something else, or a rival was about to change it.
+        :param new: different from what any other writer writes there.
+        :raises TakenError: it holds something else, or a concurrent writer was changing it.
         :raises StorageError: it can't be written.
         """
 
@@ -105,10 +105,10 @@ class Folder(Protocol):
         """
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files; missing ones are no error. :raises StorageError: it can't."""
+        """Delete files; missing ones are ignored. :raises StorageError: it can't."""
 
     def abandoned(self, age: float) -> Sequence[str]:
-        """Files below that a writer left half written and nobody touched for `age` seconds.
+        """Half-written files below this folder, without a write for `age` seconds.
 
         Listings leave them out. In S3 there are none: a bucket's lifecycle rule ends unfinished uploads.
         """
@@ -160,7 +160,7 @@ class LocalFolder:
         full = self._path(path)
         try:
             return self._entry(full) if full.is_file() else None
-        except OSError as error:  # a folder on the way that nobody may look into
+        except OSError as error:  # a folder above it that may not be listed
             raise local_error("read", full, error) from error
 
     def read(self, path: str) -> bytes:
@@ -291,7 +291,7 @@ class LocalFolder:
         """See :class:`Folder`."""
         latest, found = time.time() - age, []
         try:
-            # Not through links: what lies behind them is somebody else's, and these files get deleted.
+            # Not through links: what lies behind them may be foreign, and these files are deleted.
             for path in _files(Path(self.root), through_links=False):
                 with contextlib.suppress(FileNotFoundError):
                     if path.name.startswith(SCRATCH) and path.stat().st_mtime < latest:

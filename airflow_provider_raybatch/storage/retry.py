@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from airflow_provider_raybatch.storage.errors import StorageError, may_heal, s3_error
+from airflow_provider_raybatch.storage.errors import StorageError, may_recover, s3_error
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ def with_retries(attempt: Callable[[], T], verb: str, uri: str) -> T:
             raise
         except Exception as error:
             tried = time.monotonic() - began
-            if not may_heal(error):
+            if not may_recover(error):
                 raise s3_error(verb, uri, error) from error
             if tried + pause > RETRY_LIMITS.whole:
                 raise s3_error(verb, uri, error, tried) from error

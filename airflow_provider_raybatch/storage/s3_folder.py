@@ -154,9 +154,9 @@ class S3Folder:
     def create(self, path: str, content: bytes) -> None:
         """See :class:`Folder`.
 
-        "Taken" may mean three things: another's object, our own from a call whose answer was lost (by us or
-        by a proxy that repeats calls), or S3's 409 about a rival under way, after which nobody may have won.
-        Reading it back tells them apart.
+        "Taken" has three meanings: another writer's object, our own object after a lost answer (ours, or a
+        repeating proxy's), or S3's 409 about a concurrent write, after which there may be no object.
+        Reading it back shows which.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's side of the control channel: its events, its followers' orders, and what ends it early.
 
-A job ends early at its deadline, when it is stopped, and when nobody has followed it for `orphan_timeout`.
+A job ends early at its deadline, when it is stopped, and when no task has followed it for `orphan_timeout`.
 While engines run, they first write what is finished.
 """
 
@@ -42,7 +42,7 @@ class EventWriter:
         self._lock = threading.Lock()
 
     def emit(self, event: events.Event) -> None:
-        """Write an event where the Airflow side reads it; without a key, as text."""
+        """Write an event for the Airflow side; without a key, as plain text."""
         with self._lock:
             if self.key is None:
                 text = event.text()
@@ -54,11 +54,11 @@ class EventWriter:
 
 
 class Control:
-    """What followers want of this job, and whether anybody still follows it.
+    """Orders of the job's followers, and the lease that they renew.
 
     :param limits: the deadline and the lease that hold until an order arrives.
-    :param emit: told the last event of a driver that has to be ended.
-    :param clock: seconds that only pass; the lease goes by it, since other machines' clocks may differ.
+    :param emit: called with the last event of a driver that has to be ended.
+    :param clock: monotonic seconds for the lease, since other machines' clocks may differ.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Control:
         self._ending = threading.Lock()
 
     def obey(self, order: Order | None) -> None:
-        """Take the order that lies in the store. Each renews the lease once, whichever attempt's it is."""
+        """Apply the order in the store. Each order renews the lease once, whichever attempt sent it."""
         if order is None or order == self._seen:
             return
         self._seen = order
         self._heard = self._clock()
-        # An earlier attempt may still follow: that keeps the lease, but must not take anything back.
+        # An earlier attempt may still follow: it renews the lease, but must not undo newer settings.
         if order.attempt >= self._attempt:
             self._attempt = order.attempt
             self._deadline, self._orphan_timeout = order.deadline, order.orphan_timeout
@@ -117,7 +117,7 @@ class Control:
             yield
 
     def check(self, progress: Progress) -> None:
-        """:raises RaybatchError: it is time to end, with how far the job came."""
+        """:raises RaybatchError: the job must end; the message has its progress."""
         so_far = f"after {progress.done:,} of {progress.total:,} rows; the finished rows are kept"
         if self._stopped:
             raise RaybatchError(f"the job was stopped {so_far}.", FailureClass.CANCELLED)
@@ -127,7 +127,7 @@ class Control:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """End a driver that is late and doesn't end by itself, whatever it is doing."""
+        """End a driver that is overdue and doesn't end by itself, whatever it is doing."""
         over = threading.Event()
         threading.Thread(target=self._watch, args=(over,), name="raybatch-control", daemon=True).start()
         try:

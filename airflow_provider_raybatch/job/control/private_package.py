@@ -40,7 +40,7 @@ class Package:
 
 
 def fetch(package: str | None) -> Package:
-    """What is in `package`, which nobody can read afterwards.
+    """Read `package` and delete it, so that it can't be read again.
 
     Read straight from Ray's key-value store: as a runtime environment they would be unpacked onto a disk.
 
@@ -82,7 +82,7 @@ def forget(package: str) -> None:
 def environment(secrets: Secrets) -> dict[str, SecretStr]:
     """Variables for the engine's processes, set inside them and nowhere else.
 
-    Ray Data exports the arguments of its operators as text, which of such a value says nothing.
+    Ray Data exports the arguments of its operators as text, and such a value is masked in it.
     """
     return {"HF_TOKEN": secrets.hf_token} if secrets.hf_token else {}
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam between rows and models."""
+"""Engines: from requests to responses."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine must do. One lives in each replica's process."""
+"""The interface of an engine. Each replica's process has one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What is known of an engine once it runs.
+    """Description of a running engine.
 
     :param effective_sampling: parameters of a request that sets none of its own.
     """
@@ -38,7 +38,7 @@ class EngineDeadError(RaybatchError):
 
 
 class Engine(Protocol):
-    """Answers requests.
+    """Generates responses.
 
     `encode` and `decode` are plain functions on batches, run in threads beside the event loop; `generate` is
     one request, and many of them overlap.
@@ -53,16 +53,16 @@ class Engine(Protocol):
         """
 
     async def generate(self, encoded: Any) -> Any:
-        """Answer one request: whatever `decode` takes, or a :class:`RowFailure`.
+        """Generate the response to one request: whatever `decode` takes, or a :class:`RowFailure`.
 
         :raises EngineDeadError: for good.
         """
 
     def tokens(self, raw: Any) -> tuple[int, int]:
-        """Prompt tokens and generated tokens of what `generate` gave."""
+        """Prompt tokens and generated tokens of a result of `generate`."""
 
     def tokens_in_flight(self) -> int:
-        """Tokens that requests without an answer have so far: a long response moves before it ends.
+        """Tokens generated so far for unfinished requests, so that a long response shows progress.
 
         Asked about once a second, from a thread of its own.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entrypoint of a job: spec in, events out, and an end in every case."""
+"""The entrypoint of a job: reads the spec, writes events, and always ends with a result or a failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         spec = parse(BatchInferenceSpec, Path(arguments[0]).read_bytes())
         if spec.submission is None:
-            raise SpecError("submission: the spec says of no task, so it can't be run.")
+            raise SpecError(
+                "submission: it is missing from the spec, so the job can't run; let the operator submit it."
+            )
         control = Control(spec.limits, writer.emit)
         with control.watching():
             ray.init(log_to_driver=False, logging_level="warning")
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     except BaseException as error:
         failure_class, sentence = diagnose(error)
         if failure_class is FailureClass.INTERNAL:
-            # The one case in which the traceback is worth more than the sentence.
+            # Only here the traceback helps more than the message.
             traceback.print_exc(file=sys.stdout)
         writer.emit(events.Failed(failure_class=failure_class, message=without_queries(sentence)))
         return 1

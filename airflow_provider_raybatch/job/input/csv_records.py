@@ -120,7 +120,7 @@ def header(stream: BinaryIO, start: int, uri: str) -> tuple[tuple[str, ...], int
 
     :param start: first byte, past a byte order mark.
     :param uri: for messages.
-    :raises PreflightError: the header is no CSV, or has a column twice.
+    :raises PreflightError: the header is not CSV, or has a column twice.
     """
     stream.seek(start)
     position = start
@@ -138,6 +138,6 @@ def header(stream: BinaryIO, start: int, uri: str) -> tuple[tuple[str, ...], int
     except UnicodeDecodeError as error:
         raise PreflightError(f"source: {uri} is not UTF-8 text ({error.reason}); convert it.") from error
     except csv.Error as error:
-        raise PreflightError(f"source: the header of {uri} is no CSV ({error}); mend the file.") from error
+        raise PreflightError(f"source: the header of {uri} is not CSV ({error}); mend the file.") from error
     check_names(found, uri)
     return tuple(found), position

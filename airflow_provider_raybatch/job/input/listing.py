@@ -36,7 +36,7 @@ _COMPRESSIONS = (".gz", ".zst")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file. `version` is its etag or modification time: what tells that the content is another one."""
+    """One file. `version` is its etag or modification time: it changes with the content."""
 
     uri: str
     size: int
@@ -105,7 +105,7 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
     place, inside = _open_place(base, credentials)
     # First as it is written: names such as "sales [1].csv" are common.
     as_written = "/".join(part for part in (inside, pattern) if part)
-    # Who may list but a part of a bucket may not ask for a key that is not there; the listing tells.
+    # With rights for a part of a bucket, asking for a missing key may be refused; the listing shows it.
     with contextlib.suppress(StorageError) if pattern else contextlib.nullcontext():
         if (single := place.head(as_written)) is not None:
             return [SourceFile(_uri(place, single.path), single.size, single.version)]
@@ -200,7 +200,7 @@ def _split_wildcards(path: str) -> tuple[str, str | None]:
 
 
 def _depth(pattern: str | None) -> int | None:
-    """Levels of folders that a pattern looks into; below them may be what nobody may read, or no end."""
+    """Levels of folders that a pattern matches; deeper ones may be unreadable or endless."""
     parts = [] if pattern is None else pattern.split("/")
     return None if not parts or "**" in parts else len(parts)
 
@@ -232,7 +232,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _name_of(uri: str) -> str:
-    """Without the query of a URL: it says nothing of the file."""
+    """Without the query of a URL, which is not part of the file's name."""
     return uri.partition("?")[0] if http.is_url(uri) else uri
 
 

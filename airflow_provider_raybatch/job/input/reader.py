@@ -28,7 +28,7 @@ from airflow_provider_raybatch.storage.errors import StorageError
 
 _LONGEST_SHOWN = 2000
 _FEW = 16
-"""One in so many rows of a chunk is made faster by itself than with the others."""
+"""If fewer than one row in this many is wanted, reading the rows one by one is faster."""
 _PORTION_BYTES = 256 * 1024 * 1024
 """Bytes of the rows that are written as one part. A column of text may have 2 GiB in Arrow."""
 
@@ -131,7 +131,7 @@ class Reader:
     def read(self, chunk: Chunk) -> Rows:
         """The rows of `chunk`.
 
-        :raises StorageError: the file can't be read, is damaged, or is no longer what it was.
+        :raises StorageError: the file can't be read, is damaged, or has changed.
         """
         file = self._listing.files[chunk.file]
         if self._listing.format == "parquet":
@@ -211,7 +211,7 @@ class Reader:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
                 raise self._damaged(file, chunk.group, error) from error
-            # Be it ever so large: the chunks in work are slices of it, and would keep a copy each.
+            # However large it is: the chunks in work are slices of it, and would each keep a copy.
             self._group = (key, table)
             return table
 
@@ -264,7 +264,7 @@ def _read_schema(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> pa.S
 def _parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:
     try:
         return table.to_pylist()  # type: ignore[no-any-return]
-    except Exception:  # text that is no UTF-8, a date past Python's last, a time zone that nobody knows
+    except Exception:  # invalid UTF-8, a date after year 9999, an unknown time zone
         return [_parquet_row(table, place) for place in range(table.num_rows)]
 
 
@@ -287,11 +287,11 @@ def _json_row(line: bytes) -> dict[str, Any] | BadRow:
         # Bytes it would decode itself, surrogates included.
         value = _DECODER.decode(line.decode("utf-8-sig"))
         if b"\\u" in line:
-            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
     except _DoubleKeyError as error:
         return BadRow(f"an object in the line has the key {str(error)!r} twice", _shown(line))
     except (ValueError, RecursionError) as error:
-        return BadRow(f"the line is no JSON ({error})", _shown(line))
+        return BadRow(f"the line is not JSON ({error})", _shown(line))
     if isinstance(value, dict):
         return value
     return BadRow(f"the line is JSON, but {type(value).__name__} instead of an object", _shown(line))
@@ -320,7 +320,7 @@ def _csv_rows(data: bytes, header: tuple[str, ...]) -> list[dict[str, Any] | Bad
         text, damaged = data.decode("utf-8", "surrogateescape"), True
     for fields in csv_records.records(text):
         if isinstance(fields, csv_records.BadRecord):
-            rows.append(BadRow(f"the row is no CSV ({fields.reason})", fields.text[:_LONGEST_SHOWN]))
+            rows.append(BadRow(f"the row is not CSV ({fields.reason})", fields.text[:_LONGEST_SHOWN]))
         elif len(fields) != len(header):
             rows.append(
                 BadRow(f"the row has {len(fields)} fields, the header has {len(header)}", _shown(fields))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen input: what preflight has found, and what all later steps cut their work from."""
+"""The frozen input, found by preflight and used by all later steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Surveyed, cut
 
 ROWS_PER_CHUNK = 4096
-"""Of a chunk that is read, but not asked for."""
+"""Size of a chunk that is only read, without requests to an engine."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The frozen input, looked at once.
+    """The frozen input, listed and counted once.
 
     :param columns: names of the input columns, in order; for JSONL those of the first rows.
-    :param schema: Arrow types, where the source or its first rows tell them.
+    :param schema: Arrow types, as far as the source or its first rows show them.
     :param rows: rows of the input, `limit` applied.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source cut into chunks: the unit that is read, answered and written together."""
+"""The source cut into chunks: the unit that is read and written together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What one look at every file told.
+    """Result of one pass over all files.
 
     :param pieces: per file: Parquet row groups or index cells, still without ordinals.
     :param columns: of each file; for JSONL unknown until rows are read, so empty.
@@ -69,7 +69,7 @@ class Surveyed:
 
 
 def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
-    """Look at every file: Parquet footers, or one pass over the text.
+    """Read every file once: Parquet footers, or one pass over the text.
 
     :raises PreflightError: a file is not what its format says.
     :raises StorageError: a file can't be read.
@@ -149,7 +149,7 @@ def _look_parquet(
             parquet = pq.ParquetFile(stream)
         except (pa.ArrowInvalid, OSError) as error:
             raise PreflightError(
-                f"source: {file.uri} is no readable Parquet file ({_first_line(error)}); write it again."
+                f"source: {file.uri} is not a readable Parquet file ({_first_line(error)}); write it again."
             ) from error
         meta = parquet.metadata
         pieces = [
@@ -184,7 +184,7 @@ def _look_text(
         except LongRowError as error:
             why = "is a quote never closed?" if is_csv else "JSONL has one object a line."
             raise PreflightError(
-                f"source: {file.uri} is no {'CSV' if is_csv else 'JSONL'}, {error}; {why}"
+                f"source: {file.uri} is not {'CSV' if is_csv else 'JSONL'}, {error}; {why}"
             ) from error
         except csv_records.OpenQuoteError as error:
             line = csv_records.line_of_open_quote(stream, error.offset)
@@ -198,7 +198,7 @@ def _look_text(
 def text_start(file: SourceFile, stream: BinaryIO, is_csv: bool) -> tuple[tuple[str, ...], int]:
     """Columns of a CSV file (none of JSONL), and the byte where the rows begin.
 
-    :raises PreflightError: the header is no CSV.
+    :raises PreflightError: the header is not CSV.
     """
     start = len(_BOM) if stream.read(len(_BOM)) == _BOM else 0
     return csv_records.header(stream, start, file.uri) if is_csv else ((), start)

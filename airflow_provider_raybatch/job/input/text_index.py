@@ -78,7 +78,7 @@ def index(
 
 
 def is_blank(line: bytes) -> bool:
-    """Whether a line of JSONL, with its line feed if it has one, is no row."""
+    """Whether a line of JSONL, with its line feed if it has one, is not a row."""
     return len(line) <= _LONGEST_BLANK and not line.strip()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where replicas and driver meet: a small actor that knows how far each replica is and what it may do."""
+"""The actor between replicas and driver: it holds each replica's progress and crash records."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.monitor.poison_rows import Suspects
 
-_PATIENCE = 30.0
+_REPORT_TIMEOUT = 30.0
 
 
 @dataclass
 class ReplicaReport:
-    """What a replica says of itself, cumulative since its process started.
+    """A replica's progress, cumulative since its process started.
 
-    :param state: ``starting``, ``ready`` or, when told to end, ``drained``; ``ended`` where another process
-        has taken its place.
+    :param state: ``starting``, ``ready``, ``drained`` after an order to end, or ``ended`` if another process
+        has replaced it.
     :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
     :param loaded: grows while it loads its model, see
         :mod:`airflow_provider_raybatch.job.execution.replica.loading`.
@@ -30,12 +30,12 @@ class ReplicaReport:
     :param cpu_seconds: of its own process, since the engine was ready.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
     :param rows: that the engine has answered, or that never get there; another process may repeat them.
-    :param written: of them, rows that are in a part: nobody repeats those.
-    :param errors: of the written rows, those that failed. A process that ends suddenly may keep the last of
-        them from us, so there are at least so many.
-    :param killers: of the errors, rows that kill the engine.
-    :param failure: class and sentence of what ended it.
-    :param seen: epoch seconds at which the board heard of it last.
+    :param written: of them, rows that are in a part and are never repeated.
+    :param errors: of the written rows, those that failed. A process that ends suddenly may not have reported
+        the last ones, so this is a lower bound.
+    :param killers: of the errors, rows that crash the engine.
+    :param failure: failure class and message of what ended it.
+    :param seen: epoch seconds of its latest report.
     """
 
     replica: str
@@ -67,15 +67,15 @@ class Board(Suspects):
         self._engine: EngineInfo | None = None
 
     def describe(self, engine: EngineInfo) -> None:
-        """Keep what an engine says of itself: once a process, since it may be large."""
+        """Keep an engine's description; sent once per process, since it may be large."""
         self._engine = engine
 
     def engine(self) -> EngineInfo | None:
-        """What the last engine that started says of itself, ``None`` before the first."""
+        """Description of the engine that started last, ``None`` before the first."""
         return self._engine
 
     def report(self, report: dict[str, Any]) -> bool:
-        """Replace a replica's report. Returns whether replicas shall write what they have, and end."""
+        """Replace a replica's report. Returns whether replicas must write their finished rows and end."""
         self._reports[report["replica"]] = {**report, "seen": time.time()}
         return self._draining
 
@@ -84,7 +84,7 @@ class Board(Suspects):
         self._draining = True
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """All reports, replicas that died included: their rows were done."""
+        """All reports, also of replicas that crashed, since their rows were done."""
         return [
             {**report, "state": "ended"} if self.is_gone(process) else report
             for process, report in self._reports.items()
@@ -96,7 +96,7 @@ class Reporter:
 
     :param board: handle of the :class:`Board` actor.
     :param sample: called before each report, to bring it up to date.
-    :param drain: called when the board says that replicas shall end.
+    :param drain: called when the board orders replicas to end.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class Reporter:
         threading.Thread(target=self._run, name="raybatch-reporter", daemon=True).start()
 
     def send(self) -> Any:
-        """Report now. Returns a reference to the answer, which nobody needs to wait for."""
+        """Report now, without waiting. Returns a reference to the answer."""
         return self._board.report.remote(asdict(self._content))
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Report what is raised inside: of an actor's exception Ray hands on a text, and not all of it."""
+        """Report what is raised inside: Ray forwards only part of an actor's exception, as text."""
         try:
             yield
         except Exception as error:
@@ -129,7 +129,7 @@ class Reporter:
             self._content.failure = (failure_class.value, sentence)
             import ray
 
-            ray.get(self._board.report.remote(asdict(self._content)), timeout=_PATIENCE)
+            ray.get(self._board.report.remote(asdict(self._content)), timeout=_REPORT_TIMEOUT)
             raise
 
     def _run(self) -> None:
@@ -138,7 +138,7 @@ class Reporter:
         while True:
             time.sleep(self._interval)
             self._sample()
-            # A lost report is replaced by the next, and with a board that is gone, so is the driver.
+            # The next report replaces a lost one. If the board is gone, the driver is gone, too.
             with contextlib.suppress(Exception):
-                if ray.get(self.send(), timeout=_PATIENCE):
+                if ray.get(self.send(), timeout=_REPORT_TIMEOUT):
                     self._drain()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job may use up: tokens and GPU hours. Reached means a clean stop that loses no finished row."""
+"""Limits of tokens and GPU hours. Reaching one stops the job cleanly, without losing a finished row."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SILENT = 60.0
 
 @dataclass
 class Budget:
-    """What is left to one submission.
+    """What one submission may still use.
 
     :param spent: tokens that earlier submissions of the task paid for.
-    :param gpus: that a replica holds while it lives.
+    :param gpus: GPUs of one replica.
     :param checked: epoch seconds of the latest check, at first of the start.
     :param unseen: replicas to bill all the time, where an engine's replicas don't report.
     """
@@ -62,9 +62,9 @@ class Budget:
 
 
 def spent(limits: Limits, folder: Folder, task_folder: str) -> int:
-    """Tokens that the task paid for in earlier submissions; 0 without asking where no limit needs it.
+    """Tokens that the task paid for in earlier submissions; 0, without a request, if there is no limit.
 
-    :param task_folder: of all parts of the task, whatever input and question they are of.
+    :param task_folder: folder of all parts of the task, of any input and configuration.
     :raises StorageError: a part can't be read.
     """
     if limits.max_tokens_total is None:

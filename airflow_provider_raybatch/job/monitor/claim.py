@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the destination is still this job's: asked once a minute beside the job, not only at its commit.
+"""Check once a minute, not only at the commit, that the destination is still this job's.
 
 A driver that was frozen, or cut off from Airflow, may go on after another submission has claimed the
 destination. What it pays for from then on is lost.
@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 INTERVAL = 60.0
-"""Seconds between two looks, each of which lists the journal."""
+"""Seconds between two checks, each of which lists the journal."""
 
 
 class ClaimWatch:
-    """What the looks have found.
+    """Runs the checks, and keeps their finding.
 
     :param look: raises a :class:`RaybatchError` of class ``SUPERSEDED`` when another submission has claimed
-        the destination. Its other errors say nothing about that, and are left to the commit.
+        the destination. Its other errors are ignored here and left to the commit.
     """
 
     def __init__(self, look: Callable[[], None], interval: float = INTERVAL) -> None:
@@ -32,7 +32,7 @@ class ClaimWatch:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look from a thread of its own: a store that answers late must not hold up the job's deadline."""
+        """Check in a separate thread: a slow store must not delay the job's deadline."""
         threading.Thread(target=self._run, name="raybatch-claim", daemon=True).start()
         try:
             yield
@@ -40,7 +40,7 @@ class ClaimWatch:
             self._ended.set()
 
     def check(self) -> None:
-        """:raises RaybatchError: a look has found that the claim is lost."""
+        """:raises RaybatchError: a check has found that the claim is lost."""
         if self._lost is not None:
             raise self._lost
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many rows may fail, judged before, while and after the job runs."""
+"""How many rows may fail, checked before, during and after generation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FAILING_EVERYWHERE = 0.95
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Of `rows` rows, `limits` says how many may fail: a share, a number, or the stricter of both.
+    """How many of `rows` rows may fail by `limits`: a share, a number, or the stricter of both.
 
-    :param given_up: rows that failed so often in earlier submissions that this one does not ask them.
+    :param given_up: rows that failed too often in earlier submissions to be tried again.
     """
 
     limits: Limits
@@ -36,15 +36,15 @@ class Tolerance:
         return share if self.limits.max_errors is None else min(share, self.limits.max_errors)
 
     def exceeded(self, failed: int) -> bool:
-        """Whether so many failed rows are too many, whatever becomes of the others."""
+        """Whether this many failed rows are too many."""
         return failed > self.allowed
 
     def before(self, failures: Sequence[tuple[int, RowFailure]], seen: int) -> None:
         """Judge the first rows.
 
         :param failures: of those that make no request, each with the row's position in the input.
-        :param seen: how many rows were looked at.
-        :raises RaybatchError: so many fail that the job must.
+        :param seen: how many rows were read.
+        :raises RaybatchError: too many rows fail.
         """
         if self.exceeded(len(failures)):
             raise self._too_many(
@@ -53,7 +53,7 @@ class Tolerance:
             )
 
     def during(self, reports: Sequence[ReplicaReport]) -> None:
-        """:raises RaybatchError: too many rows failed already, or nearly all do: others would, too."""
+        """:raises RaybatchError: too many rows failed, or nearly all rows so far."""
         failed, done = sum(report.errors for report in reports), sum(report.written for report in reports)
         kept = "the finished rows are kept for the next attempt"
         if self.exceeded(self.given_up + failed):
@@ -71,7 +71,7 @@ class Tolerance:
             raise self._too_many(f"{failed:,} of the first {done:,} rows failed, nearly all; {kept}.")
 
     def after(self, ledger: Ledger) -> None:
-        """The final count, now that it is known which failed rows another submission mended.
+        """Check the final count, in which rows that another submission finished are good.
 
         :raises RaybatchError: too many rows failed; nothing is published.
         """
@@ -82,16 +82,16 @@ class Tolerance:
                 "attempt."
             )
 
-    def postprocessed(self, failed: int, told: Callable[[], str]) -> None:
-        """The count after the user's function was called with each row that has a response.
+    def postprocessed(self, failed: int, describe: Callable[[], str]) -> None:
+        """Check the count after the user's function was called with each row that has a response.
 
-        :param told: which rows those are, asked for where they are too many.
+        :param describe: describes the failed rows; called only if there are too many.
         :raises RaybatchError: too many rows failed; nothing is published.
         """
         if self.exceeded(failed):
             raise self._too_many(
                 f"{failed:,} rows failed once postprocess was called, more than {self._rule}; the responses "
-                f"are kept for the next attempt; {told()}."
+                f"are kept for the next attempt; {describe()}."
             )
 
     @property

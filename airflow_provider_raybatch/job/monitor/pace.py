@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast something that grows in steps goes now; unknown until it is steady. Pure: time is an argument."""
+"""The current rate of a count that grows in steps; unknown until it is steady. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEADY = 1.5
 
 
 class Pace:
-    """Units per second over the last minute, or over the last 20 units where these took longer.
+    """Units per second over the last minute, or over the last 20 units if these took longer.
 
     Rows finish in waves, as an engine answers many at once. So the time is measured from wave to wave: the
     first one is not taken for speed, and the pause before the next one not for slowness. The rate is given
@@ -26,9 +26,9 @@ class Pace:
         self._steps: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, count: int) -> None:
-        """Take a reading; the first one is where the measurement begins.
+        """Add a reading; the first one starts the measurement.
 
-        :param count: units so far. Where it falls, units were lost and will be made again.
+        :param count: units so far. A lower count than before means that units were lost and are redone.
         """
         if not self._steps:
             self._steps.append((now, count))

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which row kills the engine: found by halving what was in flight.
+"""Find the row that crashes the engine, by bisecting the rows that were in flight.
 
-An engine that dies takes all rows in flight with it, and does not say which of them it was. Ray starts the
-replica again and repeats its chunks; from here they learn that they are suspects, and which half of all
-suspects they belong to. The halves go one after the other, each with nobody else in the engine, and the one
-that dies is cut in halves again, until a single row is left. So a row that kills the engine takes at most
-ceil(log2(rows in flight)) + 1 restarts, and at least two: one for the first death, and one for each halving.
-A death that was nobody's fault (a lost node, an operator's SIGKILL) costs no further one, and no more time
-than the two halves take: the suspects pass. If it falls into a search, that may begin anew, so it may cost
-one search more.
+A crash ends all rows in flight, and does not show which row caused it. Ray restarts the replica and repeats
+its chunks; this module tells them which of their rows are suspects, and which half of all suspects they
+belong to. The halves run one after the other, each alone in the engine, and the half that crashes is bisected
+again, until a single row is left. So a poison row costs at most ceil(log2(rows in flight)) + 1 restarts, and
+at least two: one for the first crash, and one for each bisection. A crash that no row caused (a lost node, an
+operator's SIGKILL) costs no extra restart, and no more time than the two halves take: the suspects pass. If
+it happens during a search, the search may start again.
 
-A replica says so when its engine has ended by itself. Where it could not, or the engine was killed, the death
-has an explanation outside of the rows: a lost node, a user, the system that ran out of memory. A row may be
-the reason for the last one. So a row is blamed for its second death if the engine ended by itself, and else
-for the fourth in which it was alone.
+A replica reports when its engine ended by itself. If it could not, or the engine was killed, there is a cause
+outside the rows: a lost node, a user, or a system out of memory. A row may cause the last one. So a row is
+blamed for its second crash if the engine ended by itself, and otherwise for the fourth crash in which it was
+alone.
 
-Where everything dies, nothing is to be found: after two deaths in a row without a finished row, single rows
-are tried, and after `max_restarts` of them in vain the job fails: after two deaths, and two for each of the
-`max_restarts`, at most.
+If every row crashes, a search is useless. After two crashes in a row without a finished row, single rows are
+tried, and after `max_restarts` of them without success the job fails: at most after two crashes, and two more
+for each of the `max_restarts`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dataclasses import dataclass, replace
 
 _DEATHS_BEFORE_SINGLE_ROWS = 2
 _KILLS_OF_A_ROW = 4
-"""Deaths from outside with one and the same row alone in the engine, after which it is to blame."""
+"""Crashes without a report, with the same row alone in the engine, after which the row is blamed."""
 
 
 @dataclass
@@ -51,13 +50,13 @@ class Record:
 
     @property
     def is_proven(self) -> bool:
-        """Whether its process died of a row that had nobody beside it, and that no kill explains."""
+        """Whether its process crashed with this row alone in the engine, and no kill explains it."""
         return self.alone and self.tested and len(self.asked) == 1 and not _may_be_kills(self.kills)
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """What a replica is told of a chunk that it begins.
+    """What a replica must know of a chunk that it begins.
 
     :param repeated: whether a process that is gone had begun it, or even ended it, so that rows of it may be
         written already.
@@ -86,7 +85,7 @@ class Group:
     """Rows of a chunk that are tried next.
 
     :param rows: their positions.
-    :param name: who else may be in the engine: those of the same name; ``None`` where nobody is suspected.
+    :param name: groups of the same name may share the engine; ``None`` if no row is suspected.
     :param tested: whether they are suspects.
     """
 
@@ -96,7 +95,7 @@ class Group:
 
 
 class Suspects:
-    """Kept outside of the replicas, whose deaths it is about."""
+    """Crash records, kept outside the replicas so that they survive a crash."""
 
     def __init__(self) -> None:
         self._records: dict[int, Record] = {}
@@ -111,11 +110,11 @@ class Suspects:
         self._ended: set[int] = set()
 
     def start(self, replica: str, process: str) -> int:
-        """A replica's process starts. Those that it had before are gone, and what they say counts no more.
+        """A replica's process starts. Its earlier processes are gone, and their late messages are ignored.
 
         :param replica: stays the same when Ray starts its process again.
-        :returns: how often it was in vain: deaths in a row, or single rows in a row that killed it, without a
-            finished row.
+        :returns: how often it failed without a finished row: crashes in a row, or single rows in a row that
+            crashed it.
         """
         self._deaths[replica] = self._deaths.get(replica, -1) + 1
         own = self._processes.setdefault(replica, set())
@@ -123,7 +122,7 @@ class Suspects:
             self._bury(earlier)
         own.add(process)
         found = self._found.get(replica, 0)
-        # A death counts until it is known who is to blame for it.
+        # A crash counts until the row that caused it is known.
         return max(self._deaths[replica] - found - 1, found)
 
     def begin(self, item: int, replica: str, process: str) -> Suspicion:
@@ -227,7 +226,7 @@ def next_group(pending: Sequence[int], suspicion: Suspicion) -> Group:
     suspected = [position for position in pending if position in asked]
     others = [position for position in pending if position not in asked]
     if suspicion.deaths >= _DEATHS_BEFORE_SINGLE_ROWS:
-        # As a suspect, be it any: where only rows that kill are left, the search would not end.
+        # Treated as a suspect: if only poison rows are left, the search would not end otherwise.
         return Group(((others or suspected)[-1],), object(), tested=True)
     if not suspected:
         return Group(tuple(pending))
@@ -238,8 +237,8 @@ def next_group(pending: Sequence[int], suspicion: Suspicion) -> Group:
 def narrowed(suspicion: Suspicion, passed: Sequence[int]) -> Suspicion:
     """What is suspected after a group has passed: the engine lives, and the rest of the suspects remain.
 
-    Where half of what died alone has passed, the other half did it, and need not die as a whole again; unless
-    somebody had killed the engine. So what is left is not tested yet.
+    If one half has passed, the other half caused the crash and need not crash as a whole again, unless the
+    engine was killed from outside. So the remaining rows are not tested yet.
     """
     done = set(passed)
     left = tuple(position for position in suspicion.asked if position not in done)
@@ -249,9 +248,8 @@ def narrowed(suspicion: Suspicion, passed: Sequence[int]) -> Suspicion:
 def poison(suspicion: Suspicion, pending: Sequence[int]) -> int | None:
     """The position of the row that kills the engine, if it is found.
 
-    The engine must have ended by itself with this row alone, after another death; or the process from
-    outside, more often: a row that happened to be the only one in the engine when somebody killed it is
-    not to blame.
+    Either the engine ended by itself with this row alone, after an earlier crash, or the process ended from
+    outside several times: a row that was alone by chance when the engine was killed is not blamed.
 
     :param pending: positions of the chunk's rows that are not finished.
     """

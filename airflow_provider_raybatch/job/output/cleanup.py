@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect what nobody will ever read: files of commits that were never published, and scratch files.
+"""Delete files that no reader can reach: those of commits that were never published, and scratch files.
 
-A driver that dies or is overtaken while it publishes leaves a folder `data/<commit>/` that no manifest names.
-Published commits stay, also older ones: somebody may be reading them. The parts of the ledger stay, too.
+A driver that dies or is superseded while publishing leaves a folder `data/<commit>/` that no manifest names.
+Published commits stay, also older ones, because readers may use them. The parts of the ledger stay, too.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ SCRATCH_AGE = 3600.0
 
 
 def collect(folder: Folder, journal: Journal) -> int:
-    """Delete left-overs of a destination; call it when the commit is done.
+    """Delete the left-overs in a destination; call it after the commit.
 
     :param journal: of the submission that has just committed.
-    :returns: how many files were deleted. A failure is logged, never raised: the dataset is out already.
+    :returns: how many files were deleted. A failure is only logged: the dataset is already published.
     """
     try:
-        # Listed before the journal is read: whoever wrote these files had claimed by then. If the last entry
-        # is still this job's commit, such a claim is an older one, and its commit can only fail.
+        # Listed before the journal is read: the writers of these files had claimed by then. If the last entry
+        # is still this job's commit, their claims are older, and their commits can only fail.
         files = [entry.path for kind in OF_COMMITS for entry in folder.list(kind)]
         journal.check()
         dead = unpublished(files, journal.history())
         scratch = folder.abandoned(SCRATCH_AGE)
         folder.delete([*dead, *sorted({path.rpartition("/")[0] for path in dead if _in_own_folder(path)})])
         folder.delete(scratch)
-    except Exception as error:  # the dataset stands, whatever this is
+    except Exception as error:  # the dataset is published whatever happens here
         logging.getLogger(__name__).warning("left-overs are not collected this time: %s", error)
         return 0
     return len(dead) + len(scratch)
@@ -44,8 +44,8 @@ def collect(folder: Folder, journal: Journal) -> int:
 def unpublished(files: Iterable[str], history: Sequence[Entry]) -> list[str]:
     """Which of `files` belong to commits that were not and will not be published.
 
-    In doubt none: while somebody else has claimed, where entries are missing, and of the time before the
-    first entry (the journal may have been deleted). Names that this package didn't make are the user's.
+    None in doubt: if another submission has claimed, if entries are missing, or if a file is older than the
+    first entry (the journal may have been deleted). Other names are the user's files.
 
     :param files: paths relative to the destination.
     :param history: the whole journal, oldest entry first, read after `files` were listed.

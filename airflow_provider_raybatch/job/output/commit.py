@@ -73,7 +73,7 @@ def prepare(
 
     :param parts: of all submissions that count.
     :param expected_rows: rows of the input.
-    :param source: input columns as preflight saw them: all there is to know where no row was read.
+    :param source: input columns as preflight saw them: the only information if no row was read.
     :raises SupersededError: another submission claimed the destination.
     :raises RaybatchError: a row is missing or double; nothing was published.
     """

@@ -29,7 +29,7 @@ _ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISO
 
 
 def failures_of(folder: Folder, manifest: BatchManifest) -> str:
-    """What the dead letters of a dataset say, and where they are.
+    """Summary of a dataset's dead letters, with their location.
 
     :raises StorageError: they can't be read.
     """
@@ -44,10 +44,10 @@ def failures_of(folder: Folder, manifest: BatchManifest) -> str:
 
 
 def with_dead_letters(error: Exception, job: Job, rows: int) -> Exception:
-    """Write the dead letters of a job that ends with `error`; the sentence tells their number and place.
+    """Write the dead letters of a job that ends with `error`; the message adds their number and location.
 
     :param rows: rows of the input.
-    :returns: `error` itself where no row of the job failed, or where the letters can't be written.
+    :returns: `error` itself if no row failed, or if the letters can't be written.
     """
     failure_class, sentence = diagnose(error)
     if failure_class is FailureClass.SUPERSEDED:

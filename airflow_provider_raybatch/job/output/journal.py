@@ -2,9 +2,9 @@
 """Who may publish at a destination: an append-only journal, written by creation only.
 
 Entry n+1 is created, never overwritten, so exactly one writer gets it. A submission claims the destination
-with an entry; its commit must be the very next one. Whoever claims later takes that place, so the commit of
-an older driver (a zombie that outlived its cluster) fails, whatever the clocks say. A run that a clear has
-overtaken can't claim after its successor, see :mod:`~airflow_provider_raybatch.job.output.fence`.
+with an entry; its commit must be the very next one. A later claim takes that number, so the commit of an
+older driver (one that outlived its cluster) fails, whatever the clocks show. A run that a clear has replaced
+can't claim after its successor, see :mod:`~airflow_provider_raybatch.job.output.fence`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Journal:
         return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))
 
     def committed(self) -> BatchManifest | None:
-        """The published dataset, if this very run made it as asked: then there is nothing left to do."""
+        """The published dataset, if this run made it with the same arguments: then nothing is left to do."""
         return self._own(self.last())
 
     def _own(self, last: Entry | None) -> BatchManifest | None:
@@ -76,11 +76,11 @@ class Journal:
         if published.fingerprint != self._fingerprint:
             return None
         with error_prefix("destination"):
-            self._folder.sync(JOURNAL)  # it is about to be reported, and its writer may have died before it
+            self._folder.sync(JOURNAL)  # it is about to be reported; its writer may have died before this
             return parse(BatchManifest, self._folder.read(published.manifest))
 
     def check_owner(self) -> None:
-        """See that the destination is this run's to claim.
+        """Check that this run may claim the destination.
 
         :raises PreflightError: it belongs to another task and may not be taken over.
         :raises SupersededError: a newer run of this task has claimed it.
@@ -104,8 +104,8 @@ class Journal:
     def claim(self) -> BatchManifest | None:
         """Take the destination for this submission.
 
-        :returns: ``None``; or the dataset, if another submission of this very run has published it since
-            :meth:`committed` was asked. Then there is nothing left to do, and nothing was claimed.
+        :returns: ``None``; or the dataset, if another submission of this run has published it since the
+            call of :meth:`committed`. Then nothing is left to do, and nothing was claimed.
         :raises PreflightError: it belongs to another task and may not be taken over.
         :raises SupersededError: a newer run of this task has claimed it.
         :raises StorageError: it can't be written.
@@ -127,35 +127,35 @@ class Journal:
         )
 
     def began_before(self) -> bool:
-        """Whether an earlier submission of this very run came as far as to claim the destination."""
+        """Whether an earlier submission of this run has claimed the destination."""
         last = self.last()
         return last is not None and last.run_token == self._submission.run_token
 
     def run_began(self) -> float | None:
-        """When this very run first claimed the destination, in epoch seconds; ``None`` if it has not."""
+        """When this run first claimed the destination, in epoch seconds; ``None`` if it has not."""
         if not self.began_before():
             return None
         mine = (entry.at for entry in self.history() if entry.run_token == self._submission.run_token)
         return min(datetime.datetime.fromisoformat(at).timestamp() for at in mine)
 
     def is_cleared(self) -> bool:
-        """Whether another run of this very task was here before: its task was cleared.
+        """Whether the task was cleared: another run of it has an entry.
 
-        Told by all entries: the last one may be the claim of an earlier submission of the cleared run.
+        All entries count: the last one may be the claim of an earlier submission of the cleared run.
         """
         mine = self._submission
         return any(entry.owner == mine.task and entry.run_token != mine.run_token for entry in self.history())
 
     def check(self) -> None:
-        """:raises SupersededError: somebody else claimed the destination since."""
+        """:raises SupersededError: another submission has claimed the destination since."""
         last = self.last()
         if self._mine is None or last is None or last.number != self._mine.number:
             raise self._superseded(last)
 
     def commit(self, manifest: str) -> None:
-        """Publish the dataset of `manifest` (relative to the destination): from this instant readers see it.
+        """Publish the dataset of `manifest` (relative to the destination): readers see it from now on.
 
-        :raises SupersededError: somebody else claimed the destination since; nothing was published.
+        :raises SupersededError: another submission has claimed the destination since; nothing was published.
         """
         if self._mine is None:
             raise ValueError("commit: the destination was never claimed")
@@ -185,7 +185,7 @@ class Journal:
         return entry
 
     def _superseded(self, last: Entry | None) -> SupersededError:
-        by = f"{last.submission_id} of {last.owner}" if last else "nobody that left a trace"
+        by = f"{last.submission_id} of {last.owner}" if last else "an unknown job"
         return SupersededError(
             f"destination: {self._folder.uri} was claimed by {by} while this job ran; its rows are kept, "
             "but not published."

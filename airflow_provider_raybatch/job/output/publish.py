@@ -284,7 +284,7 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values as JSON has them, where Python has no such: text that is no UTF-8, a date past its last."""
+    """The values as JSON has them, if Python can't hold them: invalid UTF-8, dates after year 9999."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:

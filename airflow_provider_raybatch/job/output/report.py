@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says of itself in the manifest."""
+"""Timing and statistics of a run for the manifest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_raybatch.job.planning.plan import Plan
 
 @dataclass(frozen=True)
 class Report:
-    """What the manifest takes from the run as it is.
+    """What the manifest takes from the run unchanged.
 
     :param part_folder: where this submission kept its parts, relative to the destination: other parts are an
         earlier one's.

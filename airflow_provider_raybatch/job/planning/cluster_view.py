@@ -58,7 +58,7 @@ def wait_for(
     :param held_before: see :func:`~airflow_provider_raybatch.job.planning.fit.longest_wait`.
     :raises PreflightError: it never can, or did not in time.
     """
-    began, told = time.monotonic(), False
+    began, announced = time.monotonic(), False
     cluster = view()
     autoscales = cluster.autoscaler is not None
     try:
@@ -69,9 +69,9 @@ def wait_for(
                 return cluster
             if verdict.verdict == "never":
                 raise PreflightError(verdict.sentence, FailureClass.UNSCHEDULABLE)
-            if not told:
+            if not announced:
                 emit(Phase(phase="waiting", message=verdict.sentence))
-                told = True
+                announced = True
                 _request(_bundles(plan, cluster))
             if time.monotonic() - began > seconds:
                 raise PreflightError(
@@ -82,7 +82,7 @@ def wait_for(
             time.sleep(_POLL)
             cluster = replace(cluster, nodes=_nodes())
     finally:
-        if told:
+        if announced:
             # It outlives the job otherwise, and the nodes with it. The replicas themselves hold theirs.
             _request([])
 

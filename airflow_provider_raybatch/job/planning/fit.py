@@ -38,7 +38,7 @@ class Fit:
 def longest_wait(cluster_wait: float | None, autoscales: bool, held_before: bool) -> float:
     """Seconds to wait for missing nodes.
 
-    :param cluster_wait: the user's word, which goes before all else.
+    :param cluster_wait: the user's setting, which takes precedence.
     :param autoscales: whether there is an autoscaler whose node groups are known.
     :param held_before: whether an earlier submission of the run had its nodes. After a restart of the head
         they are expected back, and without this a retry would fail for good, as if they could never come.

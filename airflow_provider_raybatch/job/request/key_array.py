@@ -26,7 +26,7 @@ Half: TypeAlias = npt.NDArray[np.uint64]
 def from_arrow(column: pa.Array | pa.ChunkedArray) -> Keys:
     """A key column as ``S16``; the bytes are not copied if the column is in one piece.
 
-    :raises ValueError: it is no column of 16 bytes each, or has nulls.
+    :raises ValueError: it is not a column of 16 bytes each, or has nulls.
     """
     if not column.type.equals(KEY) or column.null_count:
         raise ValueError(f"key: a column of {KEY} without nulls is needed, not {column.type}")

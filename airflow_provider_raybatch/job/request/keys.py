@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request keys: what is paid for. Two rows with one key ask the same, and one answer serves both.
+"""Request keys: rows with equal keys make the same request, and one response serves all of them.
 
 A key is 16 bytes of BLAKE2b over the version of this rule and the canonical JSON (keys sorted, no blanks,
 ASCII) of
@@ -11,8 +11,8 @@ ASCII) of
 - what a response must be to count as good,
 - the kind of task, unless it is text generation.
 
-A sampled request (temperature above 0) is meant to be answered anew each time it is asked, so the i-th row
-of an input that asks it has a key of its own, for i > 0. The rule is the same on every machine and Python:
+A sampled request (temperature above 0) needs a new response each time, so its i-th repetition in an input
+has a key of its own, for i > 0. The rule is the same on every machine and Python:
 JSON writes a float as the shortest text that reads back as the same number.
 """
 
@@ -92,10 +92,10 @@ class Keyer:
 
 
 def repetitions(keys: Keys, sampled: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """For each row, how many rows before it ask the same sampled request; 0 for all others.
+    """For each row, how many earlier rows make the same sampled request; 0 for all others.
 
-    :param keys: of the rows in input order, not yet told apart.
-    :param sampled: whether asking a row's request again may give another answer.
+    :param keys: of the rows in input order, before :func:`disambiguate`.
+    :param sampled: whether repeating a row's request may give another response.
     """
     numbers: npt.NDArray[np.int64] = np.zeros(len(keys), np.int64)
     places = np.flatnonzero(sampled)
@@ -108,7 +108,7 @@ def repetitions(keys: Keys, sampled: npt.NDArray[np.bool_]) -> npt.NDArray[np.in
 
 
 def disambiguate(keys: Keys, numbers: npt.NDArray[np.int64]) -> Keys:
-    """The keys with those of repetitions in place of their requests' own."""
+    """The keys, with a distinct one for each repetition of a sampled request."""
     out = keys.copy()
     for place in np.flatnonzero(numbers):
         own = nth(keys[place : place + 1].tobytes(), int(numbers[place]))

@@ -79,7 +79,7 @@ def _checked(request: Request) -> Request:
     try:
         json.dumps(content, ensure_ascii=False, sort_keys=True, default=str).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise RenderError(f"the request is no JSON ({error})") from None
+        raise RenderError(f"the request is not JSON ({error})") from None
     return request
 
 
@@ -188,7 +188,7 @@ def messages_of(value: Any, what: str) -> list[dict[str, Any]]:
 def text_of(content: Any) -> str:
     """A message's content as one text; parts, in OpenAI's form, are joined by newlines, as in vLLM.
 
-    :raises RenderError: a part is no text.
+    :raises RenderError: a part is not text.
     """
     if content is None or isinstance(content, str):
         return content or ""

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.row import Response, RowFailure
 def checked(
     response: Response, spec: BatchInferenceSpec, row_sampling: Mapping[str, Any]
 ) -> Response | RowFailure:
-    """The response, or the failure of its row: a completion is no JSON, or cut off, and may not be.
+    """The response, or the failure of its row: a completion is not JSON, or cut off, and may not be.
 
     :param row_sampling: what the row asked besides the job's sampling.
     """
@@ -33,14 +33,14 @@ def checked(
             json.loads(completion.text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             cut = ", cut off by max_tokens" if completion.finish_reason == "length" else ""
-            reason = f"the response is no JSON{cut} ({error}): {completion.text[:200]!r}"
+            reason = f"the response is not JSON{cut} ({error}): {completion.text[:200]!r}"
             return _failed("parse", reason, response)
     return response
 
 
 def _refuse(constant: str) -> None:
     # Python's parser takes these, RFC 8259 and whoever reads the dataset with another parser don't.
-    raise ValueError(f"{constant} is no JSON value")
+    raise ValueError(f"{constant} is not a JSON value")
 
 
 def _failed(step: str, reason: str, response: Response) -> RowFailure:

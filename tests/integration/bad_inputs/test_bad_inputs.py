@@ -115,7 +115,7 @@ PREFLIGHT = [
     case(
         "damaged parquet",
         lambda p: {"source": p.file("x.parquet", b"PAR1 and then nothing")},
-        "x.parquet is no readable Parquet file",
+        "x.parquet is not a readable Parquet file",
     ),
     case(
         "gzip that is none",

@@ -35,10 +35,10 @@ class BadRow:
 JSONL_ROWS = {
     "null column": BadRow("template", "column 'text' is null", {"text": None}),
     "missing column": BadRow("template", "the row has no column 'text'", {"other": 1}),
-    "broken line": BadRow("read", "the line is no JSON (", '{"text": "x'),
+    "broken line": BadRow("read", "the line is not JSON (", '{"text": "x'),
     "a key twice": BadRow("read", "has the key 'text' twice", '{"text": "x", "text": "y"}'),
     "line that is no object": BadRow("read", "but list instead of an object", '["x"]'),
-    "half a surrogate pair": BadRow("read", "the line is no JSON (", '{"text": "\\ud800"}'),
+    "half a surrogate pair": BadRow("read", "the line is not JSON (", '{"text": "\\ud800"}'),
     "too long a prompt": BadRow(
         "tokenize", "the prompt has 60 tokens and the context holds 50", {"text": "w " * 60}
     ),
@@ -50,15 +50,15 @@ JSONL_ROWS = {
     "a column that is an output column": BadRow(
         "template", "set output_prefix", {"text": "x", "response": "y"}
     ),
-    "no json although asked for": BadRow("parse", "the response is no JSON (", {"text": "plain"}),
+    "no json although asked for": BadRow("parse", "the response is not JSON (", {"text": "plain"}),
 }
 CSV_ROWS = {
     "a field too few": BadRow("read", "the row has 1 fields, the header has 2", "only one"),
     "a field too many": BadRow("read", "the row has 3 fields, the header has 2", "1,2,3"),
     "not utf-8": BadRow("read", "the row is not UTF-8 text", b"1,\xff\xfe"),
-    "a quote that is not doubled": BadRow("read", "the row is no CSV (", '"he said "hi" to me",1'),
-    "a quote that the next line closes": BadRow("read", "the row is no CSV (", '"forgotten,1\n"x",2'),
-    "a lone carriage return": BadRow("read", "the row is no CSV (", b"1,a\rb"),
+    "a quote that is not doubled": BadRow("read", "the row is not CSV (", '"he said "hi" to me",1'),
+    "a quote that the next line closes": BadRow("read", "the row is not CSV (", '"forgotten,1\n"x",2'),
+    "a lone carriage return": BadRow("read", "the row is not CSV (", b"1,a\rb"),
 }
 CHAT_ROWS = {
     "no messages": BadRow("template", "column 'chat' has no message in it", {"chat": []}),

@@ -297,7 +297,7 @@ ONE_OF = (
         ),
         (
             {"no_progress_timeout": "soon"},
-            "no_progress_timeout: 'soon' is no duration; give seconds or a timedelta.",
+            "no_progress_timeout: 'soon' is not a duration; give seconds or a timedelta.",
         ),
         ({"no_progress_timeout": 0}, "no_progress_timeout: it must be more than 0, but it is 0.0."),
         ({"cluster_wait": -5}, "cluster_wait: it must be at least 0, but it is -5.0."),
@@ -315,7 +315,10 @@ ONE_OF = (
         ({"max_tokens_total": "many"}, "max_tokens_total: it must be a whole number"),
         ({"max_gpu_hours": 0}, "max_gpu_hours: it must be more than 0, but it is 0."),
         ({"flush_interval": 0}, "flush_interval: it must be more than 0, but it is 0.0."),
-        ({"flush_interval": "often"}, "flush_interval: 'often' is no duration; give seconds or a timedelta."),
+        (
+            {"flush_interval": "often"},
+            "flush_interval: 'often' is not a duration; give seconds or a timedelta.",
+        ),
         ({"reuse": 7}, "reuse: 7 is no path; give it as text."),
         ({"reuse": "/store/*"}, "reuse: '/store/*' has a wildcard; name one folder."),
         ({"reuse": "https://x/store"}, "reuse: 'https://x/store' has the scheme 'https'; use a local path"),
@@ -325,7 +328,7 @@ ONE_OF = (
             {"reuse": "/s", "reuse_max_age": -1},
             "reuse_max_age: it must be more than 0, but it is -1.0.",
         ),
-        ({"reuse": "/s", "reuse_max_age": "old"}, "reuse_max_age: 'old' is no duration; give seconds or"),
+        ({"reuse": "/s", "reuse_max_age": "old"}, "reuse_max_age: 'old' is not a duration; give seconds or"),
         (
             {"reuse_max_age": 60},
             "reuse_max_age: it has no effect without reuse; name the folder of a response",
@@ -352,7 +355,7 @@ ONE_OF = (
         ({"num_cpus": float("inf")}, "num_cpus: it must be a finite number, but it is inf."),
         ({"max_gpu_hours": "1e999"}, "max_gpu_hours: it must be a finite number, but it is '1e999'."),
         ({"cluster_wait": 10**400}, "cluster_wait: 1000"),
-        ({"cluster_wait": float("inf")}, "cluster_wait: inf is no duration; give seconds or a timedelta."),
+        ({"cluster_wait": float("inf")}, "cluster_wait: inf is not a duration; give seconds or a timedelta."),
         ({"samplng": {}}, "samplng: there is no such argument; did you mean 'sampling'?"),
     ],
 )
@@ -379,8 +382,8 @@ def test_durations() -> None:
     assert seconds(timedelta(minutes=1), "x") == 60
     assert seconds(1.5, "x") == 1.5
     assert seconds(None, "x") is None
-    with pytest.raises(SpecError, match="x: True is no duration"):
+    with pytest.raises(SpecError, match="x: True is not a duration"):
         seconds(True, "x")
     for endless in (float("inf"), float("nan")):
-        with pytest.raises(SpecError, match=r"x: (inf|nan) is no duration"):
+        with pytest.raises(SpecError, match=r"x: (inf|nan) is not a duration"):
             seconds(endless, "x")

@@ -107,8 +107,8 @@ def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
 @pytest.mark.parametrize(
     ("argument", "told"),
     [
-        ("timeout", "timeout: 'x' is no duration; give seconds or a timedelta."),
-        ("poll_interval", "poll_interval: 'x' is no duration; give seconds or a timedelta."),
+        ("timeout", "timeout: 'x' is not a duration; give seconds or a timedelta."),
+        ("poll_interval", "poll_interval: 'x' is not a duration; give seconds or a timedelta."),
         ("deferrable", "deferrable: it must be true or false, but it is 'x'."),
         ("cancel_on_timeout", "cancel_on_timeout: it must be true or false, but it is 'x'."),
         ("on_stale_state", "on_stale_state: 'x' is unknown; use 'replace', 'adopt' or 'fail'."),

@@ -87,7 +87,7 @@ def test_a_wrong_token_fails_at_once(ray: FakeRay, run: Run, monkeypatch: pytest
     [
         ({"poll_interval": 0}, "poll_interval: it must be more than 0 seconds"),
         ({"timeout": -1}, "timeout: it must be more than 0 seconds"),
-        ({"timeout": "1h"}, "timeout: '1h' is no duration"),
+        ({"timeout": "1h"}, "timeout: '1h' is not a duration"),
         (
             {"on_stale_state": "ask"},
             "on_stale_state: 'ask' is unknown; use 'replace', 'adopt' or 'fail'.",

@@ -35,7 +35,7 @@ class TestParquet:
     def test_a_damaged_file_is_refused(self, tmp_path: Path, content: bytes) -> None:
         (tmp_path / "x.parquet").write_bytes(content)
         with pytest.raises(
-            PreflightError, match=rf"source: {tmp_path}/x.parquet is no readable Parquet file \("
+            PreflightError, match=rf"source: {tmp_path}/x.parquet is not a readable Parquet file \("
         ):
             survey(listing_of(tmp_path), None)
 

@@ -143,10 +143,10 @@ class TestText:
         assert [row["a"] for row in rows if isinstance(row, dict)] == [1, "😀"]
         bad = [row for row in rows if isinstance(row, BadRow)]
         assert [row.reason.partition(" (")[0] for row in bad] == [
-            "the line is no JSON",
+            "the line is not JSON",
             "the line is JSON, but list instead of an object",
             "the line is JSON, but NoneType instead of an object",
-            *["the line is no JSON"] * 4,
+            *["the line is not JSON"] * 4,
         ]
         assert bad[0].text == '{"a": \n'
         assert all(len(row.text) <= 2000 for row in bad)
@@ -161,7 +161,7 @@ class TestText:
             "the row has 3 fields, the header has 2",
             "the row is not UTF-8 text",
             {"a": "1", "b": "x\ny"},
-            "the row is no CSV",
+            "the row is not CSV",
             {"a": "4", "b": '5" pipe'},
         ]
         assert rows[5].text == "1\r2,3"
@@ -216,13 +216,13 @@ class TestText:
         [
             (b"a,b,a\n1,2,3\n", "{path} has the column 'a' 2 times; rename all but one in the file."),
             (b"\xff\xfea\x00,\x00b\x00\n\x00", "{path} is not UTF-8 text (invalid start byte); convert it."),
-            (b"a\rb\rc\r", "the header of {path} is no CSV (new-line character seen in unquoted field"),
-            (b'"a,b\n' + b"1,2\n" * 100, "the header of {path} is no CSV (a quote is never closed)"),
+            (b"a\rb\rc\r", "the header of {path} is not CSV (new-line character seen in unquoted field"),
+            (b'"a,b\n' + b"1,2\n" * 100, "the header of {path} is not CSV (a quote is never closed)"),
             (
                 b'a,b\n"1,2\n' + b"1,2\n" * 100,
-                "{path} is no CSV, the row at byte 4 is longer than 0 MiB; is a quote never closed?",
+                "{path} is not CSV, the row at byte 4 is longer than 0 MiB; is a quote never closed?",
             ),
-            (b'"a,b\n1,2\n', "the header of {path} is no CSV (unexpected end of data)"),
+            (b'"a,b\n1,2\n', "the header of {path} is not CSV (unexpected end of data)"),
             (b'a,b\n1,2\n3,"4\n5,6\n', "{path} ends inside a quoted field that begins in line 3;"),
             (b'a,b\n"1\n",2\n"3\n\n""x","4""', "{path} ends inside a quoted field that begins in line 6;"),
             (b'a,b\n1,5" x\n"3\n""x","4""', "{path} ends inside a quoted field that begins in line 4;"),

@@ -84,7 +84,7 @@ def test_a_messages_column_is_a_list_or_its_json(as_json: bool) -> None:
 
 def test_half_of_a_surrogate_pair_in_a_chat_is_a_failure_of_its_row() -> None:
     chat = '[{"role": "user", "content": "\\ud800"}]'
-    assert failed({"chat": chat}, prompt=CHAT).startswith("template: the request is no JSON (")
+    assert failed({"chat": chat}, prompt=CHAT).startswith("template: the request is not JSON (")
 
 
 def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
@@ -153,7 +153,7 @@ def test_a_prompt_column_is_a_raw_prompt() -> None:
             {"kind": "prompt_column", "column": "p"},
             "template: column 'p' is binary and has no text",
         ),
-        (BadRow("the line is no JSON", "{"), TEMPLATE, "read: the line is no JSON"),
+        (BadRow("the line is not JSON", "{"), TEMPLATE, "read: the line is not JSON"),
     ],
 )
 def test_a_row_that_makes_no_request_says_why(row: Any, prompt: dict[str, Any], reason: str) -> None:
@@ -290,7 +290,7 @@ class TestFunction:
     )
     def test_a_request_that_is_no_json_is_a_failure_of_its_row(self, module: Any, body: str) -> None:
         module("user_prompts", f"def make(row):\n    {body}\n")
-        assert failed(self.ROW, prompt=self.PROMPT).startswith("template: the request is no JSON (")
+        assert failed(self.ROW, prompt=self.PROMPT).startswith("template: the request is not JSON (")
 
     @pytest.mark.parametrize(
         ("source", "sentence"),

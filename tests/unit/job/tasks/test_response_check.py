@@ -58,7 +58,7 @@ def test_what_only_python_takes_is_no_json(constant: str) -> None:
     failure = checked(response(f'{{"a": {constant}}}'), spec(sampling=SCHEMA), {})
     assert isinstance(failure, RowFailure)
     assert failure.reason == (
-        f"the response is no JSON ({constant} is no JSON value): '{{\"a\": {constant}}}'"
+        f"the response is not JSON ({constant} is not a JSON value): '{{\"a\": {constant}}}'"
     )
 
 

@@ -174,7 +174,7 @@ def test_what_should_be_json_is_checked(place: Place) -> None:
     rows = written(place, done)
     assert [row["ok"] for row in rows] == [True, False, False]
     assert rows[1]["failure"]["step"] == "parse"
-    assert "the response is no JSON (" in rows[1]["failure"]["reason"]
+    assert "the response is not JSON (" in rows[1]["failure"]["reason"]
     assert "cut off by max_tokens" in rows[2]["failure"]["reason"]
     (part,) = done.parts
     assert paid_tokens(place.out, part) == done.report.input_tokens + done.report.output_tokens == 8 + 6
