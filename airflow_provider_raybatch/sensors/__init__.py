@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sensors that wait for Ray jobs which somebody else submitted."""
+"""Sensors that wait for Ray jobs submitted elsewhere."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RayJobSensor`: waits for a Ray job that somebody else submitted, and never touches it."""
+"""`RayJobSensor`: waits for a Ray job that was submitted elsewhere, and never changes it."""
 
 from __future__ import annotations
 

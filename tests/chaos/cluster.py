@@ -148,7 +148,7 @@ class ChaosCluster:
 
 
 class WorkerNode:
-    """A node that joins a head's cluster; a guardian keeps its processes together."""
+    """A node that joins a head's cluster; a reaper keeps its processes together."""
 
     def __init__(self, address: str, gcs_address: str, cpus: int) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))

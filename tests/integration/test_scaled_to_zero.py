@@ -39,7 +39,7 @@ MEMORY = 100_000_000
 def autoscaling_head(folder: Path, most: int) -> Iterator[str]:
     """The GCS address of a Ray head with one CPU, whose autoscaler may add nodes of one CPU and one GPU.
 
-    A guardian ends all that comes from it, the autoscaler's nodes included, even if this process is killed.
+    A reaper ends all that comes from it, the autoscaler's nodes included, even if this process is killed.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

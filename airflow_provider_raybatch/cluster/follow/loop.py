@@ -235,10 +235,10 @@ async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Ou
     return replace(outcome, message=f"{outcome.message} It was stopped.")
 
 
-async def _ended(client: RayJobsClient, job: Followed, patience: float) -> Outcome | None:
+async def _ended(client: RayJobsClient, job: Followed, unreachable_timeout: float) -> Outcome | None:
     """How the job ended, ``None`` while it goes on.
 
-    :param patience: seconds without an answer that are borne; after them, the outcome is ``unreachable``.
+    :param unreachable_timeout: seconds without an answer after which the outcome is ``unreachable``.
     """
     from airflow_provider_raybatch.cluster.follow.control import Lease
     from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
@@ -246,7 +246,9 @@ async def _ended(client: RayJobsClient, job: Followed, patience: float) -> Outco
     state = FollowState(session_name=job.session_name, from_start=False)
     lease = None if job.control is None else Lease(job.control)
     while True:
-        verdict = await look(client, job.submission_id, state, lease=lease, unreachable_timeout=patience)
+        verdict = await look(
+            client, job.submission_id, state, lease=lease, unreachable_timeout=unreachable_timeout
+        )
         state = verdict.state
         undecided = state.unreachable_since is not None or state.blind_looks
         if verdict.outcome is not None or not undecided:

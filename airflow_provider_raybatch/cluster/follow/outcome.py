@@ -208,7 +208,7 @@ def _gone(observation: Observation, state: FollowState) -> Outcome:
         return Outcome(
             "deleted",
             FailureClass.CANCELLED,
-            "Somebody deleted the job from the Ray cluster; how it ended is unknown.",
+            "The job was deleted from the Ray cluster; how it ended is unknown.",
         )
     return Outcome(
         "lost",
@@ -239,7 +239,7 @@ def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None) -> Outc
     # A stop may overtake a driver that ends itself at its deadline; why it ended is the driver's word.
     if info.status is JobStatus.STOPPED and (last is None or last.failure_class is not FailureClass.TIMEOUT):
         stopped = last is not None and last.failure_class is FailureClass.CANCELLED
-        message = last.message if last and stopped else "Somebody stopped the job."
+        message = last.message if last and stopped else "The job was stopped outside of this task."
         return Outcome("stopped", FailureClass.CANCELLED, message, None, info)
     why = diagnose(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
     return Outcome("failed", why.failure_class, why.message, None, info)

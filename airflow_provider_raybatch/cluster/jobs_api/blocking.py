@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocking face of the async code: the same code, on a loop of its own."""
+"""Run the async code from blocking code, on an event loop of its own."""
 
 from __future__ import annotations
 

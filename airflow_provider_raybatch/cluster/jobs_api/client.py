@@ -101,7 +101,7 @@ class RayJobsClient:
         if request.submission_id != sanitised(request.submission_id):
             raise RequestRejectedError(
                 f"submission_id: {request.submission_id!r} has characters other than letters, digits and "
-                "._-; Ray would keep it as a job that nobody can reach."
+                "._-; Ray would keep it as a job that no endpoint reaches."
             )
         path = "api/jobs/"
         response = await self._http.request("POST", path, json=request.body(), repeat=False, tolerated={500})
@@ -206,7 +206,7 @@ class RayJobsClient:
     async def upload_package(self, uri: str, content: bytes) -> None:
         """Put a package into the cluster's store, under a name that must say its content.
 
-        Ask :meth:`has_package` first, also for new ones: without it Ray never forgets what nobody refers to.
+        Call :meth:`has_package` first, also for new ones: else Ray never deletes an unreferenced package.
 
         :raises PackageTooLargeError: it exceeds 100 MiB, or what a proxy allows.
         """

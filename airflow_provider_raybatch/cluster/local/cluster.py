@@ -91,7 +91,7 @@ class EmbeddedCluster:
         self._exit.close()
 
     def _take_turn(self) -> int:
-        # The lock belongs to the open file and not to a process: the guardian holds it too, so that after a
+        # The lock belongs to the open file and not to a process: the reaper holds it too, so that after a
         # SIGKILL the next one waits until the memory of the dead one's Ray is free.
         path = Path(tempfile.gettempdir()) / f"airflow-provider-raybatch-{os.getuid()}.lock"
         try:

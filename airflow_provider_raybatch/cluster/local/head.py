@@ -24,7 +24,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError, Embe
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy
 from airflow_provider_raybatch.cluster.local import reaper
 
-_GUARDIAN_LOG = "guardian.log"
+_REAPER_LOG = "reaper.log"
 _GIB = 2**30
 _SMALL_HOST = 32 * _GIB
 _LOG_LINES = 20
@@ -119,18 +119,18 @@ class RayHead:
         self._exit.callback(shutil.rmtree, home, ignore_errors=True)
         port, client_port = _free_ports(2)
         port = self._dashboard_port or port
-        guard = self._start_guardian(home, self._command(home, port, client_port))
+        guard = self._start_reaper(home, self._command(home, port, client_port))
         address = ClusterAddress(f"http://127.0.0.1:{port}", token=self._token, connect_timeout=5.0)
         run_blocking(self._wait(address, home, guard, deadline))
         return address
 
-    def _start_guardian(self, home: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start_reaper(self, home: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         read_end, write_end = os.pipe()
         _open_pipes.add(write_end)
         try:
-            with (home / _GUARDIAN_LOG).open("wb") as log:
+            with (home / _REAPER_LOG).open("wb") as log:
                 guard = subprocess.Popen(
-                    # -P: the guardian's folder is no place to import from.
+                    # -P: modules must not be imported from the reaper's folder.
                     [
                         sys.executable,
                         "-P",
@@ -179,7 +179,7 @@ class RayHead:
             "log-style": "record",
         }
         # No --block: that takes 200 MiB to end all when any part ends, even the server of the Ray client,
-        # which nobody uses here and which gives up after 30 s on a busy host.
+        # which is not used here and which gives up after 30 s on a busy host.
         start = ["-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats"]
         given = [f"--{name}={value}" for name, value in options.items() if value is not None]
         return [self._python, *start, *given]
@@ -264,7 +264,7 @@ def _object_store_bytes(memory: int) -> int | None:
 
 
 def _last_words(home: Path) -> str:
-    for name in (reaper.LOG_FILE, _GUARDIAN_LOG):
+    for name in (reaper.LOG_FILE, _REAPER_LOG):
         with suppress(OSError):
             lines = (home / name).read_text(errors="replace").splitlines()
             if lines:

@@ -5,10 +5,10 @@ It holds the read end of a pipe whose write end only the owner has: end of file 
 or is gone, SIGKILL included. :mod:`~airflow_provider_raybatch.cluster.local.head` runs it as a file, with
 nothing but the standard library::
 
-    guardian.py --pipe FD --home FOLDER -- COMMAND...
+    reaper.py --pipe FD --home FOLDER -- COMMAND...
 
 The command may leave daemons behind, as ``ray start`` does. Its output goes to ``FOLDER/start.log``, its exit
-code to ``FOLDER/exit-code``. After the end of file the guardian ends every process that came from the command
+code to ``FOLDER/exit-code``. After the end of file the reaper ends every process that came from the command
 and removes the folder. To keep them in sight it adopts orphans, which only Linux offers.
 """
 
@@ -44,10 +44,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(arguments)
-    _Guardian(given.pipe, given.home, given.command).run()
+    _Reaper(given.pipe, given.home, given.command).run()
 
 
-class _Guardian:
+class _Reaper:
     def __init__(self, pipe: int, home: Path, command: list[str]) -> None:
         self._pipe = pipe
         self._home = home
@@ -84,7 +84,7 @@ class _Guardian:
 
 
 def _end_descendants() -> None:
-    """SIGTERM to all, and SIGKILL to whatever is left or comes up, until there is nobody."""
+    """SIGTERM to all, and SIGKILL to whatever is left or comes up, until no process is left."""
     for pid in _descendants():
         _send(pid, signal.SIGTERM)
     term_until = time.monotonic() + _TERM_SECONDS

@@ -126,8 +126,8 @@ def _package_of_distribution(distribution: str, version: str) -> Package:
     files: dict[str, bytes] = {}
     for path in found.files or ():
         name = PurePosixPath(path).as_posix()
-        # RECORD and its like tell how it was installed here, which is nobody's affair there; WHEEL says which
-        # platform it is for, which a node of another one has to name.
+        # RECORD and similar files describe the installation on this machine. WHEEL names the platform, which
+        # an error on a node of another platform has to name.
         is_metadata = path.parts[0].endswith(".dist-info")
         if ".." in path.parts or _is_left_out(path) or (is_metadata and path.name not in _KEPT_METADATA):
             continue

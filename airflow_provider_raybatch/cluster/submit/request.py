@@ -136,7 +136,7 @@ def _sources(spec: BatchInferenceSpec) -> dict[str, Package]:
 async def _upload_private(
     client: RayJobsClient, key: str, secrets: Secrets | None, seal_key: str | None
 ) -> str:
-    """Put key and credentials under a name that nobody can guess."""
+    """Put key and credentials under a name that can't be guessed."""
     name = f"_ray_pkg_{random_tokens.token_hex(16)}.zip"
     uri = f"gcs://{name}"
     files = {KEY_FILE: key.encode()}

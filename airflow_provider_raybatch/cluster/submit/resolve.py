@@ -324,5 +324,5 @@ async def _seen_to_its_end(post: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait([task], timeout=_POST_GRACE)
         if task.done() and not task.cancelled():
-            task.exception()  # looked at, or asyncio complains that nobody did
+            task.exception()  # retrieved, or asyncio logs that it never was
         raise

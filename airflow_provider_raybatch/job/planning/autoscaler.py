@@ -34,7 +34,7 @@ def limits() -> AutoscalerLimits | None:
     for source in (_of_reported_config, _of_ray_cluster, _of_monitor):
         try:
             found = source()
-        except Exception as error:  # of Ray's private parts, Kubernetes and other people's files
+        except Exception as error:  # of Ray's private API, Kubernetes, and files of other tools
             _log.debug("%s tells nothing of the autoscaler: %r", source.__name__, error)
             continue
         if found is not None and found.groups:

@@ -26,7 +26,7 @@ MUTANTS = (
         _REPLICA,
         """\
                         written += await self._answer(chunk, group.rows, watch)
-                        # Before the next group's rows are told of, whom the engine may not survive.
+                        # Report success before starting the next group, which may crash the engine.
                         self._board.passed.remote(item.number, self._process)
 """,
         """\
@@ -96,7 +96,7 @@ MUTANTS = (
         _REPLICA,
         """\
                     except EngineDeadError as error:
-                        # Before anybody else is let in, who would seem to have died with it.
+                        # Before another group is admitted, which would seem to have crashed with it.
                         await self._die(error)
                     finally:
                         self._asking -= 1

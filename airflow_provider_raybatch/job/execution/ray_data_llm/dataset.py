@@ -25,7 +25,7 @@ NAME = "ray_data_llm"
 def check(spec: BatchInferenceSpec) -> None:
     """What Ray's processor would do wrong in silence is refused.
 
-    :raises PreflightError: the job asks for what only engine ``vllm`` gives, or nobody would answer.
+    :raises PreflightError: the job needs a feature of engine ``vllm``, or there is no server to call.
     """
     if int(spec.sampling.get("n", 1)) > 1:
         raise PreflightError(

@@ -35,7 +35,7 @@ class Variant(Protocol):
     def check(self) -> None:
         """What can be seen before the job pays for anything.
 
-        :raises PreflightError: the processor would have nobody to ask.
+        :raises PreflightError: the processor has no server to call.
         """
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:

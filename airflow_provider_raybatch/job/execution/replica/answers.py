@@ -128,7 +128,7 @@ class _Flight:
         return self.is_over and not self._finished and self.error is None
 
     def waits_for(self) -> float:
-        """Seconds since the oldest result that nobody took."""
+        """Seconds since the oldest result that was not taken."""
         return time.monotonic() - self._since if self._finished else 0.0
 
     async def wait(self, seconds: float) -> None:

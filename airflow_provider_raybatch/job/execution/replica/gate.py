@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is in the engine together: so that its death can be laid to the rows that it had."""
+"""Which groups of rows share the engine, so that a crash can be attributed to the rows in it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Hashable
 
 
 class Gate:
-    """Lets in whoever belongs together, and nobody else meanwhile.
+    """Admits one group at a time.
 
-    Ordinary users, of whom there is no end, let the others go first, so that those need not wait for ever.
+    Normal chunks yield to suspected ones, which would otherwise starve.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Gate:
 
     @contextlib.asynccontextmanager
     async def group(self, name: Hashable) -> AsyncIterator[None]:
-        """Be inside with those of the same name alone; ``None`` is the name of ordinary users."""
+        """Enter together with groups of the same name only; ``None`` is the name of normal chunks."""
         async with self._changed:
             self._waiting += name is not None
             try:

@@ -165,10 +165,10 @@ class Replica:
                     self._asking += 1
                     try:
                         written += await self._answer(chunk, group.rows, watch)
-                        # Before the next group's rows are told of, whom the engine may not survive.
+                        # Report success before starting the next group, which may crash the engine.
                         self._board.passed.remote(item.number, self._process)
                     except EngineDeadError as error:
-                        # Before anybody else is let in, who would seem to have died with it.
+                        # Before another group is admitted, which would seem to have crashed with it.
                         await self._die(error)
                     finally:
                         self._asking -= 1

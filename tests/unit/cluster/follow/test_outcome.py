@@ -97,7 +97,7 @@ def test_a_stopped_job():
         (FailureClass.TIMEOUT, "failed", "after 3 of 9 rows"),
         (FailureClass.CANCELLED, "stopped", "after 3 of 9 rows"),
         # What breaks in a driver that is being stopped is no reason to try again.
-        (FailureClass.STORAGE, "stopped", "Somebody stopped the job."),
+        (FailureClass.STORAGE, "stopped", "The job was stopped outside of this task."),
     ],
 )
 def test_a_stopped_job_s_last_word(told, state, message):

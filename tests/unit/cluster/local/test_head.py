@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guardian with a stand-in for Ray that makes processes as Ray does: children, grandchildren, orphans."""
+"""The reaper with a stand-in for Ray that makes processes as Ray does: children, grandchildren, orphans."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def wait_until(condition, seconds=15.0):
 
 @pytest.fixture
 def guarded(tmp_path):
-    """A guardian around FAMILY: (mark, home, write end of its pipe, its process)."""
+    """A reaper around FAMILY: (mark, home, write end of its pipe, its process)."""
     home = tmp_path / "home"
     home.mkdir()
-    mark = f"GUARDIAN_TEST_{os.urandom(8).hex()}"
+    mark = f"REAPER_TEST_{os.urandom(8).hex()}"
     read_end, write_end = os.pipe()
     command = [sys.executable, "-P", reaper.__file__, "--pipe", str(read_end), "--home", str(home)]
     process = subprocess.Popen(
