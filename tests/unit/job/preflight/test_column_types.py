@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.row import Outcome
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.publishing import failure, publish, response, rows_of
+from tests.support.publishing import ONE, failure, publish, response, rows_of
 from tests.support.reading import listing_of
 from tests.support.specs import spec
 
@@ -140,7 +140,7 @@ def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa
                     for place in positions
                 ]
                 stem = f"_raybatch/parts/task/run/raybatch-x-0~{version}/{number:08d}"
-                found.append(write(disk, stem, table, outcomes, False))
+                found.append(write(disk, stem, table, outcomes, ONE))
     manifest = publish(disk, found, len(column))
     return pq.read_table(path)["x"].combine_chunks(), rows_of(disk, manifest)
 
