@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Ray dashboard's Jobs API without a Ray behind it: real HTTP, fake jobs.
+"""Ray's Jobs API without Ray: real HTTP, fake jobs.
 
-Speaks the wire interface of Ray 2.60 as far as the provider uses it, with its oddities: a submission id that
-was used before is answered with 500 "already exists", an unknown job with 404 "does not exist", and a wrong
-token with 401 or 403. Here so that the face can be tested where no Ray is installed; real clusters are the
-integration tests' affair.
+Answers as ``job_head.py`` and ``state_head.py`` of Ray 2.56 to 2.60 do, as far as the provider asks:
+
+- a submission id is used once: 500 with "already exists", whatever became of the job;
+- an unknown job: 404 "does not exist"; an unknown package: the same;
+- a field that Ray doesn't know, or metadata that is not text: 400;
+- to stop a PENDING job: ``true``, and nothing happens; a finished one: ``false``;
+- a PENDING job has neither a node nor a log, and the log of a wrong node is a 500;
+- a token that is missing: 401; a wrong one: 403.
+
+Integration tests use real clusters.
 """
 
 from __future__ import annotations
@@ -26,14 +32,38 @@ from airflow_provider_raybatch.contract.events import Committed, Event, line
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 
 Answer = tuple[int, str]
+"""Status code and body."""
+
+NO_ANSWER: Answer = (0, "")
+"""The connection is closed instead of an answer."""
+
+_FIELDS = {
+    "entrypoint", "submission_id", "job_id", "runtime_env", "metadata", "entrypoint_num_cpus",
+    "entrypoint_num_gpus", "entrypoint_memory", "entrypoint_resources", "entrypoint_label_selector",
+}  # fmt: skip
+
+_MESSAGES = {
+    "PENDING": "Job has not started yet.",
+    "RUNNING": "Job is currently running.",
+    "STOPPED": "Job was intentionally stopped.",
+    "SUCCEEDED": "Job finished successfully.",
+    "FAILED": "Job failed.",
+}
+
+_NODE = "node-1"
 
 
 @dataclass
 class Script:
-    """What a job does: writes `lines`, lasts `seconds`, writes `last`, ends as `status`."""
+    """What a job does: it is PENDING, writes `lines`, runs, writes `last`, and ends as `status`.
+
+    :param pending: seconds.
+    :param seconds: how long it runs.
+    """
 
     lines: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
+    pending: float = 0.0
     seconds: float = 0.0
     status: str = "SUCCEEDED"
     message: str = ""
@@ -42,42 +72,69 @@ class Script:
 
 @dataclass
 class Job:
+    """A job, and what a test may do with it while it runs.
+
+    :param lines: its log; a test may add to it.
+    """
+
     body: dict[str, Any]
     script: Script
-    started: float = field(default_factory=time.time)
+    started: float
+    lines: list[str]
+    asked_to_stop: int = 0
     stopped: bool = False
 
     @property
     def status(self) -> str:
         if self.stopped:
             return "STOPPED"
-        return "RUNNING" if time.time() < self.started + self.script.seconds else self.script.status
+        age = time.time() - self.started
+        if age < self.script.pending:
+            return "PENDING"
+        return "RUNNING" if age < self.script.pending + self.script.seconds else self.script.status
+
+    def end(self, status: str, message: str = "") -> None:
+        """End it now."""
+        self.script = Script(last=self.script.last, status=status, message=message)
 
     def details(self) -> dict[str, Any]:
-        ended = self.status != "RUNNING"
+        status = self.status
+        ended = status in {"STOPPED", "SUCCEEDED", "FAILED"}
+        on_node = status != "PENDING"
         return {
             "type": "SUBMISSION",
             "submission_id": self.body["submission_id"],
-            "job_id": "01000000",
-            "status": self.status,
+            "job_id": "01000000" if on_node else None,
+            "driver_info": None,
+            "status": status,
             "entrypoint": self.body["entrypoint"],
-            "message": self.script.message if ended else "",
-            "error_type": self.script.error_type if ended and not self.stopped else None,
+            "message": (self.script.message if ended else "") or _MESSAGES[status],
+            "error_type": self.script.error_type if status == "FAILED" else None,
             "metadata": self.body.get("metadata") or {},
             "runtime_env": self.body.get("runtime_env") or {},
             "start_time": int(self.started * 1000),
             "end_time": int(time.time() * 1000) if ended else None,
-            "driver_node_id": "node-1",
+            "driver_agent_http_address": "http://127.0.0.1:52365" if on_node else None,
+            "driver_node_id": _NODE if on_node else None,
             "driver_exit_code": None,
         }
 
-    def log(self) -> str:
+    def log(self) -> list[str]:
+        if self.status == "PENDING":
+            return []
         ended = self.status not in {"RUNNING", "STOPPED"}
-        return "".join(f"{text}\n" for text in [*self.script.lines, *(self.script.last if ended else [])])
+        return [*self.lines, *(self.script.last if ended else [])]
+
+
+_OTHER_DRIVER = {
+    "type": "DRIVER", "submission_id": None, "job_id": "02000000", "status": "RUNNING", "entrypoint": "",
+    "metadata": {}, "driver_node_id": None,
+}  # fmt: skip
+"""A driver that was not submitted, as each list of jobs may have."""
 
 
 class FakeRay:
-    """The state behind the API, for tests to look at and to meddle with.
+    """The state behind the API, for tests to read and to change.
 
     :param token: bearer token that every request must carry.
     """
@@ -88,14 +145,37 @@ class FakeRay:
         self.jobs: dict[str, Job] = {}
         self.packages: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
+        self.headers: list[dict[str, str]] = []
         self.script: Callable[[FakeRay, dict[str, Any]], Script] = committing
+        self.stops_needed = 1
+        """Requests until a running job ends, as one that ignores SIGTERM needs several."""
+        self.bytes_of_logs = 0
         self.down = False
-        self.drop_next_answer_to_post = False
         self.url = ""
+        self._staged: list[tuple[str, str, Callable[[Callable[[], Answer]], Answer]]] = []
 
     @property
     def active(self) -> list[str]:
-        return [name for name, job in self.jobs.items() if job.status == "RUNNING"]
+        return [name for name, job in self.jobs.items() if job.status in {"PENDING", "RUNNING"}]
+
+    def count(self, method: str, path: str = "") -> int:
+        """Requests so far by `method` to paths that begin with `path`."""
+        return sum(seen == method and where.startswith(path) for seen, where in self.requests)
+
+    def stage(
+        self, method: str, path: str, reply: Answer | Callable[[Callable[[], Answer]], Answer], times: int = 1
+    ) -> None:
+        """Answer the next request by `method` to a path that begins with `path` otherwise than Ray does.
+
+        :param reply: the answer, or a function that is called with Ray's own.
+        :param times: requests that get it.
+        """
+        staged = reply if callable(reply) else lambda answer: reply
+        self._staged += [(method, path, staged)] * times
+
+    def submit(self, **body: Any) -> Answer:
+        """Submit a job past HTTP, as another client might."""
+        return self._submit({"entrypoint": "true", **body})
 
     def spec(self, body: dict[str, Any]) -> dict[str, Any]:
         """The spec that travelled with a batch inference."""
@@ -115,7 +195,7 @@ class FakeRay:
         return line(event, self.key(body), number)
 
     def order(self, body: dict[str, Any]) -> Order | None:
-        """What its follower told it last."""
+        """The last order of the task that follows it."""
         key = self.key(body)
         content = self.packages.get(order_package(key))
         return None if content is None else read_order(content, key)
@@ -125,42 +205,82 @@ class FakeRay:
         self.jobs.clear()
         self.session_name = "session_2026-02-02_00-00-00"
 
+    def respond(self, method: str, path: str, query: dict[str, list[str]], content: bytes) -> Answer:
+        """What was staged for the request, else :meth:`answer`."""
+
+        def answer() -> Answer:
+            return self.answer(method, path, query, content)
+
+        for index, (wanted, beginning, reply) in enumerate(self._staged):
+            if wanted == method and path.startswith(beginning):
+                del self._staged[index]
+                return reply(answer)
+        return answer()
+
     def answer(self, method: str, path: str, query: dict[str, list[str]], content: bytes) -> Answer:
-        match method, path.strip("/").split("/"):
+        """Ray's own answer."""
+        match method, path.removeprefix("/").split("/"):
             case "GET", ["api", "version"]:
                 version = {"version": "4", "ray_version": "2.60.0", "session_name": self.session_name}
                 return 200, json.dumps(version)
-            case "GET", ["api", "packages", _, name]:
-                return (200, "{}") if name in self.packages else (404, f"Package {name} does not exist")
+            case "GET", ["api", "packages", protocol, name]:
+                found = name in self.packages
+                return (200, "") if found else (404, f"Package {protocol}://{name} does not exist")
             case "PUT", ["api", "packages", _, name]:
                 self.packages[name] = content
-                return 200, "{}"
-            case "POST", ["api", "jobs"]:
+                return 200, ""
+            case "POST", ["api", "jobs", ""]:
                 return self._submit(json.loads(content))
-            case "GET", ["api", "jobs"]:
-                return 200, json.dumps([job.details() for job in self.jobs.values()])
+            case "GET", ["api", "jobs", ""]:
+                return 200, json.dumps([*(job.details() for job in self.jobs.values()), _OTHER_DRIVER])
             case _, ["api", "jobs", name, *_] if name not in self.jobs:
                 return 404, f"Job {name} does not exist"
             case "GET", ["api", "jobs", name]:
                 return 200, json.dumps(self.jobs[name].details())
             case "GET", ["api", "jobs", name, "logs"]:
-                return 200, json.dumps({"logs": self.jobs[name].log()})
+                return 200, json.dumps({"logs": self._log(self.jobs[name].log())})
             case "POST", ["api", "jobs", name, "stop"]:
-                running = self.jobs[name].status == "RUNNING"
-                self.jobs[name].stopped = self.jobs[name].stopped or running
-                return 200, json.dumps({"stopped": running})
+                return self._stop(self.jobs[name])
             case "GET", ["api", "v0", "logs", "file"]:
-                name = query["filename"][0].removeprefix("job-driver-").removesuffix(".log")
-                return 200, self.jobs[name].log()
+                return self._log_file(query)
             case _:
                 return 404, "404: Not Found"
 
     def _submit(self, body: dict[str, Any]) -> Answer:
         name = body["submission_id"]
+        if unknown := body.keys() - _FIELDS:
+            return 400, f"TypeError: __init__() got an unexpected keyword argument {min(unknown)!r}"
+        if not all(isinstance(value, str) for value in (body.get("metadata") or {}).values()):
+            return 400, "TypeError: metadata values must be strings"
         if name in self.jobs:
-            return 500, f"RuntimeError: Request failed with status code 400: Job with {name} already exists."
-        self.jobs[name] = Job(body, self.script(self, body))
+            return 500, (
+                "RuntimeError: Request failed with status code 400: ValueError: Job with submission_id "
+                f"{name} already exists. Please use a different submission_id."
+            )
+        script = self.script(self, body)
+        latest = max((job.started for job in self.jobs.values()), default=0.0)
+        started = max(time.time(), latest + 0.001)  # milliseconds apart, so that the order is known
+        self.jobs[name] = Job(body, script, started, list(script.lines))
         return 200, json.dumps({"job_id": name, "submission_id": name})
+
+    def _stop(self, job: Job) -> Answer:
+        status = job.status
+        if status == "RUNNING":
+            job.asked_to_stop += 1
+            job.stopped = job.asked_to_stop >= self.stops_needed
+        return 200, json.dumps({"stopped": status in {"PENDING", "RUNNING"}})
+
+    def _log_file(self, query: dict[str, list[str]]) -> Answer:
+        name = query["filename"][0].removeprefix("job-driver-").removesuffix(".log")
+        job = self.jobs.get(name)
+        if job is None or job.status == "PENDING" or query["node_id"] != [_NODE]:
+            return 500, f"Failed to find file {query['filename'][0]}"
+        text = self._log(job.log()[-int(query["lines"][0]) :])
+        self.bytes_of_logs += len(text)
+        return 200, text
+
+    def _log(self, lines: list[str]) -> str:
+        return "".join(f"{text}\n" for text in lines)
 
 
 def summary(uri: str = "s3://lake/out/data/c1", rows: int = 2, errors: int = 1) -> Summary:
@@ -186,7 +306,7 @@ def committing(ray: FakeRay, body: dict[str, Any]) -> Script:
 
 
 def lasting(seconds: float) -> Callable[[FakeRay, dict[str, Any]], Script]:
-    """As :func:`committing`, but the job takes its time."""
+    """As :func:`committing`, but the job runs for so many seconds first."""
 
     def script(ray: FakeRay, body: dict[str, Any]) -> Script:
         done = committing(ray, body)
@@ -201,21 +321,23 @@ def serving(ray: FakeRay) -> Iterator[FakeRay]:
     """Serve `ray` on a free port of the loopback interface."""
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def _handle(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             parts = urlsplit(self.path)
             ray.requests.append((self.command, parts.path))
+            ray.headers.append({name.lower(): value for name, value in self.headers.items()})
             if ray.down:
                 return self._reply(503, "no backend")
             if ray.token is not None:
                 given = self.headers.get("Authorization")
                 if given != f"Bearer {ray.token}":
                     return self._reply(401 if given is None else 403, "Unauthorized")
-            code, text = ray.answer(self.command, unquote(parts.path), parse_qs(parts.query), content)
-            if self.command == "POST" and parts.path == "/api/jobs/" and ray.drop_next_answer_to_post:
-                ray.drop_next_answer_to_post = False
+            code, text = ray.respond(self.command, unquote(parts.path), parse_qs(parts.query), content)
+            if (code, text) == NO_ANSWER:
                 self.close_connection = True
-                return None
+                return self.connection.close()
             return self._reply(code, text)
 
         do_GET = do_PUT = do_POST = _handle  # noqa: N815 - the names that http.server calls

@@ -23,7 +23,7 @@ from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import Run, connection
 from tests.support.batches import Died, batch, die, failing, job_ids
-from tests.support.fake_ray import FakeRay, Script, committing, lasting
+from tests.support.fake_ray import NO_ANSWER, FakeRay, Script, committing, lasting
 
 
 def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_proxy_without_its_backend_ends_no_retry(
 
 
 def test_a_lost_answer_doesnt_make_a_second_job(ray: FakeRay, run: Run) -> None:
-    ray.drop_next_answer_to_post = True
+    ray.stage("POST", "/api/jobs/", lambda answer: answer() and NO_ANSWER)
     batch().execute(run.context())
     assert len(ray.jobs) == 1
     assert ray.requests.count(("POST", "/api/jobs/")) == 1

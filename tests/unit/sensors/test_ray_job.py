@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,7 +29,7 @@ JOB = "somebody-elses"
 
 def submit(ray: FakeRay, script: Script) -> None:
     ray.script = lambda ray, body: script
-    ray.answer("POST", "/api/jobs/", {}, json.dumps({"submission_id": JOB, "entrypoint": "x"}).encode())
+    ray.submit(submission_id=JOB)
 
 
 def sensor(**arguments: Any) -> RayJobSensor:

@@ -33,7 +33,7 @@ JOB = "raybatch-0123-0"
 
 def submit(ray: FakeRay, script: Script) -> None:
     ray.script = lambda ray, body: script
-    ray.answer("POST", "/api/jobs/", {}, json.dumps({"submission_id": JOB, "entrypoint": "x"}).encode())
+    ray.submit(submission_id=JOB)
 
 
 def trigger(ray: FakeRay, **arguments: Any) -> RayJobTrigger:

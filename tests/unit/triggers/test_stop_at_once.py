@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,14 +12,14 @@ import pytest
 from airflow_provider_raybatch.cluster.follow import loop
 from airflow_provider_raybatch.cluster.follow.loop import stop_at_once
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
-from tests.support.fake_ray import FakeRay, lasting
+from tests.support.fake_ray import Answer, FakeRay, lasting
 
 NAME = "raybatch-x-0"
 
 
 def submit(ray: FakeRay) -> None:
     ray.script = lasting(60)
-    ray._submit({"submission_id": NAME, "entrypoint": "sleep 60"})
+    ray.submit(submission_id=NAME)
 
 
 async def test_a_job_that_arrives_between_the_order_and_the_next_look(
@@ -38,18 +40,18 @@ async def test_a_job_that_arrives_between_the_order_and_the_next_look(
     assert not ray.active
 
 
-async def test_a_job_that_has_not_begun_is_told_again(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_has_not_begun_is_told_again(ray: FakeRay) -> None:
     """Ray says that it stops a pending job, and does not."""
-    answer, ignored = ray.answer, []
-
-    def ignores_the_first(method: str, path: str, *rest: Any) -> Any:
-        if path.endswith("/stop") and not ignored:
-            ignored.append(path)
-            return 200, '{"stopped": true}'
-        return answer(method, path, *rest)
-
     submit(ray)
-    monkeypatch.setattr(ray, "answer", ignores_the_first)
+    ray.jobs[NAME].script.pending = math.inf
+    stop = f"/api/jobs/{NAME}/stop"
+
+    def begin(answer: Callable[[], Answer]) -> Answer:
+        answered = answer()
+        ray.jobs[NAME].script.pending = 0
+        return answered
+
+    ray.stage("POST", stop, begin)
     assert await stop_at_once(ClusterAddress(ray.url), NAME, lambda: False)
-    assert ignored
+    assert ray.count("POST", stop) == 2
     assert not ray.active

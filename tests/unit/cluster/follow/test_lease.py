@@ -24,7 +24,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("orphan_timeout", [60.0, 3600.0, 7 * 86400.0])
-async def test_a_lease_lasts_as_long_as_it_is_followed(dashboard, client, monkeypatch, orphan_timeout):
+async def test_a_lease_lasts_as_long_as_it_is_followed(ray, client, monkeypatch, orphan_timeout):
     clock = Clock()
     monkeypatch.setattr(followers.time, "monotonic", clock)
     job = driver.Control(Limits(orphan_timeout=orphan_timeout), lambda event: None, clock)
@@ -32,7 +32,7 @@ async def test_a_lease_lasts_as_long_as_it_is_followed(dashboard, client, monkey
 
     def pass_time(seconds):
         clock.now += seconds
-        content = dashboard.packages.get(order_package(KEY))
+        content = ray.packages.get(order_package(KEY))
         job.obey(None if content is None else read_order(content, KEY))
 
     for _ in range(100):

@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 
 from airflow_provider_raybatch.cluster.follow.poll import FollowState, follow, look
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from tests.support.fake_ray import NO_ANSWER, Script
 
 
-async def followed(client, dashboard, story, **options):
+async def followed(client, ray, story, **options):
     """Follow job x while `story`, a list of functions, happens one step after the other."""
     await client.submit(JobRequest("true", "x"))
     lines = []
@@ -21,123 +23,118 @@ async def followed(client, dashboard, story, **options):
 
     telling = asyncio.create_task(tell())
     options = {"poll_interval": 0.02, **options}
-    outcome = await follow(client, "x", "session_1", on_lines=lines.extend, **options)
+    outcome = await follow(client, "x", ray.session_name, on_lines=lines.extend, **options)
     await telling
     return outcome, [line.text for line in lines]
 
 
-async def test_to_the_end(dashboard, client):
+async def test_to_the_end(ray, client):
     outcome, lines = await followed(
         client,
-        dashboard,
+        ray,
         [
-            lambda: dashboard.logs.update(x=["one"]),
-            lambda: dashboard.logs["x"].extend(["two", "three"]),
-            lambda: (dashboard.logs["x"].append("last"), dashboard.end("x", "SUCCEEDED")),
+            lambda: ray.jobs["x"].lines.append("one"),
+            lambda: ray.jobs["x"].lines.extend(["two", "three"]),
+            lambda: (ray.jobs["x"].lines.append("last"), ray.jobs["x"].end("SUCCEEDED")),
         ],
     )
     assert outcome.state == "succeeded"
     assert lines == ["one", "two", "three", "last"]
 
 
-async def test_a_gap_in_the_connection_is_borne(dashboard, client, answer):
+async def test_a_gap_in_the_connection_is_borne(ray, client):
     def vanish():
-        for _ in range(6):
-            dashboard.stage("GET", "/api/jobs/x", answer(abort=True))
+        ray.stage("GET", "/api/jobs/x", NO_ANSWER, times=6)
 
-    outcome, lines = await followed(client, dashboard, [vanish, lambda: dashboard.end("x", "SUCCEEDED")])
+    outcome, lines = await followed(client, ray, [vanish, lambda: ray.jobs["x"].end("SUCCEEDED")])
     assert outcome.state == "succeeded"
     assert len(lines) == 2
     assert "Waiting up to 600 s" in lines[0]
     assert "answers again" in lines[1]
 
 
-async def test_a_dead_cluster_ends_the_following_and_not_the_job(dashboard, client, answer):
+async def test_a_dead_cluster_ends_the_following_and_not_the_job(ray, client):
     def vanish():
-        for _ in range(1000):
-            dashboard.stage("GET", "/api/jobs/x", answer(503))
+        ray.stage("GET", "/api/jobs/x", (503, ""), times=1000)
 
-    outcome, _ = await followed(client, dashboard, [vanish], unreachable_timeout=0.3)
+    outcome, _ = await followed(client, ray, [vanish], unreachable_timeout=0.3)
     assert outcome.state == "unreachable"
-    assert dashboard.count("POST") == 1
+    assert ray.count("POST") == 1
 
 
-async def test_lost_and_deleted(dashboard, client):
-    def restart():
-        dashboard.jobs.clear()
-        dashboard.session_name = "session_2"
-
-    assert (await followed(client, dashboard, [restart]))[0].state == "lost"
-    dashboard.session_name = "session_1"
-    assert (await followed(client, dashboard, [dashboard.jobs.clear]))[0].state == "deleted"
+async def test_lost_and_deleted(ray, client):
+    assert (await followed(client, ray, [ray.restart]))[0].state == "lost"
+    assert (await followed(client, ray, [ray.jobs.clear]))[0].state == "deleted"
 
 
-async def test_the_deadline_is_kept_between_two_polls(dashboard, client):
+async def test_the_deadline_is_kept_between_two_polls(ray, client):
     started = time.monotonic()
-    outcome, _ = await followed(client, dashboard, [], poll_interval=60, deadline=time.time() + 0.3)
+    outcome, _ = await followed(client, ray, [], poll_interval=60, deadline=time.time() + 0.3)
     assert outcome.state == "timeout"
     assert time.monotonic() - started < 5
-    assert dashboard.jobs["x"]["status"] == "RUNNING"
+    assert ray.jobs["x"].status == "RUNNING"
 
 
-async def test_a_flood_of_lines_is_caught_up_with(dashboard, client):
+async def test_a_flood_of_lines_is_caught_up_with(ray, client):
     await client.submit(JobRequest("true", "x"))
-    dashboard.logs["x"] = ["before"]
-    first = await look(client, "x", FollowState(session_name="session_1"))
-    dashboard.logs["x"] += [f"line {number}" for number in range(3500)]
+    ray.jobs["x"].lines = ["before"]
+    first = await look(client, "x", FollowState(ray.session_name))
+    ray.jobs["x"].lines += [f"line {number}" for number in range(3500)]
     second = await look(client, "x", first.state)
     assert "2,500 lines of the driver's log left out" in second.lines[0].text
-    assert [line.text for line in second.lines[1:]] == dashboard.logs["x"][-1000:]
-    dashboard.logs["x"].append("after")
+    assert [line.text for line in second.lines[1:]] == ray.jobs["x"].lines[-1000:]
+    ray.jobs["x"].lines.append("after")
     assert [line.text for line in (await look(client, "x", second.state)).lines] == ["after"]
 
 
-async def test_the_log_of_a_job_without_a_node_is_read_whole(dashboard, client):
+async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
+    ray.script = lambda ray, body: Script(["reading"], pending=math.inf)
     await client.submit(JobRequest("true", "x"))
-    dashboard.jobs["x"]["driver_node_id"] = None
-    dashboard.logs["x"] = ["Runtime env is setting up."]
-    verdict = await look(client, "x", FollowState())
-    assert [line.text for line in verdict.lines] == ["Runtime env is setting up."]
+    pending = await look(client, "x", FollowState())
+    assert (pending.lines, pending.outcome) == ((), None)
+    ray.jobs["x"].script.pending = 0
+    ray.jobs["x"].script.seconds = math.inf
+    assert [line.text for line in (await look(client, "x", pending.state)).lines] == ["reading"]
 
 
-async def test_a_look_asks_for_little_more_than_what_is_new(dashboard, client):
+async def test_a_look_asks_for_little_more_than_what_is_new(ray, client):
     """Ray reads the end of a log alone, so each look tells it how much of that is wanted."""
     await client.submit(JobRequest("true", "x"))
-    dashboard.logs["x"] = [f"line {number}" for number in range(900)]
+    ray.jobs["x"].lines = [f"line {number}" for number in range(900)]
     state = (await look(client, "x", FollowState())).state
     state = (await look(client, "x", state)).state
-    dashboard.bytes_of_logs = 0
+    ray.bytes_of_logs = 0
     shown = []
     for number in range(20):
-        dashboard.logs["x"] += [f"step {number}, {part}" for part in range(3)]
+        ray.jobs["x"].lines += [f"step {number}, {part}" for part in range(3)]
         verdict = await look(client, "x", state)
         shown += [line.text for line in verdict.lines]
         state = verdict.state
-    assert shown == dashboard.logs["x"][900:]
-    assert dashboard.bytes_of_logs < 20 * 400
+    assert shown == ray.jobs["x"].lines[900:]
+    assert ray.bytes_of_logs < 20 * 400
 
 
-async def test_bursts_after_silence_come_through_once_and_in_order(dashboard, client):
+async def test_bursts_after_silence_come_through_once_and_in_order(ray, client):
     generator = random.Random(7)
     await client.submit(JobRequest("true", "x"))
-    dashboard.logs["x"] = []
+    ray.jobs["x"].lines = []
     state, shown = FollowState(), []
     for _ in range(60):
         # Many lines are alike, as progress bars and blank lines are.
-        dashboard.logs["x"] += [
+        ray.jobs["x"].lines += [
             f"line {generator.randrange(4)}" for _ in range(generator.choice([0, 0, 1, 2, 30, 200]))
         ]
         verdict = await look(client, "x", state)
         shown += [line.text for line in verdict.lines]
         state = verdict.state
-    assert shown == dashboard.logs["x"]
+    assert shown == ray.jobs["x"].lines
 
 
-async def test_lines_that_are_all_alike_are_counted(dashboard, client):
+async def test_lines_that_are_all_alike_are_counted(ray, client):
     await client.submit(JobRequest("true", "x"))
     state = FollowState()
     for number in range(1, 40):
-        dashboard.logs["x"] = ["again"] * number * 2
+        ray.jobs["x"].lines = ["again"] * number * 2
         verdict = await look(client, "x", state)
         assert len(verdict.lines) == 2
         state = verdict.state

@@ -40,8 +40,8 @@ def test_a_job_without_its_runtime_env():
     assert (info.status, dict(info.metadata), info.is_active) == (JobStatus.FAILED, {}, False)
 
 
-async def test_an_unknown_status_is_no_ray_dashboards(dashboard, client):
-    dashboard.jobs["x"] = {"submission_id": "x", "status": "DANCING"}
+async def test_an_unknown_status_is_no_ray_dashboards(ray, client):
+    ray.stage("GET", "/api/jobs/x", (200, '{"submission_id": "x", "status": "DANCING"}'))
     with pytest.raises(NotARayDashboardError):
         await client.info("x")
 
@@ -51,6 +51,6 @@ def test_ids_are_sanitised(given, safe):
     assert sanitised(given) == safe
 
 
-async def test_resources_are_none_where_the_state_api_is_off(dashboard, client):
+async def test_resources_are_none_where_the_state_api_is_off(ray, client):
     assert await client.resources() is None
     assert await client.takes_jobs() is False

@@ -39,8 +39,8 @@ async def test_other_credentials_or_settings_never_share(other):
         assert first is not second
 
 
-async def test_stays_open_until_the_last_one_leaves(dashboard):
-    address = ClusterAddress(dashboard.url)
+async def test_stays_open_until_the_last_one_leaves(ray):
+    address = ClusterAddress(ray.url)
     leave = asyncio.Event()
 
     async def stay():
@@ -52,7 +52,7 @@ async def test_stays_open_until_the_last_one_leaves(dashboard):
     async with shared_client(address) as client:
         await client.version()
     leave.set()
-    assert (await staying).session_name == "session_1"
+    assert (await staying).session_name == ray.session_name
     with pytest.raises(RuntimeError, match="closed"):
         await client.version()
     async with shared_client(address) as another:
@@ -60,12 +60,12 @@ async def test_stays_open_until_the_last_one_leaves(dashboard):
         await another.version()
 
 
-async def test_a_cancelled_user_closes_what_it_opened(dashboard):
+async def test_a_cancelled_user_closes_what_it_opened(ray):
     entered = asyncio.Event()
     kept = []
 
     async def stay():
-        async with shared_client(ClusterAddress(dashboard.url)) as client:
+        async with shared_client(ClusterAddress(ray.url)) as client:
             kept.append(client)
             entered.set()
             await asyncio.sleep(60)
@@ -78,8 +78,8 @@ async def test_a_cancelled_user_closes_what_it_opened(dashboard):
         await kept[0].version()
 
 
-async def test_loops_share_nothing(dashboard):
-    address = ClusterAddress(dashboard.url)
+async def test_loops_share_nothing(ray):
+    address = ClusterAddress(ray.url)
 
     async def ask():
         async with shared_client(address) as client:

@@ -22,6 +22,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, excerpt
 from airflow_provider_raybatch.contract.failures import SpecError
+from tests.support.fake_ray import NO_ANSWER
 
 QUICK = RetryPolicy(attempts=3, first_wait=0.01)
 
@@ -32,66 +33,64 @@ def free_port():
         return probe.getsockname()[1]
 
 
-async def test_reading_is_repeated_until_an_answer_comes(dashboard, client, answer):
-    dashboard.stage("GET", "/api/version", answer(abort=True))
-    dashboard.stage("GET", "/api/version", answer(503, b"starting"))
+async def test_reading_is_repeated_until_an_answer_comes(ray, client):
+    ray.stage("GET", "/api/version", NO_ANSWER)
+    ray.stage("GET", "/api/version", (503, "starting"))
     assert (await client.version()).ray_version == "2.60.0"
-    assert dashboard.count("GET", "/api/version") == 3
+    assert ray.count("GET", "/api/version") == 3
 
 
-async def test_repeats_are_bounded(dashboard, client, answer):
-    for _ in range(5):
-        dashboard.stage("GET", "/api/version", answer(502, b"<html>Bad gateway</html>"))
+async def test_repeats_are_bounded(ray, client):
+    ray.stage("GET", "/api/version", (502, "<html>Bad gateway</html>"), times=5)
     with pytest.raises(ClusterUnreachableError, match=r"502: an HTML page"):
         await client.version()
-    assert dashboard.count("GET", "/api/version") == QUICK.attempts
+    assert ray.count("GET", "/api/version") == QUICK.attempts
 
 
-async def test_a_submission_is_never_repeated(dashboard, client, answer):
-    dashboard.stage("POST", "/api/jobs/", answer(abort=True))
+async def test_a_submission_is_never_repeated(ray, client):
+    ray.stage("POST", "/api/jobs/", NO_ANSWER)
     with pytest.raises(ClusterUnreachableError):
         await client.submit(JobRequest("true", "a-1"))
-    assert dashboard.count("POST") == 1
+    assert ray.count("POST") == 1
 
 
-async def test_refusals_are_not_repeated(dashboard, client, answer):
-    dashboard.stage("GET", "/api/jobs/x", answer(401, b"Unauthorized"))
+async def test_refusals_are_not_repeated(ray, client):
+    ray.stage("GET", "/api/jobs/x", (401, "Unauthorized"))
     with pytest.raises(AuthenticationError):
         await client.info("x")
-    assert dashboard.count("GET") == 1
+    assert ray.count("GET") == 1
 
 
 @pytest.mark.parametrize(
     ("code", "body", "kind", "told"),
     [
-        (400, b"bad field", RequestRejectedError, "400: bad field"),
-        (401, b"Unauthorized: no token", AuthenticationError, "wants a token"),
-        (403, b"Forbidden", AuthenticationError, "refuses the token"),
-        (404, b"404: Not Found", NotARayDashboardError, "correct the url"),
-        (404, b"<html>default backend</html>", NotARayDashboardError, "an HTML page"),
-        (405, b"", NotARayDashboardError, "no text"),
-        (413, b"too large", PackageTooLargeError, "413"),
-        (429, b"slow down", ClusterUnreachableError, "overloaded"),
-        (500, b"No available agent to submit job", ClusterUnreachableError, "No available agent"),
-        (500, b"RuntimeError: Request failed with status code 400: why.", RequestRejectedError, "why"),
-        (302, b"", NotARayDashboardError, "302"),
+        (400, "bad field", RequestRejectedError, "400: bad field"),
+        (401, "Unauthorized: no token", AuthenticationError, "wants a token"),
+        (403, "Forbidden", AuthenticationError, "refuses the token"),
+        (404, "404: Not Found", NotARayDashboardError, "correct the url"),
+        (404, "<html>default backend</html>", NotARayDashboardError, "an HTML page"),
+        (405, "", NotARayDashboardError, "no text"),
+        (413, "too large", PackageTooLargeError, "413"),
+        (429, "slow down", ClusterUnreachableError, "overloaded"),
+        (500, "No available agent to submit job", ClusterUnreachableError, "No available agent"),
+        (500, "RuntimeError: Request failed with status code 400: why.", RequestRejectedError, "why"),
+        (302, "", NotARayDashboardError, "302"),
     ],
 )
-async def test_status_codes_become_the_right_error(dashboard, client, answer, code, body, kind, told):
-    for _ in range(QUICK.attempts):
-        dashboard.stage("GET", "/api/jobs/x", answer(code, body))
+async def test_status_codes_become_the_right_error(ray, client, code, body, kind, told):
+    ray.stage("GET", "/api/jobs/x", (code, body), times=QUICK.attempts)
     with pytest.raises(kind) as raised:
         await client.info("x")
     assert told in str(raised.value)
-    assert dashboard.url in str(raised.value)
+    assert ray.url in str(raised.value)
     assert str(raised.value).endswith(".")
 
 
-async def test_a_web_page_is_no_dashboard(dashboard, client, answer):
-    dashboard.stage("GET", "/api/version", answer(200, b"<html>Welcome</html>"))
+async def test_a_web_page_is_no_dashboard(ray, client):
+    ray.stage("GET", "/api/version", (200, "<html>Welcome</html>"))
     with pytest.raises(NotARayDashboardError, match="/api/version"):
         await client.version()
-    dashboard.stage("GET", "/api/version", answer(200, b'{"version": "7"}'))
+    ray.stage("GET", "/api/version", (200, '{"version": "7"}'))
     with pytest.raises(NotARayDashboardError, match="/api/version"):
         await client.version()
 
@@ -145,48 +144,46 @@ async def test_an_answer_that_never_ends_is_given_up():
                 await asyncio.wait_for(client.version(), 20)
 
 
-async def test_tls_to_a_server_without_it(dashboard):
-    async with RayJobsClient(
-        ClusterAddress(dashboard.url.replace("http:", "https:")), retries=QUICK
-    ) as client:
+async def test_tls_to_a_server_without_it(ray):
+    async with RayJobsClient(ClusterAddress(ray.url.replace("http:", "https:")), retries=QUICK) as client:
         with pytest.raises(TlsError, match="plain HTTP"):
             await client.version()
 
 
-async def test_headers_cookies_and_token_are_sent(dashboard):
-    address = ClusterAddress(dashboard.url, token="t", headers={"X-Team": "a"}, cookies={"sid": "c"})
+async def test_headers_cookies_and_token_are_sent(ray):
+    address = ClusterAddress(ray.url, token="t", headers={"X-Team": "a"}, cookies={"sid": "c"})
     async with RayJobsClient(address) as client:
         await client.version()
-    sent = dashboard.headers[-1]
+    sent = ray.headers[-1]
     assert (sent["authorization"], sent["x-team"], sent["cookie"]) == ("Bearer t", "a", "sid=c")
     assert sent["user-agent"] == "airflow-provider-raybatch"
 
 
-async def test_secrets_stay_out_of_errors(dashboard, answer):
-    dashboard.stage("GET", "/api/version", answer(403, b"Forbidden"))
-    address = ClusterAddress(dashboard.url, token="s3cret", headers={"X-Key": "s3cret"})
+async def test_secrets_stay_out_of_errors(ray):
+    ray.stage("GET", "/api/version", (403, "Forbidden"))
+    address = ClusterAddress(ray.url, token="s3cret", headers={"X-Key": "s3cret"})
     async with RayJobsClient(address) as client:
         with pytest.raises(AuthenticationError) as raised:
             await client.version()
     assert "s3cret" not in str(raised.value)
 
 
-async def test_a_proxy_without_its_backend_does_not_declare_a_job_dead(dashboard, client, answer):
-    dashboard.stage("GET", "/api/jobs/x", answer(404, b"no healthy upstream"))
+async def test_a_proxy_without_its_backend_does_not_declare_a_job_dead(ray, client):
+    ray.stage("GET", "/api/jobs/x", (404, "no healthy upstream"))
     with pytest.raises(NotARayDashboardError):
         await client.info("x")
 
 
-async def test_packages_over_the_limit_are_not_sent(dashboard, client):
+async def test_packages_over_the_limit_are_not_sent(ray, client):
     with pytest.raises(PackageTooLargeError, match=r"100\.0 MiB, more than the 100 MiB"):
         await client.upload_package("gcs://_ray_pkg_x.zip", bytes(PACKAGE_LIMIT + 1))
-    assert dashboard.requests == []
+    assert ray.requests == []
 
 
-async def test_ids_that_ray_would_lose_are_refused(dashboard, client):
+async def test_ids_that_ray_would_lose_are_refused(ray, client):
     with pytest.raises(RequestRejectedError, match="submission_id"):
         await client.submit(JobRequest("true", "a/b"))
-    assert dashboard.requests == []
+    assert ray.requests == []
 
 
 def test_waits_grow_and_are_bounded():

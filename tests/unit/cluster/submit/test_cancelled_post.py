@@ -15,22 +15,22 @@ from airflow_provider_raybatch.contract.spec import TaskKey
 KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
 
 
-async def test_a_submission_that_is_cancelled_leaves_its_job_to_be_found(dashboard, client):
+async def test_a_submission_that_is_cancelled_leaves_its_job_to_be_found(ray, client):
     arrived = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     async def build(submission_id):
         return JobRequest("true", submission_id)
 
-    def make_slowly():
+    def make_slowly(answer):
         loop.call_soon_threadsafe(arrived.set)
         time.sleep(0.5)
-        return dashboard.submit({"submission_id": KEY.submission_id(0), "metadata": {}})
+        return answer()
 
-    dashboard.stage("POST", "/api/jobs/", make_slowly)
+    ray.stage("POST", "/api/jobs/", make_slowly)
     submitting = asyncio.create_task(submit_or_adopt(client, KEY, "fingerprint", build))
     await arrived.wait()
     submitting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await submitting
-    assert list(dashboard.jobs) == [KEY.submission_id(0)]
+    assert list(ray.jobs) == [KEY.submission_id(0)]

@@ -19,11 +19,11 @@ KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
 
 
 @pytest.mark.parametrize("name", [TASK_KEY, RUN_TOKEN, FINGERPRINT])
-async def test_a_name_of_ours_in_the_users_metadata_changes_nothing(dashboard, client, name):
+async def test_a_name_of_ours_in_the_users_metadata_changes_nothing(ray, client, name):
     async def build(submission_id):
         return JobRequest("true", submission_id, metadata={name: "mine", "team": "blue"})
 
     jobs = [await submit_or_adopt(client, KEY, "fingerprint", build) for _ in range(2)]
     assert [job.adopted for job in jobs] == [False, True]
-    (job,) = dashboard.jobs.values()
-    assert job["metadata"].items() >= {**KEY.metadata("fingerprint"), "team": "blue"}.items()
+    (job,) = ray.jobs.values()
+    assert job.body["metadata"].items() >= {**KEY.metadata("fingerprint"), "team": "blue"}.items()

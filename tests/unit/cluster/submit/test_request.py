@@ -43,29 +43,29 @@ def spec_of(prompt=None, submitted=True, postprocess=None):
     })
 
 
-def unpack(dashboard, uri):
-    archive = zipfile.ZipFile(io.BytesIO(dashboard.packages[uri.removeprefix("gcs://")]))
+def unpack(ray, uri):
+    archive = zipfile.ZipFile(io.BytesIO(ray.packages[uri.removeprefix("gcs://")]))
     return {name: archive.read(name) for name in archive.namelist()}
 
 
-def sent_spec(dashboard, request):
-    return json.loads(unpack(dashboard, request.runtime_env["working_dir"])["spec.json"])
+def sent_spec(ray, request):
+    return json.loads(unpack(ray, request.runtime_env["working_dir"])["spec.json"])
 
 
-async def test_everything_the_job_needs_is_on_the_cluster(dashboard, client):
+async def test_everything_the_job_needs_is_on_the_cluster(ray, client):
     spec = spec_of()
     request = await build_batch_request(client, spec, key=KEY)
     assert request.entrypoint == ENTRYPOINT == "python -m airflow_provider_raybatch.job spec.json"
     assert request.submission_id == "raybatch-x-0"
-    ours, obstore = (set(unpack(dashboard, uri)) for uri in request.runtime_env["py_modules"])
+    ours, obstore = (set(unpack(ray, uri)) for uri in request.runtime_env["py_modules"])
     assert "airflow_provider_raybatch/job/__main__.py" in ours
     assert any(path.endswith(".abi3.so") for path in obstore)
-    sent = BatchInferenceSpec.model_validate(sent_spec(dashboard, request))
+    sent = BatchInferenceSpec.model_validate(sent_spec(ray, request))
     name = sent.submission.secrets_package
     assert sent.model_copy(update={"submission": spec.submission}) == spec
-    assert unpack(dashboard, f"gcs://{name}") == {"key": KEY.encode()}
+    assert unpack(ray, f"gcs://{name}") == {"key": KEY.encode()}
     # A key alone is not pinned: Ray would drop it while a slow runtime env is still being made.
-    assert ("GET", f"/api/packages/gcs/{name}") not in dashboard.requests
+    assert ("GET", f"/api/packages/gcs/{name}") not in ray.requests
     assert request.metadata["raybatch.task_key"] == TASK.digest
     assert request.metadata["raybatch.run_token"] == "token"
     assert request.metadata["raybatch.fingerprint"] == spec.fingerprint
@@ -76,27 +76,27 @@ async def test_the_driver_asks_for_nothing(client):
     assert set(body) == {"entrypoint", "submission_id", "runtime_env", "metadata"}
 
 
-async def test_a_second_submission_uploads_only_its_spec(dashboard, client):
+async def test_a_second_submission_uploads_only_its_spec(ray, client):
     await build_batch_request(client, spec_of(), key=KEY)
-    first = dashboard.count("PUT")
+    first = ray.count("PUT")
     await build_batch_request(client, spec_of({"kind": "template", "template": "{row.b}"}), key=KEY)
     # Of them two are the keys of the submissions.
-    assert (first, dashboard.count("PUT")) == (4, 6)
+    assert (first, ray.count("PUT")) == (4, 6)
 
 
 @pytest.mark.parametrize("key", [None, Fernet.generate_key().decode()], ids=["open", "sealed"])
-async def test_secrets_travel_alone(dashboard, client, key):
+async def test_secrets_travel_alone(ray, client, key):
     request = await build_batch_request(client, spec_of(), key=KEY, secrets=SECRETS, seal_key=key)
-    name = sent_spec(dashboard, request)["submission"]["secrets_package"]
-    assert unseal(unpack(dashboard, f"gcs://{name}")["secrets"], key).revealed() == SECRETS.revealed()
-    assert (b"s3cret" in unpack(dashboard, f"gcs://{name}")["secrets"]) is (key is None)
+    name = sent_spec(ray, request)["submission"]["secrets_package"]
+    assert unseal(unpack(ray, f"gcs://{name}")["secrets"], key).revealed() == SECRETS.revealed()
+    assert (b"s3cret" in unpack(ray, f"gcs://{name}")["secrets"]) is (key is None)
     assert "s3cret" not in json.dumps(request.body())
     assert name not in json.dumps(request.body())
-    others = [content for stored, content in dashboard.packages.items() if stored != name]
+    others = [content for stored, content in ray.packages.items() if stored != name]
     assert not any(b"s3cret" in b"".join(unpack_bytes(content)) for content in others)
     # Asked for before it is put, which makes Ray forget it in time.
-    asked = dashboard.requests.index(("GET", f"/api/packages/gcs/{name}"))
-    assert asked < dashboard.requests.index(("PUT", f"/api/packages/gcs/{name}"))
+    asked = ray.requests.index(("GET", f"/api/packages/gcs/{name}"))
+    assert asked < ray.requests.index(("PUT", f"/api/packages/gcs/{name}"))
 
 
 def unpack_bytes(content):
@@ -104,21 +104,21 @@ def unpack_bytes(content):
     return [archive.read(name) for name in archive.namelist()]
 
 
-async def test_each_submission_has_a_secrets_package_of_its_own(dashboard, client):
+async def test_each_submission_has_a_secrets_package_of_its_own(ray, client):
     spec = spec_of()
     names = set()
     for _ in range(2):
         request = await build_batch_request(client, spec, key=KEY, secrets=SECRETS)
-        names.add(sent_spec(dashboard, request)["submission"]["secrets_package"])
+        names.add(sent_spec(ray, request)["submission"]["secrets_package"])
     assert len(names) == 2
     assert spec.submission.secrets_package is None
 
 
-async def test_a_prompt_functions_source_travels(dashboard, client, folder):
+async def test_a_prompt_functions_source_travels(ray, client, folder):
     (folder / "prompts.py").write_text("def build(row): return 'x'\n")
     spec = with_source_digest(spec_of({"kind": "function", "function": "prompts:build"}))
     request = await build_batch_request(client, spec, key=KEY)
-    assert set(unpack(dashboard, request.runtime_env["py_modules"][-1])) == {"prompts.py"}
+    assert set(unpack(ray, request.runtime_env["py_modules"][-1])) == {"prompts.py"}
 
 
 async def test_changed_source_is_a_changed_job(client, folder):
@@ -132,7 +132,7 @@ async def test_changed_source_is_a_changed_job(client, folder):
         await build_batch_request(client, before, key=KEY)
 
 
-async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functions(dashboard, client, folder):
+async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functions(ray, client, folder):
     (folder / "labels.py").write_text("def ask(row): return 'x'\ndef parse(row, response): return {}\n")
     (folder / "other.py").write_text("def parse(row, response): return {}\n")
     prompt = {"kind": "function", "function": "labels:ask"}
@@ -143,7 +143,7 @@ async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functio
         spec = with_source_digest(spec_of(prompt, postprocess={"function": function}))
         assert spec.postprocess.source_digest
         request = await build_batch_request(client, spec, key=KEY)
-        sent = [set(unpack(dashboard, uri)) for uri in request.runtime_env["py_modules"][2:]]
+        sent = [set(unpack(ray, uri)) for uri in request.runtime_env["py_modules"][2:]]
         assert sent == expected
 
 
@@ -180,7 +180,7 @@ def test_a_spec_without_a_function_has_no_source():
     assert with_source_digest(spec_of()) == spec_of()
 
 
-async def test_refusals_come_before_anything_is_uploaded(dashboard, client, monkeypatch):
+async def test_refusals_come_before_anything_is_uploaded(ray, client, monkeypatch):
     function = spec_of({"kind": "function", "function": "nowhere_at_all:build"})
     for call, kind in (
         (build_batch_request(client, spec_of(submitted=False), key=KEY), SpecError),
@@ -195,7 +195,7 @@ async def test_refusals_come_before_anything_is_uploaded(dashboard, client, monk
     monkeypatch.setattr(request_module, "_WHEELS", ("no-such",))
     with pytest.raises(PackageError):
         await build_batch_request(client, spec_of(), key=KEY, secrets=SECRETS, seal_key="no key")
-    assert dashboard.count("PUT") == 0
+    assert ray.count("PUT") == 0
 
 
 async def test_the_users_runtime_env_is_merged_and_left_alone(client):

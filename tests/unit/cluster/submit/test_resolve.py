@@ -29,6 +29,7 @@ from airflow_provider_raybatch.cluster.submit.resolve import (
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.spec import TaskKey
+from tests.support.fake_ray import NO_ANSWER
 
 TASK = TaskKey(dag_id="d", run_id="scheduled__2026-11-21T00:00:00+00:00", task_id="group.t")
 KEY = SubmissionKey(TASK, "token-1")
@@ -129,34 +130,34 @@ def test_a_job_of_another_run_is_never_touched(status):
     assert decision.action is Action.SUBMIT
 
 
-async def test_first_submission(dashboard, client):
+async def test_first_submission(ray, client):
     submitted = await submit_or_adopt(client, KEY, "f", build)
     assert (submitted.submission_id, submitted.k, submitted.adopted) == (ID(0), 0, False)
-    assert submitted.session_name == "session_1"
+    assert submitted.session_name == ray.session_name
     assert submitted.info.metadata == {"job_name": KEY.job_name, "own": "1", **KEY.metadata("f")}
 
 
-async def test_second_submission_adopts(dashboard, client):
+async def test_second_submission_adopts(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
-    dashboard.requests.clear()
+    ray.requests.clear()
     again = await submit_or_adopt(client, KEY, "f", build)
     assert (again.submission_id, again.k, again.adopted) == (ID(0), 0, True)
-    assert dashboard.count("POST") == 0
-    assert dashboard.count("GET", "/api/jobs/") == 2
+    assert ray.count("POST") == 0
+    assert ray.count("GET", "/api/jobs/") == 2
 
 
 @pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
-async def test_an_ended_job_is_followed_by_the_next_number(dashboard, client, status):
+async def test_an_ended_job_is_followed_by_the_next_number(ray, client, status):
     for k in range(3):
         submitted = await submit_or_adopt(client, KEY, f"f{k}", build, on_stale_state="fail")
         assert (submitted.submission_id, submitted.k, submitted.adopted) == (ID(k), k, False)
-        dashboard.end(ID(k), status)
+        ray.jobs[ID(k)].end(status)
 
 
 @pytest.mark.parametrize(("finished", "k", "adopted"), [(True, 0, True), (False, 1, False)])
-async def test_a_succeeded_job_counts_if_its_result_stands(dashboard, client, finished, k, adopted):
+async def test_a_succeeded_job_counts_if_its_result_stands(ray, client, finished, k, adopted):
     await submit_or_adopt(client, KEY, "f", build)
-    dashboard.end(ID(0), "SUCCEEDED")
+    ray.jobs[ID(0)].end("SUCCEEDED")
     asked = []
 
     async def is_finished(info):
@@ -168,156 +169,150 @@ async def test_a_succeeded_job_counts_if_its_result_stands(dashboard, client, fi
     assert asked == [ID(0)]
 
 
-async def test_changed_arguments_replace_the_running_job(dashboard, client):
+async def test_changed_arguments_replace_the_running_job(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
-    dashboard.stops_needed = 2
+    ray.stops_needed = 2
     replaced = await submit_or_adopt(client, KEY, "g", build)
     assert (replaced.k, replaced.adopted) == (1, False)
-    assert dashboard.jobs[ID(0)]["status"] == "STOPPED"
+    assert ray.jobs[ID(0)].status == "STOPPED"
 
 
-async def test_the_job_to_replace_must_end_first(dashboard, client):
+async def test_the_job_to_replace_must_end_first(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
-    dashboard.stops_needed = 1000
+    ray.stops_needed = 1000
     with pytest.raises(StopTimeoutError, match="still RUNNING"):
         await submit_or_adopt(client, KEY, "g", build, stop_timeout=0.1)
-    assert list(dashboard.jobs) == [ID(0)]
+    assert list(ray.jobs) == [ID(0)]
 
 
-async def test_changed_arguments_can_be_adopted(dashboard, client):
+async def test_changed_arguments_can_be_adopted(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
     adopted = await submit_or_adopt(client, KEY, "g", build, on_stale_state="adopt")
     assert (adopted.k, adopted.adopted) == (0, True)
 
 
-async def test_changed_arguments_can_be_refused(dashboard, client):
+async def test_changed_arguments_can_be_refused(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
     with pytest.raises(StaleStateError, match=r"on_stale_state: .*with other arguments"):
         await submit_or_adopt(client, KEY, "g", build, on_stale_state="fail")
-    assert list(dashboard.jobs) == [ID(0)]
+    assert list(ray.jobs) == [ID(0)]
 
 
-@pytest.mark.parametrize("abort", [True, False])
-async def test_a_lost_answer_to_the_post_makes_no_second_job(dashboard, client, answer, abort):
-    def accept_and_say_nothing():
-        request = asyncio.run(build(ID(0)))
-        dashboard.submit({**request.body(), "metadata": KEY.metadata("f")})
-        return answer(502, b"bad gateway", abort=abort)
+@pytest.mark.parametrize("seen", [NO_ANSWER, (502, "bad gateway")])
+async def test_a_lost_answer_to_the_post_makes_no_second_job(ray, client, seen):
+    def lose(answer):
+        assert answer()[0] == 200
+        return seen
 
-    dashboard.stage("POST", "/api/jobs/", accept_and_say_nothing)
+    ray.stage("POST", "/api/jobs/", lose)
     submitted = await submit_or_adopt(client, KEY, "f", build)
     assert submitted.submission_id == ID(0)
-    assert dashboard.count("POST") == 1
-    assert list(dashboard.jobs) == [ID(0)]
+    assert ray.count("POST") == 1
+    assert list(ray.jobs) == [ID(0)]
 
 
-async def test_a_post_that_never_arrived_is_sent_again(dashboard, client, answer):
-    dashboard.stage("POST", "/api/jobs/", answer(500, b"No available agent to submit job"))
+async def test_a_post_that_never_arrived_is_sent_again(ray, client):
+    ray.stage("POST", "/api/jobs/", (500, "No available agent to submit job"))
     assert (await submit_or_adopt(client, KEY, "f", build)).submission_id == ID(0)
-    assert dashboard.count("POST") == 2
+    assert ray.count("POST") == 2
 
 
-async def test_posts_are_bounded(dashboard, client, answer):
-    for _ in range(20):
-        dashboard.stage("POST", "/api/jobs/", answer(500, b"No available agent to submit job"))
+async def test_posts_are_bounded(ray, client):
+    ray.stage("POST", "/api/jobs/", (500, "No available agent to submit job"), times=20)
     with pytest.raises(ClusterUnreachableError, match="No available agent"):
         await submit_or_adopt(client, KEY, "f", build)
-    assert dashboard.count("POST") == 4
+    assert ray.count("POST") == 4
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_proxy_without_its_backend_is_an_unreachable_cluster(dashboard, client, answer, method):
-    for _ in range(20):
-        dashboard.stage(method, "/api/jobs/", answer(404, b"default backend"))
+async def test_a_proxy_without_its_backend_is_an_unreachable_cluster(ray, client, method):
+    ray.stage(method, "/api/jobs/", (404, "default backend"), times=20)
     with pytest.raises(ClusterUnreachableError, match="default backend"):
         await submit_or_adopt(client, KEY, "f", build)
 
 
-async def test_a_post_that_a_proxy_turned_away_is_sent_again(dashboard, client, answer):
-    dashboard.stage("POST", "/api/jobs/", answer(404, b"default backend"))
+async def test_a_post_that_a_proxy_turned_away_is_sent_again(ray, client):
+    ray.stage("POST", "/api/jobs/", (404, "default backend"))
     assert (await submit_or_adopt(client, KEY, "f", build)).submission_id == ID(0)
-    assert dashboard.count("POST") == 2
+    assert ray.count("POST") == 2
 
 
-async def test_another_servers_reply_names_the_url_and_may_be_retried(dashboard, client, answer):
-    for _ in range(20):
-        dashboard.stage("GET", "/api/version", answer(404, b"default backend"))
+async def test_another_servers_reply_names_the_url_and_may_be_retried(ray, client):
+    ray.stage("GET", "/api/version", (404, "default backend"), times=20)
     with pytest.raises(NotARayDashboardError, match="correct the url") as raised:
         await submit_or_adopt(client, KEY, "f", build)
     assert raised.value.failure_class is FailureClass.CLUSTER_UNREACHABLE
 
 
-async def test_two_at_once_come_to_one_job(dashboard, client):
+async def test_two_at_once_come_to_one_job(ray, client):
     both = await asyncio.gather(*(submit_or_adopt(client, KEY, "f", build) for _ in range(2)))
     assert {each.submission_id for each in both} == {ID(0)}
-    assert list(dashboard.jobs) == [ID(0)]
+    assert list(ray.jobs) == [ID(0)]
 
 
-async def test_a_race_with_other_arguments_is_judged_again(dashboard, client):
+async def test_a_race_with_other_arguments_is_judged_again(ray, client):
     async def overtaken(submission_id):
         if submission_id == ID(0):
             other = await build(submission_id)
-            dashboard.submit({**other.body(), "metadata": KEY.metadata("other")})
+            ray.submit(**{**other.body(), "metadata": KEY.metadata("other")})
         return await build(submission_id)
 
     submitted = await submit_or_adopt(client, KEY, "f", overtaken)
     assert (submitted.k, submitted.adopted) == (1, False)
-    assert dashboard.jobs[ID(0)]["status"] == "STOPPED"
+    assert ray.jobs[ID(0)].status == "STOPPED"
 
 
-async def test_a_job_that_vanishes_after_its_post(dashboard, client, answer):
-    dashboard.stage("POST", "/api/jobs/", answer(200, b"{}"))
+async def test_a_job_that_vanishes_after_its_post(ray, client):
+    ray.stage("POST", "/api/jobs/", (200, "{}"))
     with pytest.raises(ClusterError, match="vanished") as raised:
         await submit_or_adopt(client, KEY, "f", build)
     assert raised.value.failure_class is FailureClass.CLUSTER_LOST
 
 
-async def test_older_runs_of_the_task_are_stopped_and_nothing_else(dashboard, client):
-    dashboard.stops_needed = -10
+async def test_older_runs_of_the_task_are_stopped_and_nothing_else(ray, client):
     other_task = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="other"), "token")
     for key in (SubmissionKey(TASK, "token-0"), other_task, KEY, SubmissionKey(TASK, "token-2")):
         await submit_or_adopt(client, key, "f", build)
     older = SubmissionKey(TASK, "token-0").submission_id(0)
     assert await stop_older(client, TASK.digest, ID(0)) == [older]
-    states = {name: each["status"] for name, each in dashboard.jobs.items()}
+    states = {name: each.status for name, each in ray.jobs.items()}
     assert states.pop(older) == "STOPPED"
     assert set(states.values()) == {"RUNNING"}
 
 
-async def test_without_the_job_to_keep_nothing_is_stopped(dashboard, client):
+async def test_without_the_job_to_keep_nothing_is_stopped(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
     assert await stop_older(client, TASK.digest, "raybatch-unknown-0") == []
-    assert dashboard.jobs[ID(0)]["status"] == "RUNNING"
+    assert ray.jobs[ID(0)].status == "RUNNING"
 
 
-async def test_a_run_is_stopped_by_its_ids_however_many_jobs_there_are(dashboard, client):
-    dashboard.stops_needed = -10
+async def test_a_run_is_stopped_by_its_ids_however_many_jobs_there_are(ray, client):
     other = SubmissionKey(TASK, "token-2")
     await submit_or_adopt(client, other, "f", build)
     await submit_or_adopt(client, KEY, "f", build)
-    dashboard.end(ID(0), "FAILED")
+    ray.jobs[ID(0)].end("FAILED")
     await submit_or_adopt(client, KEY, "f", build)
-    dashboard.requests.clear()
+    ray.requests.clear()
     assert await stop_run(client, KEY) == ID(1)
     assert await stop_run(client, KEY) is None
     assert await stop_run(client, SubmissionKey(TASK, "token-3")) is None
-    assert dashboard.jobs[ID(1)]["status"] == "STOPPED"
-    assert dashboard.jobs[other.submission_id(0)]["status"] == "RUNNING"
-    assert ("GET", "/api/jobs/") not in dashboard.requests
+    assert ray.jobs[ID(1)].status == "STOPPED"
+    assert ray.jobs[other.submission_id(0)].status == "RUNNING"
+    assert ("GET", "/api/jobs/") not in ray.requests
 
 
-async def test_stopping_is_repeated_until_the_job_has_ended(dashboard, client):
+async def test_stopping_is_repeated_until_the_job_has_ended(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
-    dashboard.stops_needed = 3
+    ray.stops_needed = 3
     info = await client.stop_until_terminal(ID(0), 20)
     assert info.status is JobStatus.STOPPED
-    assert dashboard.count("POST", f"/api/jobs/{ID(0)}/stop") == 3
+    assert ray.count("POST", f"/api/jobs/{ID(0)}/stop") == 3
     assert await client.stop_until_terminal("unknown", 1) is None
 
 
-async def test_a_job_has_a_name_for_people_unless_the_user_gives_one(dashboard, client):
+async def test_a_job_has_a_name_for_people_unless_the_user_gives_one(ray, client):
     await submit_or_adopt(client, KEY, "f", build)
-    assert dashboard.jobs[ID(0)]["metadata"]["job_name"] == f"{TASK.dag_id}.{TASK.task_id} / {TASK.run_id}"
+    assert ray.jobs[ID(0)].body["metadata"]["job_name"] == f"{TASK.dag_id}.{TASK.task_id} / {TASK.run_id}"
     assert (
         SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t", map_index=3), "x").job_name
         == "d.t [3] / r"
@@ -328,4 +323,4 @@ async def test_a_job_has_a_name_for_people_unless_the_user_gives_one(dashboard, 
 
     other = SubmissionKey(TASK, "token-9")
     await submit_or_adopt(client, other, "f", named)
-    assert dashboard.jobs[other.submission_id(0)]["metadata"]["job_name"] == "mine"
+    assert ray.jobs[other.submission_id(0)].body["metadata"]["job_name"] == "mine"

@@ -12,11 +12,11 @@ from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_
 from airflow_provider_raybatch.contract.failures import SpecError
 
 
-def stored(dashboard, uri):
-    return zipfile.ZipFile(io.BytesIO(dashboard.packages[uri.removeprefix("gcs://")])).namelist()
+def stored(ray, uri):
+    return zipfile.ZipFile(io.BytesIO(ray.packages[uri.removeprefix("gcs://")])).namelist()
 
 
-async def test_local_folders_become_packages(dashboard, client, tmp_path):
+async def test_local_folders_become_packages(ray, client, tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work/main.py").write_text("1")
     (tmp_path / "lib").mkdir()
@@ -31,24 +31,24 @@ async def test_local_folders_become_packages(dashboard, client, tmp_path):
     before = copy.deepcopy(given)
     made = await upload_runtime_env(client, given)
     assert given == before
-    assert stored(dashboard, made["working_dir"]) == ["main.py"]
-    assert [stored(dashboard, uri) for uri in made["py_modules"][:2]] == [["lib/__init__.py"], ["single.py"]]
+    assert stored(ray, made["working_dir"]) == ["main.py"]
+    assert [stored(ray, uri) for uri in made["py_modules"][:2]] == [["lib/__init__.py"], ["single.py"]]
     assert made["py_modules"][2] == "s3://bucket/x.zip"
     assert (made["env_vars"], made["pip"]) == ({"A": "1"}, ["emoji"])
 
 
-async def test_uris_pass_through_without_a_request(dashboard, client):
+async def test_uris_pass_through_without_a_request(ray, client):
     given = {"working_dir": "https://host/work.zip", "py_modules": ["gcs://_ray_pkg_a.zip"]}
     assert await upload_runtime_env(client, given) == given
     assert await upload_runtime_env(client, None) == {}
-    assert dashboard.requests == []
+    assert ray.requests == []
 
 
-async def test_a_package_is_uploaded_once(dashboard, client, tmp_path):
+async def test_a_package_is_uploaded_once(ray, client, tmp_path):
     (tmp_path / "main.py").write_text("1")
     for _ in range(2):
         await upload_runtime_env(client, {"working_dir": str(tmp_path)})
-    assert dashboard.count("PUT") == 1
+    assert ray.count("PUT") == 1
 
 
 @pytest.mark.parametrize(
