@@ -108,7 +108,7 @@ async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
     return said, {text.split(" ", 1)[0]: text.split(" ", 1)[1] for text in said if " " in text}
 
 
-def check(said, found, wheel_from):
+def assert_shipped(said, found, wheel_from):
     for side in ("driver", "task"):
         files, prompt, level = json.loads(found[side])
         assert all("/py_modules_files/_ray_pkg_" in file for file in files[:2]), files
@@ -123,11 +123,11 @@ def check(said, found, wheel_from):
 
 async def test_same_python(ray_cluster, tmp_path, monkeypatch):
     # It has an obstore of its own, which wins over the shipped one.
-    check(*await probe(ray_cluster, tmp_path, monkeypatch), wheel_from="/site-packages/obstore/")
+    assert_shipped(*await probe(ray_cluster, tmp_path, monkeypatch), wheel_from="/site-packages/obstore/")
 
 
 async def test_sealed(ray_cluster, tmp_path, monkeypatch):
-    check(
+    assert_shipped(
         *await probe(ray_cluster, tmp_path, monkeypatch, Fernet.generate_key().decode()),
         wheel_from="/site-packages/obstore/",
     )
@@ -135,7 +135,7 @@ async def test_sealed(ray_cluster, tmp_path, monkeypatch):
 
 async def test_another_python(other_python_ray_cluster, tmp_path, monkeypatch):
     # A distribution that no Ray brings along, so that it is the shipped one.
-    check(
+    assert_shipped(
         *await probe(other_python_ray_cluster, tmp_path, monkeypatch, wheel="h11"),
         wheel_from="/raybatch_wheels/h11/",
     )

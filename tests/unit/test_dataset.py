@@ -77,7 +77,7 @@ def commit(base: str, kind: str, credentials: AwsCredentials | None = None) -> d
     return {"uri": manifest.uri, "manifest_uri": manifest.manifest_uri}
 
 
-def check(dataset: Dataset) -> None:
+def assert_readable(dataset: Dataset) -> None:
     assert len(dataset.files) == PARTS
     assert dataset.to_arrow()["id"].to_pylist() == list(range(ROWS))
     connection = duckdb.connect()
@@ -104,13 +104,13 @@ class TestEachWay:
         dataset = open_dataset(result)
         assert dataset.files[0] == f"{tmp_path}/data/c1/part-00000.{kind}"
         assert dataset.manifest.counts.ok == ROWS
-        check(dataset)
+        assert_readable(dataset)
 
     def test_by_manifest(self, tmp_path: Path, kind: str) -> None:
         result = commit(str(tmp_path), kind)
-        check(open_dataset(result["manifest_uri"]))
-        check(open_dataset(Path(result["manifest_uri"])))
-        check(open_dataset(f"file://{result['manifest_uri']}"))
+        assert_readable(open_dataset(result["manifest_uri"]))
+        assert_readable(open_dataset(Path(result["manifest_uri"])))
+        assert_readable(open_dataset(f"file://{result['manifest_uri']}"))
 
     def test_s3_with_an_airflow_connection(self, aws: None, s3: str, kind: str) -> None:
         credentials = AwsCredentials(
@@ -119,7 +119,7 @@ class TestEachWay:
         result = commit(f"s3://lake-1/with-{kind}", kind, credentials)
         dataset = open_dataset(result, aws_conn_id="lake")
         assert dataset.files[0] == f"s3://lake-1/with-{kind}/data/c1/part-00000.{kind}"
-        check(dataset)
+        assert_readable(dataset)
 
     def test_s3_with_the_environments_identity(
         self, s3: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -129,7 +129,7 @@ class TestEachWay:
             "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        check(open_dataset(commit(f"s3://lake-1/env-{kind}", kind)))
+        assert_readable(open_dataset(commit(f"s3://lake-1/env-{kind}", kind)))
 
 
 class TestWhatIsNotAsItWas:

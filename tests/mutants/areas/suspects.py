@@ -230,7 +230,7 @@ MUTANTS = (
         "return not self._inside or self._group == name",
         "return True",
         "Innocent rows die with those that are tried.",
-        ("job/execution/replica/test_gate.py::test_nobody_meets_a_stranger",),
+        ("job/execution/replica/test_gate.py::test_groups_never_overlap",),
     ),
     Mutant(
         "suspects-wait-for-ever",
@@ -238,6 +238,6 @@ MUTANTS = (
         "        if name is None and self._waiting:\n            return False\n",
         "",
         "Rows that were in a dead engine are never asked while other chunks come.",
-        ("job/execution/replica/test_gate.py::test_ordinary_users_let_the_others_go_first",),
+        ("job/execution/replica/test_gate.py::test_normal_users_yield_to_groups",),
     ),
 )

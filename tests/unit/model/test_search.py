@@ -45,8 +45,9 @@ def found_all(world: World) -> None:
     assert world.deaths <= searches * scope.bound + world.killed + 3 * len(scope.hogs)
 
 
-def check(scope: Scope) -> None:
+def assert_found(scope: Scope) -> None:
     done = explore(partial(World, scope), found_all, 3 * STRIDE if STRIDE > 1 else 1)
+    assert done.executions
     print(scope, done)
 
 
@@ -55,25 +56,25 @@ ROWS = [A, B, C, D]
 
 @pytest.mark.parametrize("killers", [*combinations(ROWS, 1), *combinations(ROWS, 2)], ids=str)
 def test_rows_that_kill_are_found_within_the_bound(killers: tuple[Row, ...]) -> None:
-    check(Scope((2, 2), killers=rows(*killers)))
+    assert_found(Scope((2, 2), killers=rows(*killers)))
 
 
 @pytest.mark.parametrize("killer", [(0, 0), (0, 2), (0, 4)])
 def test_a_row_among_many(killer: Row) -> None:
-    check(Scope((5, 1), killers=rows(killer)))
+    assert_found(Scope((5, 1), killers=rows(killer)))
 
 
 def test_rows_of_several_chunks_in_one_half() -> None:
-    check(Scope((1, 1, 1), slots=3, killers=rows(A)))
+    assert_found(Scope((1, 1, 1), slots=3, killers=rows(A)))
 
 
 def test_more_chunks_than_slots() -> None:
-    check(Scope((2, 1, 1), killers=rows(B, (2, 0))))
+    assert_found(Scope((2, 1, 1), killers=rows(B, (2, 0))))
 
 
 @pytest.mark.parametrize("hog", [A, C])
 def test_a_row_of_which_the_system_kills_is_found_later(hog: Row) -> None:
-    check(Scope((2, 1), hogs=rows(hog)))
+    assert_found(Scope((2, 1), hogs=rows(hog)))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_row_of_which_the_system_kills_is_found_later(hog: Row) -> None:
     ids=str,
 )
 def test_kills_from_outside_blame_nobody(scope: Scope) -> None:
-    check(scope)
+    assert_found(scope)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_kills_from_outside_blame_nobody(scope: Scope) -> None:
     ids=str,
 )
 def test_kills_from_outside_during_a_search(scope: Scope) -> None:
-    check(scope)
+    assert_found(scope)
 
 
 @pytest.mark.parametrize("restarts", [0, 1, 2])
@@ -142,4 +143,4 @@ def test_an_engine_that_dies_of_everything_is_given_up(chunks: tuple[int, ...], 
     ids=str,
 )
 def test_larger_worlds(scope: Scope) -> None:
-    check(scope)
+    assert_found(scope)

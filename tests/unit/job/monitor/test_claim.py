@@ -40,6 +40,7 @@ def wait_for_the_end_of(watch: ClaimWatch) -> None:
     for thread in threading.enumerate():
         if thread.name == "raybatch-claim":
             thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_a_claim_of_a_newer_run_ends_the_older_ones_job(tmp_path) -> None:
@@ -67,7 +68,7 @@ def test_a_store_that_gives_no_answer_ends_no_job() -> None:
     with watch.looking():
         looks.next()
         looks.next()
-        watch.check()
+        assert watch.check() is None
     looks.next()
     wait_for_the_end_of(watch)
 

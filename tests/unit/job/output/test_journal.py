@@ -193,6 +193,10 @@ class TestOlderRun:
         retry = journal(folder, 2, token=token)
         retry.claim()
         retry.commit("manifests/newer.json")
+        last = retry.last()
+        assert last is not None
+        assert last.published is not None
+        assert last.published.manifest == "manifests/newer.json"
 
     def test_another_task_has_an_order_of_its_own(self, folder: Folder, newer: Journal) -> None:
         assert journal(folder, 0, task=OTHER, token=new_run_token(1), take_over=True).claim() is None

@@ -42,7 +42,7 @@ def jsonl(folder: Path, ids: list[Any]) -> Source:
 
 @pytest.mark.parametrize("write", [parquet, jsonl])
 def test_ids_that_are_all_different_pass(tmp_path: Path, write: Any) -> None:
-    check_ids(write(tmp_path, list(range(ROWS))), "a.b", None)
+    assert check_ids(write(tmp_path, list(range(ROWS))), "a.b", None) is None
 
 
 @pytest.mark.parametrize("write", [parquet, jsonl])
@@ -70,11 +70,11 @@ def test_an_empty_id_is_none(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_no_rows_need_no_id(tmp_path: Path) -> None:
-    check_ids(jsonl(tmp_path, [1, "no row", 2, "no row"]), "a.b", None)
+    assert check_ids(jsonl(tmp_path, [1, "no row", 2, "no row"]), "a.b", None) is None
 
 
 def test_an_input_without_rows_has_no_twins(tmp_path: Path) -> None:
-    check_ids(jsonl(tmp_path, []), "a.b", None)
+    assert check_ids(jsonl(tmp_path, []), "a.b", None) is None
 
 
 def test_each_row_group_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,14 +201,14 @@ class TestTolerance:
     def test_what_is_allowed_passes(self, tmp_path: Path) -> None:
         disk = LocalFolder(str(tmp_path))
         tolerance = Tolerance(Limits(max_error_fraction=0.5), 4)
-        tolerance.before([(0, failure()), (1, failure())], 2)
-        tolerance.during([report(written=2, errors=2)])
+        assert tolerance.before([(0, failure()), (1, failure())], 2) is None
+        assert tolerance.during([report(written=2, errors=2)]) is None
         # The second submission mended one of three.
         ledger = [
             part(disk, [{}] * 4, [failure()] * 3 + [response()]),
             part(disk, [{}], [response()], ordinals=[1], submission=1),
         ]
-        tolerance.after(add_up(disk, ledger, 4))
+        assert tolerance.after(add_up(disk, ledger, 4)) is None
 
 
 def report(**fields: int) -> ReplicaReport:

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.job.execution.replica.gate import Gate
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_nobody_meets_a_stranger(seed: int) -> None:
+async def test_groups_never_overlap(seed: int) -> None:
     gate, dice = Gate(), random.Random(seed)
     inside: list[object] = []
     most = 0
@@ -31,30 +31,32 @@ async def test_nobody_meets_a_stranger(seed: int) -> None:
     assert most > 1
 
 
-async def test_ordinary_users_let_the_others_go_first() -> None:
+async def test_normal_users_yield_to_groups() -> None:
     gate, order = Gate(), list[str]()
 
-    async def visit(name: str | None, who: str) -> None:
+    async def visit(name: str | None, label: str) -> None:
         async with gate.group(name):
-            order.append(who)
+            order.append(label)
             await asyncio.sleep(0.01)
 
-    visits = [visit(None, "first"), visit("a", "suspect"), visit(None, "later"), visit("a", "his friend")]
+    visits = [visit(None, "first"), visit("a", "group"), visit(None, "later"), visit("a", "group, too")]
     await asyncio.gather(*visits)
-    assert order == ["first", "suspect", "his friend", "later"]
+    assert order == ["first", "group", "group, too", "later"]
 
 
-async def test_who_is_cancelled_while_he_waits_keeps_nobody_out() -> None:
-    gate = Gate()
+async def test_a_cancelled_wait_blocks_no_one_behind_it() -> None:
+    gate, entered = Gate(), list[str | None]()
 
     async def visit(name: str | None) -> None:
         async with gate.group(name):
-            pass
+            entered.append(name)
 
     async with gate.group(None):
         waiting = asyncio.ensure_future(visit("a"))
         await asyncio.sleep(0.01)
         behind = asyncio.ensure_future(visit(None))
         await asyncio.sleep(0.01)
+        assert entered == []
         waiting.cancel()
-        await asyncio.wait_for(behind, 1)
+        await asyncio.wait([behind], timeout=10)
+        assert entered == [None]
