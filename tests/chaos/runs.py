@@ -91,6 +91,17 @@ def together(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _identity(setting: Setting, kill: Kill) -> dict[str, Any]:
+    return {
+        "seed": kill.seed,
+        "kind": kill.kind,
+        "mode": kill.mode,
+        "store": kill.store,
+        "with_family": kill.with_family,
+        "version": asdict(setting.version),
+    }
+
+
 def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
     """Start a DAG run, kill, wait for its end, compare. What raises on the way is the result's `missed`."""
     folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
@@ -100,12 +111,7 @@ def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
     except Exception as error:
         told = f"{type(error).__name__}: {error}".partition("\n")[0]
         result = Result(
-            seed=kill.seed,
-            kind=kill.kind,
-            mode=kill.mode,
-            store=kill.store,
-            with_family=kill.with_family,
-            version=asdict(setting.version),
+            **_identity(setting, kill),
             missed=told,
         )
     if kill.kind == "full" and (folder / "destination").is_mount():
@@ -171,12 +177,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         watch.shorten(lives, kill.mode, seconds)
     counts, found = [case.count() for case in cases], [case.found(state) for case in cases]
     return Result(
-        seed=kill.seed,
-        kind=kill.kind,
-        mode=kill.mode,
-        store=kill.store,
-        with_family=kill.with_family,
-        version=asdict(setting.version),
+        **_identity(setting, kill),
         missed=missed,
         instant=round(hit.at - began, 1) if hit else 0.0,
         phase=hit.phase if hit else "",

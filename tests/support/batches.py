@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
 from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from tests.support.airflow_tasks import Run
 from tests.support.fake_ray import FakeRay, Script
 
 
@@ -17,6 +21,12 @@ def batch(**arguments: Any) -> RayBatchInferenceOperator:
         "destination": "s3://lake/out/", "poll_interval": 0.05,
     }  # fmt: skip
     return RayBatchInferenceOperator(**{**defaults, **arguments})
+
+
+def defer(run: Run) -> None:
+    """Run an attempt up to its deferral."""
+    with pytest.raises(TaskDeferred):
+        batch(deferrable=True).execute(run.context())
 
 
 def failing(failure_class: FailureClass, message: str = "It went wrong.") -> Any:

@@ -24,8 +24,8 @@ from airflow_provider_raybatch.job.planning.plan import Cluster
 from airflow_provider_raybatch.job.reuse import row_keys
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 from airflow_provider_raybatch.storage.folder import Folder, S3Folder
+from tests.support.replicas import Handle
 from tests.support.specs import submitted
-from tests.unit.job.execution.replica.test_replica import Handle
 
 
 def without_cluster(patch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,9 @@ import pytest
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
 from tests.support.faulty_s3 import FaultyS3, by_seed
+from tests.support.published import ROWS, published
 from tests.support.s3_server import S3Server
 from tests.support.specs import submitted
-
-from .test_faulty_cycles import ROWS, published
 
 pytestmark = pytest.mark.slow
 

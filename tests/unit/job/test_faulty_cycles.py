@@ -14,30 +14,16 @@ import pytest
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, S3Folder
 from airflow_provider_raybatch.storage.retry import RetryLimits
 from tests.support.faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
-from tests.support.publishing import rows_of
+from tests.support.published import ROWS, published
 from tests.support.s3_server import S3Server
-from tests.support.specs import submitted
 from tests.support.whole_job import attempt, without_cluster
 
 pytestmark = pytest.mark.slow
-
-ROWS = 12
-
-
-def published(folder: Folder) -> BatchManifest | None:
-    """What a reader finds, all its files read and compared with the manifest."""
-    last = Journal(folder, submitted().submission, take_over=False).last()
-    if last is None or last.published is None:
-        return None
-    manifest = parse(BatchManifest, folder.read(last.published.manifest))
-    assert [row["id"] for row in rows_of(folder, manifest)] == list(range(ROWS))
-    return manifest
 
 
 @contextlib.contextmanager

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import pytest
+
+POWER = [pytest.param(False, id="killed"), pytest.param(True, id="power lost")]
+STRIDE = 1 if os.environ.get("RAYBATCH_MODEL") == "all" else 23
 
 _FIRST = 300
 
@@ -25,6 +31,12 @@ class Explored:
 
     executions: int = 0
     states: int = 0
+
+
+def at(number: int, what: Callable[[], None]) -> Callable[[str], None]:
+    """Do something before step `number`, once."""
+    steps = iter(range(10_000))
+    return lambda call: what() if next(steps) == number else None
 
 
 def explore(

@@ -6,7 +6,6 @@ By default one second crash in 23 is tried, others for each first crash; all wit
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.run_token import new_run_token
 
+from .exploring import POWER, STRIDE, at
 from .job import ROWS, Killed, World
 from .memory import nothing
 
@@ -21,14 +21,6 @@ pytestmark = pytest.mark.slow
 
 FIRST, SECOND, THIRD = (new_run_token(number) for number in (1, 2, 3))
 SAME_OR_NEWER = [pytest.param(FIRST, id="same run"), pytest.param(SECOND, id="newer run")]
-POWER = [pytest.param(False, id="killed"), pytest.param(True, id="power lost")]
-STRIDE = 1 if os.environ.get("RAYBATCH_MODEL") == "all" else 23
-
-
-def at(number: int, what: Callable[[], None]) -> Callable[[str], None]:
-    """Do something before step `number`, once."""
-    steps = iter(range(10_000))
-    return lambda call: what() if next(steps) == number else None
 
 
 def killed(world: World, token: str, step: int, power: bool = False) -> bool:

@@ -13,9 +13,8 @@ from itertools import combinations
 
 import pytest
 
-from .exploring import explore
+from .exploring import STRIDE, explore
 from .search import Row, Scope, World, patched
-from .test_model import STRIDE
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from .exploring import POWER, STRIDE, at
+from .job import Killed
 from .memory import nothing
 from .store import Act, World, one_by_one, shelf
-from .test_model import POWER, STRIDE, Killed, at
 
 pytestmark = pytest.mark.slow
 

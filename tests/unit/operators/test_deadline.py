@@ -15,7 +15,7 @@ from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFail
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
-from tests.support.batches import Died, batch, die
+from tests.support.batches import Died, batch, defer, die
 from tests.support.fake_ray import FakeRay, lasting
 
 
@@ -140,8 +140,7 @@ def test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it(
 
     monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     answer, back_at = ray.answer, time.monotonic() + 1.0
 
     def away(*arguments: Any) -> Any:

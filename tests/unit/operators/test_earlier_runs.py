@@ -6,10 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch
+from tests.support.batches import defer
 from tests.support.fake_ray import FakeRay, lasting
 
 
@@ -17,8 +16,7 @@ def test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     (old,) = ray.jobs
     run.clear()
     answer = ray.answer
@@ -28,12 +26,10 @@ def test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt(
 
     with monkeypatch.context() as patched:
         patched.setattr(ray, "answer", refuses)
-        with pytest.raises(TaskDeferred):  # it goes on with its own job
-            batch(deferrable=True).execute(run.context())
+        defer(run)  # it goes on with its own job
     assert len(ray.active) == 2
     run.try_number += 1
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     assert len(ray.jobs) == 2
     assert old not in ray.active
     assert len(ray.active) == 1

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch
+from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, Script, lasting
 
 
@@ -108,8 +108,7 @@ def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
 
 def test_the_kill_of_a_task_that_submitted_nothing_stops_nothing(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     batch().on_kill()
     assert len(ray.active) == 1
 

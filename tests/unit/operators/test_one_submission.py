@@ -22,7 +22,7 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 from tests.support.airflow_tasks import Run, connection
-from tests.support.batches import Died, batch, die, failing, job_ids
+from tests.support.batches import Died, batch, defer, die, failing, job_ids
 from tests.support.fake_ray import NO_ANSWER, FakeRay, Script, committing, lasting
 
 
@@ -118,8 +118,7 @@ def test_a_proxy_without_its_backend_ends_no_retry(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     with monkeypatch.context() as patched:
         patched.setattr(ray, "answer", lambda *asked: (404, "default backend"))
         for another in (run, Run(task_id="another")):
@@ -150,8 +149,7 @@ def test_a_retry_after_a_failure_goes_on_in_the_same_run(ray: FakeRay, run: Run)
 @pytest.mark.parametrize("store_is_kept", [True, False])  # Airflow 3.4 drops it on a clear
 def test_a_clear_starts_anew_and_stops_what_is_left(ray: FakeRay, run: Run, store_is_kept: bool) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     (old,) = ray.jobs
     run.clear()
     if not store_is_kept:
@@ -188,8 +186,7 @@ def test_what_a_clear_could_not_stop_the_next_attempt_stops(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     (old,) = ray.jobs
     run.clear()
     with monkeypatch.context() as patched:
@@ -248,11 +245,9 @@ def test_namespaces_keep_two_airflows_apart(ray: FakeRay, monkeypatch: pytest.Mo
     for name in ("staging", "production"):
         monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", name)
         run = Run()
-        with pytest.raises(TaskDeferred):
-            batch(deferrable=True).execute(run.context())
+        defer(run)
         run.clear()
-        with pytest.raises(TaskDeferred):
-            batch(deferrable=True).execute(run.context())
+        defer(run)
     namespaces = [ray.jobs[name].body["metadata"]["raybatch.namespace"] for name in ray.active]
     assert namespaces == ["staging", "production"]
 
@@ -273,24 +268,21 @@ def test_a_job_in_flight_at_an_upgrade_is_adopted(
     # As an older version left it: submitted under the namespace "default".
     ray.script = lasting(60)
     monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "default")
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     record = run.store.values["raybatch_run"]
     run.store.values["raybatch_run"] = {
         "token": record["token"], "max_tries": record["max_tries"], "succeeded": False,
     }  # fmt: skip
     monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "new")
     run.try_number += 1
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     assert len(ray.jobs) == 1
 
 
 @pytest.mark.parametrize(("choice", "stopped"), [("replace", True), ("adopt", False)])
 def test_changed_arguments(ray: FakeRay, run: Run, choice: Any, stopped: bool) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     (old,) = ray.jobs
     with pytest.raises(TaskDeferred):
         batch(deferrable=True, prompt="Sing {row.x}", on_stale_state=choice).execute(run.context())
@@ -300,8 +292,7 @@ def test_changed_arguments(ray: FakeRay, run: Run, choice: Any, stopped: bool) -
 
 def test_changed_arguments_can_be_refused(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     with pytest.raises(RayBatchFailException, match=r"on_stale_state: .*with other arguments"):
         batch(prompt="Sing {row.x}", on_stale_state="fail").execute(run.context())
     assert len(ray.active) == 1
@@ -381,8 +372,7 @@ def test_a_retry_that_can_submit_nothing_leaves_no_job_to_nobody(
     ray: FakeRay, run: Run, arguments: dict[str, Any]
 ) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     run.try_number = 2
     with pytest.raises(RayBatchFailException, match=next(iter(arguments))):
         batch(**arguments).execute(run.context())

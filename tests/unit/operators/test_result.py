@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch
+from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, Script, committing, lasting
 
 
@@ -65,8 +64,7 @@ def test_of_any_entrypoint(ray: FakeRay, run: Run) -> None:
 
 def test_the_link_is_there_while_the_job_runs(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     (submission_id,) = ray.jobs
     assert run.xcoms == {"_link_RayDashboardLink": f"{ray.url}/#/jobs/{submission_id}"}
 

@@ -15,7 +15,7 @@ from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch, failing
+from tests.support.batches import batch, defer, failing
 from tests.support.fake_ray import FakeRay, lasting
 
 TIMEOUT = "Trigger timeout"
@@ -136,8 +136,7 @@ def test_the_event_of_an_earlier_run_ends_no_later_one(ray: FakeRay, run: Run) -
     """SQLite numbers a new trigger like the one that was deleted, so Airflow may resume its task instead."""
     old = deferred_job(ray, run)
     run.clear()
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     old_event = event("stopped", FailureClass.CANCELLED, old, run)["event"]
     with pytest.raises(TaskDeferred) as deferred:
         batch(deferrable=True).execute_complete(run.context(), old_event)

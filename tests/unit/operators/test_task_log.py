@@ -4,23 +4,20 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_raybatch.contract.events import Committed
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch
+from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, Script, lasting, summary
 
 
 def test_names_the_job_and_its_page(ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     ray.script = lasting(60)
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     (job,) = ray.jobs
     assert f"Submitted Ray job {job}: {ray.url}/#/jobs/{job} (" in capsys.readouterr().out
     run.try_number = 2
-    with pytest.raises(TaskDeferred):
-        batch(deferrable=True).execute(run.context())
+    defer(run)
     assert f"Re-attached to running job {job}: {ray.url}/#/jobs/{job} (" in capsys.readouterr().out
     ray.jobs[job].script.seconds = 0
     run.try_number = 3

@@ -86,7 +86,7 @@ from pathlib import Path
 import pytest
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.unit.job.test_faulty_cycles import ROWS, published
+from tests.support.published import ROWS, published
 from tests.support.whole_job import attempt, without_cluster
 
 root, kind = sys.argv[1:]

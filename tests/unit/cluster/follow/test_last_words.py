@@ -6,7 +6,7 @@ from __future__ import annotations
 from airflow_provider_raybatch.cluster.follow.control import Control, Lease
 from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
-from tests.unit.cluster.follow.test_outcome import COMMITTED, KEY, SUMMARY
+from tests.support.committed import COMMITTED, KEY, SUMMARY
 
 
 def lease():

@@ -10,12 +10,9 @@ from airflow_provider_raybatch.cluster.follow.outcome import judge as judge_with
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from tests.support.committed import COMMITTED, KEY, SUMMARY
 
-KEY = "ab" * 32
 STATE = FollowState(session_name="s1")
-SUMMARY = Summary(uri="/o", manifest_uri="/m", format="parquet", rows=3, errors=1, tokens=Tokens(output=7))
-COMMITTED = events.line(events.Committed(summary=SUMMARY), KEY, 90)
 FAILED = events.line(
     events.Failed(failure_class=FailureClass.STORAGE, message="The bucket is gone."), KEY, 80
 )

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.job.parts import part as parts
+from tests.support import attempts
+from tests.support.attempts import GREEDY, Attempt
 from tests.support.publishing import failure
-from tests.unit.job.reuse import test_reuse as test_savings
-from tests.unit.job.reuse.test_reuse import GREEDY, Attempt
 
 
 def test_an_answer_counts_more_than_an_earlier_failure(
@@ -20,7 +20,7 @@ def test_an_answer_counts_more_than_an_earlier_failure(
     first = Attempt(tmp_path, ["a", "a"], sampling=GREEDY)
     assert first.asked == [0]
     with monkeypatch.context() as patched:
-        patched.setattr(test_savings, "response", lambda text: failure())
+        patched.setattr(attempts, "response", lambda text: failure())
         first.answer([0])
     second = Attempt(tmp_path, ["a", "a"], sampling=GREEDY, number=1)
     assert second.asked == [0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.unit.job.reuse.test_reuse import Attempt
+from tests.support.attempts import Attempt
 
 
 class Killed(BaseException):

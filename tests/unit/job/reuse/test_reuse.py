@@ -3,89 +3,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job.execution.replica.asking import Asker
-from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import look_back
-from airflow_provider_raybatch.job.parts.part import Part
-from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.preflight.ready import request_config_digest
-from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
 from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
-from airflow_provider_raybatch.job.work import Job
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
+from tests.support.attempts import GREEDY, Attempt
 from tests.support.faulty_s3 import FaultyS3
-from tests.support.publishing import response
-from tests.support.specs import submitted
-
-GREEDY = {"temperature": 0}
-
-
-class Attempt:
-    """A submission over an input of `texts`: it looks what is done, and answers what it is told to."""
-
-    def __init__(
-        self,
-        root: Path,
-        texts: Sequence[Any],
-        store: ResponseStore | None = None,
-        folder: Folder | None = None,
-        **fields: Any,
-    ) -> None:
-        root.mkdir(exist_ok=True)
-        rows = [text if isinstance(text, dict) else {"text": text} for text in texts]
-        file, text = root / "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
-        if not file.exists() or file.read_text() != text:  # a new file is another input, whatever is in it
-            file.write_text(text)
-        folder = folder or LocalFolder(str(root / "out"))
-        places = {"source": {"paths": [str(root / "in.jsonl")]}, "destination": {"uri": folder.uri}}
-        spec = submitted(**{**places, **fields})
-        keyer = Keyer(spec, {}, Digests())
-        self.source = look_at_source(spec, None)
-        run = layout.run_folder(
-            spec.submission, request_config_digest(spec, spec.submission, keyer), self.source.listing.digest
-        )
-        driver = layout.driver_folder(run, spec.submission.submission_id)
-        self.job = Job(spec, self.source.listing, folder, driver, keyer)
-        self.run_folder = run
-        earlier = look_back(folder, run, self.source.rows)
-        self.said: list[Any] = []
-        stored = None if store is None else StoredResponses(store)
-        self.reuse_plan = plan_reuse(
-            self.job, self.source, earlier, earlier.good, stored, in_sequence, self.said.append
-        )
-        self.asked = np.flatnonzero(~(earlier.good | self.reuse_plan.rows)).tolist()
-
-    def answer(self, ordinals: Sequence[int]) -> Attempt:
-        asker = Asker(self.job.spec, self.job.task.renderer(), self.job.keyer)
-        rows = Reader(self.job.listing, None, None).read(self.source.chunks(8)[0])
-        asked = asker.ask(rows.rows, dict(self.reuse_plan.repetitions))
-        outcomes = [asked[ordinal].outcome(ordinal, response(f"r{ordinal}")) for ordinal in ordinals]
-        columns = rows.columns().take(pa.array(ordinals))
-        parts.write(self.job.folder, f"{self.job.part_folder}/0", columns, outcomes, self.job.task)
-        return self
-
-    def write_parts(self) -> list[Part]:
-        return self.reuse_plan.write_parts(self.job, self.source)
-
-    def store_in(self, store: ResponseStore) -> None:
-        remember(store, self.job.folder, parts_of_task(self.job), store.emit, self.job.task)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.monitor.poison_rows import (
     poison,
 )
 from airflow_provider_raybatch.job.work import WorkItem
-from tests.unit.job.execution.replica.test_replica import Place
+from tests.support.replicas import Place
 
 ROWS, CHUNK = 128, 32
 

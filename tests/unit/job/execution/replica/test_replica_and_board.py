@@ -16,7 +16,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from tests.unit.job.execution.replica.test_replica import Place, lines
+from tests.support.replicas import Place, lines
 
 ROWS = 8
 
