@@ -27,6 +27,6 @@ def test_an_answer_counts_more_than_an_earlier_failure(
     second.answer([0])
     ledger = parts.listed(second.job.folder.list(second.run_folder))
     assert [part.ok for part in ledger] == [0, 1]
-    (shared,) = second.savings.fan_out(second.job, second.source, ledger)
+    (shared,) = second.reuse_plan.fan_out(second.job, second.source, ledger)
     rows = pq.read_table(Path(second.job.folder.root, shared.path)).to_pylist()
     assert [(row["ordinal"], row["ok"]) for row in rows] == [(1, True)]
