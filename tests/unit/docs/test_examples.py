@@ -24,6 +24,8 @@ PARSE_DAGS = Path(__file__).with_name("parse_dags.py")
 PYTHON = blocks("python")
 DAGS = [block for block in PYTHON if "@dag" in block.text]
 MODULES = [block for block in PYTHON if block.text.startswith("# ")]
+# The blocks of workflows.md are one program; tests/unit/workflows/test_page.py runs it.
+READERS = [b for b in PYTHON if b not in [*DAGS, *MODULES] and b.page.name != "workflows.md"]
 SHELL = blocks("bash")
 NAME = re.compile(r"# (\w+\.py)\n")
 
@@ -85,9 +87,7 @@ def test_a_wrong_argument_in_an_example_is_noticed(tmp_path: Path) -> None:
     assert ["promt" in error for error in found["errors"].values()] == [True]
 
 
-@pytest.mark.parametrize(
-    "block", [b for b in PYTHON if b not in [*DAGS, *MODULES]], ids=lambda block: block.name
-)
+@pytest.mark.parametrize("block", READERS, ids=lambda block: block.name)
 def test_other_python_runs_on_a_dataset(block: Block, tmp_path: Path) -> None:
     found: dict[str, Any] = {"result": dataset(tmp_path)}
     exec(block.text, found)
