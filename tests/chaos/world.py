@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import psutil
 
-from ..engine_log import engines
 from ..integration.end_to_end.ray_jobs import RayJobs
 from ..integration.end_to_end.rest import Task
 from ..integration.end_to_end.stack import API_SERVERS, INTERVALS, AirflowStack
+from ..support.engine_log import engines
 from .cluster import ChaosCluster, kill
 from .counting import generated_by_now, living
 from .frozen import FreezingProxy
