@@ -35,32 +35,19 @@ def both_orders(
     :returns: batches with :data:`PAIR_COLUMNS`, all of them text, for a `DatasetWriter`.
     :raises WorkflowError: a column is missing, or the baseline has a question twice.
     """
-    table = pa.Table.from_batches([_texts(batch, (key, response)) for batch in baseline])
-    table = table.combine_chunks()
-    keys, answers = table.column(key), table.column(response)
-    if len(keys) != (distinct := pc.count_distinct(keys).as_py()):
+    known, answers = _both([_texts(batch, (key, response)) for batch in baseline])
+    if len(known) != (distinct := pc.count_distinct(known, mode="all").as_py()):
         raise WorkflowError(
-            f"key: {key!r} names {len(keys):,} rows of the baseline, and has {distinct:,} values; name a "
+            f"key: {key!r} names {len(known):,} rows of the baseline, and has {distinct:,} values; name a "
             "column that is unique."
         )
-    known = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     for batch in candidate:
-        rows = _texts(batch, (key, question, response))
-        at = pc.index_in(rows.column(key), value_set=known)
-        rows, at = rows.filter(pc.is_valid(at)), at.drop_null()
-        other = pc.take(answers, at)
-        other = other.combine_chunks() if isinstance(other, pa.ChunkedArray) else other
-        for order, first, second in (
-            ("ab", rows.column(response), other),
-            ("ba", other, rows.column(response)),
-        ):
-            columns = [
-                rows.column(key),
-                pa.repeat(pa.scalar(order), rows.num_rows),
-                rows.column(question),
-                first,
-                second,
-            ]
+        keys, asked, ours = _texts(batch, (key, question, response))
+        at = pc.index_in(keys, value_set=known)
+        keys, asked, ours = (values.filter(pc.is_valid(at)) for values in (keys, asked, ours))
+        theirs = answers.take(at.drop_null()).cast(pa.string())
+        for order, first, second in (("ab", ours, theirs), ("ba", theirs, ours)):
+            columns = [keys, pa.repeat(pa.scalar(order), len(keys)), asked, first, second]
             yield pa.RecordBatch.from_arrays(columns, names=list(PAIR_COLUMNS))
 
 
@@ -103,8 +90,8 @@ def settle(batches: Iterable[pa.RecordBatch], response: str = "response") -> Pai
     """
     seen: dict[str, dict[str, str]] = {}
     for batch in batches:
-        rows = _texts(batch, ("pair", "order", response))
-        for pair, order, said in zip(*(rows.column(number).to_pylist() for number in range(3)), strict=True):
+        columns = (column.to_pylist() for column in _texts(batch, ("pair", "order", response)))
+        for pair, order, said in zip(*columns, strict=True):
             choices = seen.setdefault(pair, {})
             if (choice := _choice(said)) is not None:
                 choices[order] = choice
@@ -152,9 +139,14 @@ def _choice(text: str | None) -> str | None:
     return next((one for one in CHOICES if said.lower() == one.lower()), None)
 
 
-def _texts(batch: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
+def _texts(batch: pa.RecordBatch, columns: tuple[str, ...]) -> list[pa.Array]:
     for name in columns:
         require(batch.schema, name, "columns")
-    return pa.RecordBatch.from_arrays(
-        [batch.column(name).cast(pa.string()) for name in columns], names=list(columns)
-    )
+    return [batch.column(name).cast(pa.string()) for name in columns]
+
+
+def _both(batches: list[list[pa.Array]]) -> tuple[pa.Array, pa.Array]:
+    empty = pa.array([], pa.string())
+    keys, answers = zip([empty, empty], *batches, strict=True)
+    # All answers together may be longer than the 2 GiB of a `string` array.
+    return pa.concat_arrays(keys), pa.concat_arrays([one.cast(pa.large_string()) for one in answers])

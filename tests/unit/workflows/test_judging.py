@@ -120,6 +120,17 @@ def test_pairs_in_both_orders(tmp_path: Path) -> None:
     assert pairwise_sampling()["structured_outputs"] == {"choice": CHOICES}
 
 
+def test_pairs_of_one_column() -> None:
+    """The question may be the response itself, and neither side needs rows."""
+    rows, nothing = (
+        batch(id=["a"], text=["x"]),
+        batch(id=pa.array([], pa.string()), text=pa.array([], pa.string())),
+    )
+    for ours, theirs, count in ((rows, rows, 2), (rows, nothing, 0), (nothing, rows, 0)):
+        pairs = both_orders([ours], [theirs], "id", question="text", response="text")
+        assert pa.Table.from_batches(pairs).num_rows == count
+
+
 def test_a_rubric_is_a_prompt_a_grammar_and_a_check() -> None:
     prompt = RowTemplate(RUBRIC.prompt(question="topic", answer="an answer"))
     assert prompt.columns == ["topic", "an answer"]
