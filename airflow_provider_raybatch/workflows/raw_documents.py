@@ -25,25 +25,27 @@ LONGEST_LINE = 64 * 1024 * 1024
 def read_raw(
     sources: Sequence[str], columns: Sequence[str], aws_conn_id: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Documents with these columns as text, and `source`, `line` and `broken`.
+    """Documents with these columns as text, and `source`, `line`, `origin` and `broken`.
 
     :param sources: files or folders, local or ``s3://``; ``*.jsonl``, ``*.csv`` (UTF-8, with a header) and
         ``*.parquet`` are read, other files are left out.
     :param columns: to read; a value that is no text becomes its JSON, a missing one is null.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
-    :returns: batches; `source` is the file, `line` counts its rows from 1, `broken` says what is wrong with
-        the row, else null. The first batch is empty.
+    :returns: batches; `source` is the file, `line` counts its rows from 1, `origin` names the row by both,
+        `broken` says what is wrong with the row, else null. The first batch is empty.
     :raises WorkflowError: there is no such file, or a Parquet or CSV file lacks a column or can't be read.
     """
     schema = pa.schema([
         *((name, pa.string()) for name in columns),
         ("source", pa.string()),
         ("line", pa.int64()),
+        ("origin", pa.string()),
         ("broken", pa.string()),
     ])
     if len(set(schema.names)) < len(schema.names):
         raise WorkflowError(
-            "columns: 'source', 'line' and 'broken' are added, and each name may stand once; choose others."
+            "columns: 'source', 'line', 'origin' and 'broken' are added, and each name may stand once; "
+            "choose others."
         )
     yield pa.RecordBatch.from_pylist([], schema=schema)
     for source in sources:
@@ -157,7 +159,7 @@ def _batches(rows: Iterator[dict[str, Any]], uri: str, schema: pa.Schema) -> Ite
     for line, row in enumerate(rows, 1):
         if not row:
             continue  # A blank line.
-        waiting.append({**row, "source": uri, "line": line})
+        waiting.append({**row, "source": uri, "line": line, "origin": f"{uri}:{line}"})
         size += sum(len(value) for value in row.values() if value)
         if len(waiting) == _BATCH_ROWS or size > _BATCH_BYTES:
             yield pa.RecordBatch.from_pylist(waiting, schema=schema)

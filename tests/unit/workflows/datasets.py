@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,17 @@ from airflow_provider_raybatch.contract.spec import TaskKey
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
 
-def inferred(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema | None = None) -> dict[str, Any]:
-    """A committed batch inference of two files, and the fields of its XCom that matter here."""
+def inferred(
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    schema: pa.Schema | None = None,
+    letters: Sequence[dict[str, Any]] = (),
+    map_index: int = -1,
+) -> dict[str, Any]:
+    """A committed batch inference of two files, and the fields of its XCom that matter here.
+
+    :param letters: dead letters.
+    """
     table = pa.Table.from_pylist(list(rows), schema=schema)
     data = folder / "data/one"
     data.mkdir(parents=True)
@@ -32,15 +42,22 @@ def inferred(folder: Path, rows: Sequence[dict[str, Any]], schema: pa.Schema | N
         path = data / f"part-{number:05d}.parquet"
         pq.write_table(part, path)
         files.append(ManifestFile(path=path.name, rows=part.num_rows, bytes=path.stat().st_size))
+    if letters:
+        (folder / "dead_letters/one").mkdir(parents=True)
+        lines = "".join(json.dumps(letter) + "\n" for letter in letters)
+        (folder / "dead_letters/one/part-00000.jsonl").write_text(lines)
     manifest = BatchManifest(
         uri=str(data),
         manifest_uri=str(folder / "manifests/one.json"),
         format="parquet",
         files=files,
         columns=[Column(name=one.name, type=str(one.type)) for one in table.schema],
-        counts=Counts(input=len(rows), ok=len(rows), error=0, reused=1 if rows else 0),
+        dead_letter_uri=str(folder / "dead_letters/one") if letters else None,
+        counts=Counts(
+            input=len(rows) + len(letters), ok=len(rows), error=len(letters), reused=1 if rows else 0
+        ),
         tokens=Tokens(input=10, cached=4, output=5),
-        owner=TaskKey(dag_id="d", run_id="r", task_id="t"),
+        owner=TaskKey(dag_id="d", run_id="r", task_id="t", map_index=map_index),
         run_token="token",
         submission_id="job",
         created_at="2026-01-01T00:00:00Z",

@@ -239,3 +239,4 @@ def test_raw_documents_in_s3(monkeypatch: pytest.MonkeyPatch, path: str) -> None
         place(f"s3://{bucket}").write("raw/a.jsonl", b'{"text": "a"}\n')
         (found,) = pa.Table.from_batches(read_raw([f"s3://{bucket}{path}"], ["text"])).to_pylist()
     assert (found["text"], found["source"]) == ("a", f"s3://{bucket}/raw/a.jsonl")
+    assert found["origin"] == f"s3://{bucket}/raw/a.jsonl:1"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read the dead letters of a batch inference as dropped rows, so that each row's fate is in one dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.workflows.places import place
+from airflow_provider_raybatch.workflows.rows import Result, Rows
+from airflow_provider_raybatch.workflows.sift import DROP_COLUMNS
+
+_BATCH_ROWS = 1024
+
+
+def failed_rows(
+    result: Result, step: str, schema: pa.Schema, aws_conn_id: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows for which a batch inference has no response.
+
+    :param result: what the operator returned.
+    :param step: its name, for ``dropped_by``; ``rule`` is what failed in it, such as ``engine``.
+    :param schema: of the dataset that the rows are written to; a column that a row lacks is null.
+    :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
+    :raises WorkflowError: `result` has no manifest that can be read.
+    :raises StorageError: the dead letters can't be read.
+    """
+    for manifest in Rows(result, aws_conn_id=aws_conn_id).manifests:
+        if not isinstance(manifest, BatchManifest) or manifest.dead_letter_uri is None:
+            continue
+        folder = place(manifest.dead_letter_uri, aws_conn_id)
+        for file in folder.list():
+            with folder.open(file.path, file.size) as lines:
+                while rows := [_row(json.loads(line), step) for line in islice(lines, _BATCH_ROWS)]:
+                    arrays = [_array([row.get(one.name) for row in rows], one.type) for one in schema]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _row(letter: dict[str, Any], step: str) -> dict[str, Any]:
+    drop = dict(zip(DROP_COLUMNS, (step, letter["step"], letter["reason"]), strict=True))
+    return {**(letter["row"] or {}), **drop}
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.nulls(len(values), kind)  # Such as a time, which is text in a dead letter.

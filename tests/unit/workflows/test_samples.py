@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.failed_rows import failed_rows
+from airflow_provider_raybatch.workflows.samples import one_row_a_sample
+from airflow_provider_raybatch.workflows.sift import DROP_COLUMNS
+from tests.unit.workflows.datasets import batch, inferred
+
+
+def test_each_sample_becomes_a_row() -> None:
+    samples = [[{"text": "a"}, {"text": "b"}], [], [{"text": None}], None]
+    rows = batch(completions=samples, id=[1, 2, 3, 4], response=["a", None, None, None])
+    (found,) = one_row_a_sample([rows])
+    assert found.to_pylist() == [
+        {"id": 1, "response": "a", "sample": 0},
+        {"id": 1, "response": "b", "sample": 1},
+        {"id": 3, "response": None, "sample": 0},
+    ]
+
+
+def test_single_samples_and_no_rows() -> None:
+    (found,) = one_row_a_sample([batch(id=[1, 2], response=["a", "b"])])
+    assert found["sample"].to_pylist() == [0, 0]
+    none = batch(id=[1], completions=[[{"text": "a"}]], response=["a"]).slice(0, 0)
+    (found,) = one_row_a_sample([none])
+    assert found.schema.names == ["id", "response", "sample"]
+    assert found.num_rows == 0
+
+
+def test_bad_columns() -> None:
+    with pytest.raises(WorkflowError, match="response: 'response' is not a column"):
+        list(one_row_a_sample([batch(id=[1])]))
+    with pytest.raises(WorkflowError, match="columns: 'sample' is in the dataset already"):
+        list(one_row_a_sample([pa.RecordBatch.from_pydict({"response": ["a"], "sample": [1]})]))
+
+
+def test_failed_rows_are_dropped_rows(tmp_path: Path) -> None:
+    letters = [
+        {"ordinal": n, "step": "tokenize", "reason": "too long", "row": {"id": n, "at": "noon"}}
+        for n in (3, 4)
+    ]
+    result = inferred(tmp_path, [{"id": 1, "response": "a"}], letters=letters)
+    schema = pa.schema({"id": pa.int64(), "at": pa.timestamp("us"), "response": pa.string()})
+    for name in DROP_COLUMNS:
+        schema = schema.append(pa.field(name, pa.string()))
+    (found,) = failed_rows(result, "judge", schema)
+    assert found.schema == schema
+    assert tuple(found.to_pylist()[1].values()) == (4, None, None, "judge", "tokenize", "too long")
+    assert list(failed_rows(inferred(tmp_path / "good", [{"id": 1}]), "judge", schema)) == []
