@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,6 +80,10 @@ class PairwiseResult:
     p_value: float
     chose_first: float
     bias_p_value: float
+
+    def as_json(self) -> dict[str, Any]:
+        """For a card or an XCom."""
+        return asdict(self)
 
 
 def settle(batches: Iterable[pa.RecordBatch], response: str = "response") -> PairwiseResult:

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from airflow_provider_raybatch.workflows.statistics import Comparison, Interval
+from airflow_provider_raybatch.workflows.statistics import Comparison, Interval, compare, mean_interval
+
+Scores: TypeAlias = Mapping[str, Mapping[str, float]]
+"""By metric and question."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,29 @@ class Candidate:
     metrics: Mapping[str, Interval] = field(default_factory=dict)
     against_baseline: Mapping[str, Comparison] = field(default_factory=dict)
     failure: str | None = None
+
+    @classmethod
+    def of(cls, name: str, scores: Scores, questions: int, baseline: Scores | None = None) -> Candidate:
+        """The figures of a candidate by its scores.
+
+        :param scores: by metric and question; empty for a candidate that failed.
+        :param questions: of the benchmark; a candidate with fewer scores is incomplete, which is a failure.
+        :param baseline: scores of the baseline, ``None`` for the baseline itself. Metrics for which it has
+            not all scores are not compared.
+        :raises WorkflowError: a score is not finite, or the two answered different questions.
+        """
+        answered = min((len(by_key) for by_key in scores.values()), default=0)
+        whole = answered == questions
+        return cls(
+            name,
+            {metric: mean_interval(list(by_key.values())) for metric, by_key in scores.items() if by_key},
+            {
+                metric: compare(by_key, baseline[metric])
+                for metric, by_key in scores.items()
+                if whole and baseline is not None and len(baseline.get(metric, ())) == questions
+            },
+            None if whole else f"it answered {answered:,} of {questions:,} questions",
+        )
 
 
 @dataclass(frozen=True)
