@@ -22,8 +22,8 @@ def paths_in(page: Path) -> set[str]:
 
 
 def missing(paths: set[str], page: Path = CONTRIBUTING) -> list[str]:
-    """Those that are neither in the repository, nor in the package, nor beside the page."""
-    homes = [ROOT, PACKAGE, page.parent]
+    """Those that are neither in the repository, nor in the package, its unit tests, nor beside the page."""
+    homes = [ROOT, PACKAGE, ROOT / "tests/unit", page.parent]
     return sorted(path for path in paths if not any((home / path).exists() for home in homes))
 
 
