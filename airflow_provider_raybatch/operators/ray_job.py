@@ -40,7 +40,7 @@ class RayJobOperator(RayOperator):
     :param wait_for_completion: default yes; ``False``: only submit, and leave the rest to a
         ``RayJobSensor``. Then no `timeout` or `deadline` ends the job.
 
-    The job knows no deadline and no `orphan_timeout`: where nobody follows it any more, it runs to its end.
+    The job knows no deadline and no `orphan_timeout`: when no task follows it any more, it runs to its end.
     Whether it succeeded is Ray's word alone; nothing that it prints counts.
 
     The other parameters are those of :class:`~airflow_provider_raybatch.operators.base.RayOperator`.

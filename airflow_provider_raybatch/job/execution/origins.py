@@ -16,7 +16,7 @@ class Origin:
 
     :param read: pieces to be read from storage.
     :param borrow: rows in other replicas' memory, by name.
-    :param release: pieces that nobody needs any more from the replica of that name.
+    :param release: pieces that the replica of that name need not keep for others any more.
     """
 
     read: list[int] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Origin:
 class Origins:
     """Which replica has read which piece and keeps it, while rows of the piece are not given.
 
-    A replica that gives rows back keeps them until somebody gets them: the piece may be released already.
+    A replica that gives rows back keeps them until another one gets them: the piece may be released already.
     """
 
     def __init__(self, pieces: Pieces) -> None:

@@ -275,7 +275,7 @@ class PullQueue:
         return rows
 
     def _fill(self, replica: _Replica, count: int) -> None:
-        """Fill its shelf with rows that came back, and with those of pieces that nobody has opened."""
+        """Fill its shelf with rows that came back, and with those of pieces that no replica has opened."""
         parts, have = [], len(replica.shelf)
         while have < count:
             if self._returned:

@@ -39,7 +39,7 @@ def checked(
 
 
 def _refuse(constant: str) -> None:
-    # Python's parser takes these, RFC 8259 and whoever reads the dataset with another parser don't.
+    # Python's parser takes these; RFC 8259, and other parsers that may read the dataset, don't.
     raise ValueError(f"{constant} is not a JSON value")
 
 
