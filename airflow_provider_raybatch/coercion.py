@@ -11,9 +11,9 @@ from typing import Any
 from airflow.sdk import XComArg
 
 from airflow_provider_raybatch.contract.base import shown
+from airflow_provider_raybatch.contract.durations import seconds_of
 from airflow_provider_raybatch.contract.failures import SpecError
 
-_LONGEST = 1e300  # seconds; larger ones are infinity or do not fit a float
 _BOOLEANS = {"true": True, "false": False}
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _WHAT = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -98,17 +98,10 @@ def seconds(value: timedelta | float | str | None, name: str) -> float | None:
     """
     if is_absent(value):
         return None
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    found: object = value
-    if isinstance(value, str):
-        try:
-            found = float(value)
-        except ValueError:
-            found = None
-    if isinstance(found, (int, float)) and not isinstance(found, bool) and abs(found) <= _LONGEST:
-        return float(found)
-    raise SpecError(f"{name}: {shown(value)} is not a duration; give seconds or a timedelta.")
+    try:
+        return seconds_of(value)
+    except ValueError as error:
+        raise SpecError(f"{name}: {error}.") from None
 
 
 def positive_seconds(value: timedelta | float | str, name: str) -> float:

@@ -131,10 +131,10 @@ def _parts(place: str) -> tuple[Any, list[Any]]:
     folder = LocalFolder(place)
     task = task_of(
         BatchInferenceSpec.model_validate({
-            "source": {"paths": ["/in"]},
-            "prompt": {"kind": "template", "template": "{row.text}"},
-            "model": {"name": "echo"},
-            "destination": {"uri": "/out"},
+            "source": ["/in"],
+            "prompt": "{row.text}",
+            "model": "echo",
+            "destination": "/out",
         })
     )
     columns = pa.table({"id": [1], "text": ["a"], **{f"column{number}": [number] for number in range(10)}})

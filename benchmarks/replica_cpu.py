@@ -106,12 +106,12 @@ def by_replica(folder: Path, way: str) -> float:
     from airflow_provider_raybatch.job.driver import run
 
     document: dict[str, Any] = {
-        "source": {"paths": [str(folder / "rows.parquet")]},
-        "prompt": {"kind": "messages_column", "column": "messages"},
-        "model": {"name": str(MODEL)},
+        "source": [str(folder / "rows.parquet")],
+        "messages_column": "messages",
+        "model": str(MODEL),
         way: SHARED if way == "sampling" else "sampling",
         "deduplicate": False,
-        "destination": {"uri": str(folder / way)},
+        "destination": str(folder / way),
         "submission": {
             "task": {"dag_id": "benchmark", "run_id": "r", "task_id": way},
             "run_token": "token",

@@ -23,15 +23,12 @@ ROWS = 200_000
 ROUNDS = 5
 
 DOCUMENT = {
-    "source": {"paths": ["x.jsonl"]},
-    "prompt": {
-        "kind": "template",
-        "template": "What industry is this company in: {row.Company}",
-        "system_prompt": "Answer with the category only.",
-    },
-    "model": {"name": "some/model"},
+    "source": ["x.jsonl"],
+    "prompt": "What industry is this company in: {row.Company}",
+    "system_prompt": "Answer with the category only.",
+    "model": "some/model",
     "sampling": {"temperature": 0, "max_tokens": 16},
-    "destination": {"uri": "/out"},
+    "destination": "/out",
 }
 
 

@@ -237,12 +237,12 @@ class Attempt:
         from airflow_provider_raybatch.job.work import Job
 
         document = {
-            "source": {"paths": [f"{place.root}/{INPUT}/"]},
-            "prompt": {"kind": "prompt_column", "column": "text"},
-            "model": {"name": "echo"},
-            "engine": {"kind": "echo"},
+            "source": [f"{place.root}/{INPUT}/"],
+            "prompt_column": "text",
+            "model": "echo",
+            "engine": "echo",
             "sampling": {"temperature": 0},
-            "destination": {"uri": f"{place.root}/{DESTINATION}"},
+            "destination": f"{place.root}/{DESTINATION}",
             "submission": {
                 "task": {"dag_id": "benchmark", "run_id": "r", "task_id": "resume"},
                 "run_token": "token",

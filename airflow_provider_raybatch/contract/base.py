@@ -44,8 +44,6 @@ def sentence(error: ValidationError) -> str:
     errors = error.errors(include_url=False)
     first = errors[0]
     location = [str(part) for part in first["loc"]]
-    if location[:1] == ["prompt"]:
-        del location[1:2]  # pydantic puts the union's tag there, which the user never wrote
     field = ".".join(location) or error.title
     kind, message = first["type"], first["msg"]
     if kind == "extra_forbidden":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 
 
 class Published(ContractModel):

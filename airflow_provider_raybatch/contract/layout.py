@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.contract.spec import Submission
+    from airflow_provider_raybatch.contract.submission import Submission
 
 # A destination: what readers see.
 

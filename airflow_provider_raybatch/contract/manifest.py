@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.spec import OutputFormat, TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 
 
 class ManifestFile(ContractModel):

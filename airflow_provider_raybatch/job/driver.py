@@ -14,7 +14,8 @@ import ray
 from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool
 from airflow_provider_raybatch.job.execution.cpu_tasks import calls_users_code, spread
@@ -62,7 +63,7 @@ def run(
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
     began = time.time()
-    control = control or Control(spec.limits, emit)
+    control = control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
     ready = make_ready(spec, submission, secrets or Secrets(), emit)
     if not isinstance(ready, Ready):
@@ -91,7 +92,7 @@ def _finish(
     :param began: epoch seconds at which the job started.
     """
     job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
-    given_up = earlier.given_up(spec.limits.max_row_attempts)
+    given_up = earlier.given_up(spec.max_row_attempts)
     tolerance = replace(ready.tolerance, given_up=int(np.count_nonzero(given_up)))
     tolerance.during([])
     resolved = earlier.good | given_up
@@ -100,7 +101,7 @@ def _finish(
     remaining = int(np.count_nonzero(~(resolved | reuse_plan.rows)))
     sizing = plan.make(spec, remaining, cluster_view.view())
     if remaining:
-        cluster_view.wait_for(sizing, spec.limits.cluster_wait, journal.began_before(), emit)
+        cluster_view.wait_for(sizing, spec.cluster_wait, journal.began_before(), emit)
     if (committed := journal.claim()) is not None:
         renew_copy(job.folder, journal)
         emit(events.Committed(summary=committed.summary(), reused=True))
@@ -126,9 +127,9 @@ def _finish(
     if items:
         emit(events.Phase(phase="starting", message=sizing.sentence(remaining)))
         tracker = Tracker(source.rows, source.rows - remaining, time.time())
-        paid = spent(spec.limits, job.folder, layout.task_folder(submission))
-        unseen = sizing.replicas if spec.engine.kind == ray_data_llm.NAME else 0
-        budget = Budget(spec.limits, paid, sizing.gpus, time.time(), unseen)
+        paid = spent(spec, job.folder, layout.task_folder(submission))
+        unseen = sizing.replicas if spec.engine == ray_data_llm.NAME else 0
+        budget = Budget(spec, paid, sizing.gpus, time.time(), unseen)
         claim = ClaimWatch(journal.check)
 
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.coercion import (
     positive_seconds,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
@@ -175,10 +175,6 @@ class RayOperator(LiteralTextOperator):
     def announce(self, context: Context, result: Mapping[str, Any]) -> None:
         """Tell others than the next task what this one returns."""
 
-    def translated(self, message: str) -> str:
-        """A sentence of the lower floors in the words of this operator's arguments."""
-        return message
-
     def execute(self, context: Context) -> Any:
         """Submit or adopt the job and follow it, here or in the triggerer.
 
@@ -189,7 +185,7 @@ class RayOperator(LiteralTextOperator):
         try:
             return self._execute(context)
         except RaybatchError as error:
-            raise airflow_exception(error.failure_class, self.translated(str(error))) from error
+            raise airflow_exception(error.failure_class, str(error)) from error
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Take over from the trigger.
@@ -416,7 +412,7 @@ class RayOperator(LiteralTextOperator):
         if outcome.failure_class is not None:
             raise self._failure(
                 outcome.failure_class,
-                f"Job {handle['submission_id']} {outcome.state}: {self.translated(outcome.message)}",
+                f"Job {handle['submission_id']} {outcome.state}: {outcome.message}",
             )
         return self._succeeded(context, handle, self.hand_over(outcome, handle))
 

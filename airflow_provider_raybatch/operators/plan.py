@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.control import key_of_job
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.run_record import RunRecord

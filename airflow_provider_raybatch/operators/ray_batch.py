@@ -9,15 +9,17 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_provider_raybatch.coercion import is_absent, seconds
+from airflow_provider_raybatch.contract.arguments.input import SourceFormat
+from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.arguments.output import OutputFormat
 from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
-from airflow_provider_raybatch.contract.spec import Limits, OutputFormat, SourceFormat, Submission
+from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.arguments import (
     ARGUMENTS,
     TEMPLATED,
     build_spec,
-    in_the_operators_words,
 )
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.handover import result_of, tell_assets
@@ -269,10 +271,10 @@ class RayBatchInferenceOperator(RayOperator):
         from airflow_provider_raybatch.cluster.submit.request import with_source_digest
 
         spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
-        limits = spec.limits.model_copy(update={"deadline": run.deadline.earlier})
-        if 0 < limits.orphan_timeout < _LOOKS_A_LEASE * self.poll_interval:
+        spec = spec.model_copy(update={"deadline": run.deadline.earlier})
+        if 0 < spec.orphan_timeout < _LOOKS_A_LEASE * self.poll_interval:
             raise SpecError(
-                f"orphan_timeout: {limits.orphan_timeout:g} s is less than {_LOOKS_A_LEASE} times the "
+                f"orphan_timeout: {spec.orphan_timeout:g} s is less than {_LOOKS_A_LEASE} times the "
                 f"poll_interval of {self.poll_interval:g} s, so a followed job could end itself; raise it "
                 "or lower poll_interval."
             )
@@ -285,7 +287,7 @@ class RayBatchInferenceOperator(RayOperator):
             submission = Submission(task=run.task, run_token=run.run_token, submission_id=submission_id)
             return await build_batch_request(
                 client,
-                spec.model_copy(update={"submission": submission, "limits": limits}),
+                spec.model_copy(update={"submission": submission}),
                 key=run.key_of_job(submission_id),
                 secrets=None if embedded else secrets,
                 seal_key=run.connection.seal_key,
@@ -296,7 +298,7 @@ class RayBatchInferenceOperator(RayOperator):
             return await _has_committed(client, info, run.key_of_job(info.submission_id))
 
         def control(submission_id: str) -> Control:
-            return self.control(run.record, run.attempt, limits.deadline, submission_id)
+            return self.control(run.record, run.attempt, spec.deadline, submission_id)
 
         return JobPlan(
             fingerprint=fingerprint([spec.fingerprint, self.runtime_env]),
@@ -333,10 +335,6 @@ class RayBatchInferenceOperator(RayOperator):
                 f"{result['rows']:,}",
                 result["dead_letter_uri"],
             )
-
-    def translated(self, message: str) -> str:
-        """See :meth:`RayOperator.translated`."""
-        return in_the_operators_words(message)
 
     def _secrets(self) -> Secrets | None:
         aws, hub = (None if is_absent(name) else name for name in (self.aws_conn_id, self.hf_conn_id))

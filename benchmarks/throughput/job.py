@@ -37,11 +37,11 @@ class Task:
     def start(self, stdout: int | None = None) -> subprocess.Popen[str]:
         """The driver of one more attempt."""
         spec = {
-            "source": {"paths": [str(self.source)]},
-            "prompt": {"kind": "messages_column", "column": "messages"},
-            "model": {"name": str(self.model)},
+            "source": [str(self.source)],
+            "messages_column": "messages",
+            "model": str(self.model),
             "sampling_column": "sampling",
-            "destination": {"uri": str(self.destination)},
+            "destination": str(self.destination),
             "submission": {
                 "task": {"dag_id": "benchmark", "run_id": self.token, "task_id": self.source.name},
                 "run_token": self.token,

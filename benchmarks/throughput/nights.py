@@ -38,7 +38,7 @@ def main() -> None:
     data, out, of_nights, of_kills = (Path(argument) for argument in sys.argv[1:5])
     engine = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
     model = data / "model"
-    store = {"reuse": {"uri": str(out / "store")}}
+    store = {"reuse": str(out / "store")}
     if of_nights.name != "-":
         source = data / of_nights
         changed = with_changes(source, out / "changed")

@@ -78,11 +78,14 @@ def spec(folder: Path, engine: str, model: str) -> BatchInferenceSpec:
     source.write_text("".join(json.dumps({"text": f"a b c {number}"}) + "\n" for number in range(60)))
     slowly = {"args": {"seconds_per_token": 0.15, "max_num_seqs": 1}} if engine == "echo" else {}
     document = {
-        "source": {"paths": [str(source)]},
-        "prompt": {"kind": "template", "template": "{row.text}"},
-        "model": {"name": model},
-        "engine": {"kind": engine, "batch_size": 3, "rows_in_flight": 3, **slowly},
-        "destination": {"uri": str(folder / "out")},
+        "source": [str(source)],
+        "prompt": "{row.text}",
+        "model": model,
+        "engine": engine,
+        "batch_size": 3,
+        "rows_in_flight": 3,
+        **slowly,
+        "destination": str(folder / "out"),
         "submission": {
             "task": {"dag_id": "d", "run_id": "r", "task_id": "t"},
             "run_token": "token",

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 
 KEY = "ab" * 32
 SUMMARY = Summary(uri="/o", manifest_uri="/m", format="parquet", rows=3, errors=0, tokens=Tokens())

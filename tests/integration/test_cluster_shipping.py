@@ -16,7 +16,8 @@ from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.submit import request as request_module
 from airflow_provider_raybatch.cluster.submit.request import build_batch_request, with_source_digest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission, TaskKey
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.submission import Submission, TaskKey
 
 PROBE = """
 import importlib, json, os, sys
@@ -63,10 +64,10 @@ SECRETS = Secrets(aws=AwsCredentials(aws_access_key_id="AKIA", aws_secret_access
 
 def spec_of(submission_id):
     return BatchInferenceSpec.model_validate({
-        "source": {"paths": ["/in.jsonl"]},
-        "prompt": {"kind": "function", "function": "team_prompts.build:prompt"},
-        "model": {"name": "m"},
-        "destination": {"uri": "/out"},
+        "source": ["/in.jsonl"],
+        "prompt_function": "team_prompts.build:prompt",
+        "model": "m",
+        "destination": "/out",
         "submission": Submission(
             task=TaskKey(dag_id="d", run_id="r", task_id="t"), run_token="x", submission_id=submission_id
         ),

@@ -55,18 +55,16 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
     rows = [{"id": number, "text": text} for number, text in enumerate(sums)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     document = {
-        "source": {"paths": [str(tmp_path / "in.jsonl")]},
-        "prompt": {"kind": "template", "template": "{row.text}"},
-        "model": {"name": str(MODEL)},
+        "source": [str(tmp_path / "in.jsonl")],
+        "prompt": "{row.text}",
+        "model": str(MODEL),
         # Each row is asked, and none ends early.
         "sampling": {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True},
         "deduplicate": False,
-        "engine": {
-            "batch_size": BATCH,
-            "rows_in_flight": AT_ONCE,
-            "args": {"enable_log_requests": True},
-        },
-        "destination": {"uri": str(tmp_path / "out")},
+        "batch_size": BATCH,
+        "rows_in_flight": AT_ONCE,
+        "engine_args": {"enable_log_requests": True},
+        "destination": str(tmp_path / "out"),
         "submission": {
             "task": {"dag_id": "nightly", "run_id": "r1", "task_id": "label"},
             "run_token": "token",

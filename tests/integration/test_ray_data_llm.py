@@ -33,10 +33,11 @@ def run(ray_here: Any, tmp_path: Path) -> Run:
 
         (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         document = {
-            "source": {"paths": [str(tmp_path / "in.jsonl")]},
-            "prompt": {"kind": "messages_column", "column": "messages"},
-            "destination": {"uri": str(tmp_path / "out")},
-            "limits": {"max_error_fraction": 0.5, "no_progress_timeout": 240},
+            "source": [str(tmp_path / "in.jsonl")],
+            "messages_column": "messages",
+            "destination": str(tmp_path / "out"),
+            "max_error_fraction": 0.5,
+            "no_progress_timeout": 240,
             "submission": {
                 "task": {"dag_id": "d", "run_id": "r", "task_id": "t"},
                 "run_token": "token",
@@ -100,9 +101,10 @@ def test_a_server_over_http(run: Run, server: str) -> None:
     processor = {"config": "HttpRequestProcessorConfig", "url": server}
     summary = run(
         rows,
-        model={"name": "m"},
+        model="m",
         sampling={"max_tokens": 7},
-        engine={"kind": "ray_data_llm", "processor": processor},
+        engine="ray_data_llm",
+        processor=processor,
     )
     answers = rows_of(summary)
     assert {name: row["response"] for name, row in answers.items()} == {name: name.upper() for name in NAMES}
@@ -140,12 +142,10 @@ def test_a_serve_deployment(run: Run, application: str) -> None:
         rows += [{"name": "refused", "messages": asked("please refuse")}, {"name": "empty", "messages": []}]
         return run(
             rows,
-            model={"name": "m"},
+            model="m",
             sampling={"max_tokens": 7},
-            engine={
-                "kind": "ray_data_llm",
-                "processor": {"config": "ServeDeploymentProcessorConfig", **processor},
-            },
+            engine="ray_data_llm",
+            processor={"config": "ServeDeploymentProcessorConfig", **processor},
         )
 
     with pytest.raises(RaybatchError) as unnamed:
@@ -179,9 +179,10 @@ def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
     rows = [{"name": name, "messages": asked(f"What industry is this company in: {name}")} for name in NAMES]
     summary = run(
         [*rows, {"name": "empty", "messages": []}],
-        model={"name": str(MODEL)},
+        model=str(MODEL),
         sampling={"temperature": 0, "max_tokens": 16, "structured_outputs": {"choice": CHOICES}},
-        engine={"kind": "ray_data_llm", "args": {"max_model_len": 256, "enforce_eager": True}},
+        engine="ray_data_llm",
+        engine_args={"max_model_len": 256, "enforce_eager": True},
     )
     answers = rows_of(summary)
     assert answers.keys() == set(NAMES)
@@ -200,12 +201,12 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
 
     any_of = {"anyOf": [{"type": "string", "enum": CHOICES}, {"type": "integer", "minimum": 3}]}
     document = {
-        "source": {"paths": ["/in.jsonl"]},
-        "prompt": {"kind": "messages_column", "column": "messages"},
-        "model": {"name": "m"},
+        "source": ["/in.jsonl"],
+        "messages_column": "messages",
+        "model": "m",
         "sampling": {"structured_outputs": {"json": any_of}},
-        "engine": {"kind": "ray_data_llm"},
-        "destination": {"uri": "/out"},
+        "engine": "ray_data_llm",
+        "destination": "/out",
     }
     columns = variant(parse(BatchInferenceSpec, document)).columns(None, [1])
     block = pa.Table.from_pylist([{"row": columns}, {"row": columns}])
@@ -240,8 +241,9 @@ def test_what_ray_would_do_wrong_in_silence_is_refused(
     with pytest.raises(RaybatchError) as refused:
         run(
             [{"name": "a", "messages": asked("b")}],
-            model={"name": str(MODEL)},
-            engine={"kind": "ray_data_llm", "processor": processor},
+            model=str(MODEL),
+            engine="ray_data_llm",
+            processor=processor,
             **fields,
         )
     assert sentence in str(refused.value)

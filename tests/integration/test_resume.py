@@ -67,12 +67,12 @@ class Night:
         from airflow_provider_raybatch.job.driver import run
 
         document: dict[str, Any] = {
-            "source": {"paths": [str(self.folder / "in.jsonl")]},
-            "prompt": {"kind": "template", "template": "{row.text}"},
-            "model": {"name": "echo"},
-            "engine": {"kind": "echo"},
+            "source": [str(self.folder / "in.jsonl")],
+            "prompt": "{row.text}",
+            "model": "echo",
+            "engine": "echo",
             "sampling": {"temperature": 0},
-            "destination": {"uri": self._uri("out" if run_id == "r1" else run_id)},
+            "destination": self._uri("out" if run_id == "r1" else run_id),
             "submission": {
                 "task": {"dag_id": "nightly", "run_id": run_id, "task_id": "label"},
                 "run_token": token,
@@ -81,8 +81,7 @@ class Night:
             **fields,
         }
         self._submissions += 1
-        engine = document["engine"]
-        engine["args"] = {**engine.get("args", {}), "request_log": str(self._requests)}
+        document["engine_args"] = {**document.get("engine_args", {}), "request_log": str(self._requests)}
         self.said.clear()
         spec = parse(BatchInferenceSpec, json.dumps(document))
         assert spec.submission is not None
@@ -94,7 +93,7 @@ class Night:
             if event.event == "progress" and event.done and stops:
                 control.stop()  # as Ray's SIGTERM does, which comes to this thread
 
-        control = Control(spec.limits, say)
+        control = Control(spec, say)
         summary = run(spec, spec.submission, say, Secrets(aws=self._credentials), control)
         folder, _, name = summary.manifest_uri.rpartition("/")
         return parse(BatchManifest, folder_at(folder, self._credentials).read(name))
@@ -161,11 +160,11 @@ def test_equal_greedy_requests_are_asked_once(night: Night) -> None:
 
 def test_answers_that_the_store_has_lost_are_asked_for_at_full_size(night: Night) -> None:
     night.input([f"text {number}" for number in range(ROWS)])
-    reuse = {"uri": str(night.folder / "store")}
-    first = night.run(run_id="r0", reuse=reuse)
+    reuse = {"reuse": str(night.folder / "store")}
+    first = night.run(run_id="r0", **reuse)
     for path in (night.folder / "store").glob("v1/data/**/*.parquet"):
         path.unlink()
-    again = night.run(run_id="r2", reuse=reuse)
+    again = night.run(run_id="r2", **reuse)
     assert night.asked(again) == again.counts.ok == ROWS
     assert again.plan["rows_per_chunk"] == first.plan["rows_per_chunk"]
 
@@ -178,8 +177,8 @@ def test_equal_requests_are_each_asked_where_answers_may_differ(night: Night) ->
 
 def test_a_failure_is_shared_like_an_answer(night: Night) -> None:
     night.input(["bad", "good", "bad", "bad"])
-    echo = {"kind": "echo", "args": {"fail_pattern": "bad"}}
-    manifest = night.run(engine=echo, limits={"max_error_fraction": 1.0})
+    echo = {"engine": "echo", "engine_args": {"fail_pattern": "bad"}}
+    manifest = night.run(**echo, max_error_fraction=1.0)
     assert (manifest.counts.ok, manifest.counts.error, night.asked(manifest)) == (1, 3, 2)
 
 
@@ -208,24 +207,24 @@ def test_a_clear_keeps_what_still_holds_or_pays_again_when_asked_to(night: Night
 
 def test_failed_rows_are_asked_again_but_not_for_ever(night: Night) -> None:
     night.input([f"text {number}" for number in range(20)])
-    failing = {"kind": "echo", "args": {"fail_pattern": "text 7"}}
+    failing = {"engine": "echo", "engine_args": {"fail_pattern": "text 7"}}
     limits = {"max_error_fraction": 0.01, "max_row_attempts": 2}
-    night.refused(FailureClass.TOO_MANY_ERRORS, engine=failing, limits=limits)
+    night.refused(FailureClass.TOO_MANY_ERRORS, **failing, **limits)
     assert night.kept() == 19
-    night.refused(FailureClass.TOO_MANY_ERRORS, engine=failing, limits=limits)
+    night.refused(FailureClass.TOO_MANY_ERRORS, **failing, **limits)
     assert night.kept() == 19
     # Twice is enough: the third attempt asks nobody, and the row is a dead letter.
-    manifest = night.run(engine=failing, limits={"max_error_fraction": 0.1, "max_row_attempts": 2})
+    manifest = night.run(**failing, max_error_fraction=0.1, max_row_attempts=2)
     assert (night.asked(manifest), manifest.counts.ok, manifest.counts.error) == (0, 19, 1)
-    mended = night.run(token="cleared", limits={"max_row_attempts": 3})
+    mended = night.run(token="cleared", max_row_attempts=3)
     assert (night.asked(mended), mended.counts.ok) == (1, 20)
 
 
 def test_a_row_that_kills_the_engine_is_found_and_all_others_answered(night: Night) -> None:
     texts = ["kill" if number == 21 else f"text {number}" for number in range(32)]
     night.input(texts)
-    engine = {"kind": "echo", "args": {"kill_pattern": "kill"}, "replicas": 1, "batch_size": 16}
-    manifest = night.run(engine=engine, limits={"max_error_fraction": 0.1})
+    engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "batch_size": 16}
+    manifest = night.run(**engine, max_error_fraction=0.1)
     assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts) if text != "kill"}
     (file,) = Path(manifest.dead_letter_uri or "").iterdir()
     letter = json.loads(file.read_text())
@@ -249,15 +248,15 @@ def test_a_row_that_kills_the_engine_fails_a_job_that_allows_no_failure(
     # The driver looks a first time, and not again before all is over.
     monkeypatch.setattr(pool, "_check_moving", lambda *_: ended.wait(200))
     night.input(["a", "kill", "b"])
-    engine = {"kind": "echo", "args": {"kill_pattern": "kill"}, "replicas": 1}
-    sentence = night.refused(FailureClass.POISON_ROW, engine=engine)
+    engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1}
+    sentence = night.refused(FailureClass.POISON_ROW, **engine)
     assert sentence.startswith("max_error_fraction: 1 of 1 failed rows killed the engine each time")
 
 
 def test_an_engine_that_dies_of_everything_fails_the_job(night: Night) -> None:
     night.input([f"kill {number}" for number in range(200)])
-    engine = {"kind": "echo", "args": {"kill_pattern": "kill"}, "replicas": 1, "max_restarts": 1}
-    sentence = night.refused(FailureClass.ENGINE_DEAD, engine=engine, limits={"max_error_fraction": 1.0})
+    engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "max_restarts": 1}
+    sentence = night.refused(FailureClass.ENGINE_DEAD, **engine, max_error_fraction=1.0)
     assert sentence.startswith("max_restarts: the engine died again and again")
 
 
@@ -280,20 +279,20 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
     texts = [f"text {number}" for number in range(ROWS)]
     night.input(texts)
     slowly = {
-        "kind": "echo",
-        "args": {"seconds_per_token": 0.5, "max_num_seqs": 20},
+        "engine": "echo",
+        "engine_args": {"seconds_per_token": 0.5, "max_num_seqs": 20},
         "replicas": 1,
         "batch_size": 200,
     }
     made, ends, telling = LIMITS[limit]
-    sentence = night.refused(ends, engine=slowly, limits=made(), stops=limit == "stop")
+    sentence = night.refused(ends, **slowly, **made(), stops=limit == "stop")
     assert telling in sentence
     kept = night.kept()
     assert 0 < kept < ROWS
     # What it says is done is written, though no row has waited for flush_interval.
     assert int(re.findall(r" after ([\d,]+) of 400 rows", sentence)[0]) <= kept
     assert not night.out.list("data")
-    manifest = night.run(engine={"kind": "echo"})
+    manifest = night.run(engine="echo")
     assert answers(manifest, night.out) == {f"r{number}": text for number, text in enumerate(texts)}
     assert night.asked(manifest) == ROWS - kept
     assert night.asked_in_all() <= ROWS + 20  # again, what was in the engine's slots
@@ -305,7 +304,7 @@ class TestNights:
 
     @pytest.fixture
     def reuse(self, night: Night) -> dict[str, Any]:
-        return {"reuse": {"uri": str(night.folder / "store")}}
+        return {"reuse": str(night.folder / "store")}
 
     def test_only_changed_rows_are_paid_for(self, night: Night, reuse: dict[str, Any]) -> None:
         texts = [f"text {number}" for number in range(ROWS)]
@@ -342,8 +341,8 @@ class TestNights:
 
     def test_an_error_is_no_answer(self, night: Night, reuse: dict[str, Any]) -> None:
         night.input(["good", "bad"])
-        failing = {"kind": "echo", "args": {"fail_pattern": "bad"}}
-        first = night.run(engine=failing, limits={"max_error_fraction": 0.5}, **reuse)
+        failing = {"engine": "echo", "engine_args": {"fail_pattern": "bad"}}
+        first = night.run(**failing, max_error_fraction=0.5, **reuse)
         assert (first.counts.ok, first.counts.error) == (1, 1)
         second = night.run(run_id="r2", **reuse)
         assert (night.asked(second), second.counts.ok, second.counts.reused) == (1, 2, 1)
@@ -394,22 +393,22 @@ class TestNights:
     def test_a_store_that_nobody_can_write_is_refused_at_once(self, night: Night) -> None:
         night.input(["a"])
         (night.folder / "file").write_text("not a folder")
-        sentence = night.refused(FailureClass.USER_ERROR, reuse={"uri": str(night.folder / "file/store")})
+        sentence = night.refused(FailureClass.USER_ERROR, reuse=str(night.folder / "file/store"))
         assert sentence.startswith("reuse: ")
 
 
 def test_ids_name_the_rows(night: Night) -> None:
     night.input(["good", "bad"])
-    echo = {"kind": "echo", "args": {"fail_pattern": "bad"}}
-    named = {"paths": [str(night.folder / "in.jsonl")], "id_column": "id"}
-    manifest = night.run(engine=echo, source=named, limits={"max_error_fraction": 0.5})
+    echo = {"engine": "echo", "engine_args": {"fail_pattern": "bad"}}
+    named = {"source": [str(night.folder / "in.jsonl")], "id_column": "id"}
+    manifest = night.run(**echo, **named, max_error_fraction=0.5)
     (file,) = Path(manifest.dead_letter_uri or "").iterdir()
     assert json.loads(file.read_text())["id"] == "r1"
     night.folder.joinpath("in.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n')
-    sentence = night.refused(FailureClass.USER_ERROR, token="twins", source=named)
+    sentence = night.refused(FailureClass.USER_ERROR, token="twins", **named)
     assert sentence.startswith("id_column: rows 0 and 1 both have '1' in column 'id'")
     night.folder.joinpath("in.jsonl").write_text('{"id": 1, "text": "a"}\n{"text": "b"}\n')
-    sentence = night.refused(FailureClass.USER_ERROR, token="nobody", source=named)
+    sentence = night.refused(FailureClass.USER_ERROR, token="nobody", **named)
     assert sentence.startswith("id_column: row 1 has no value in column 'id'")
 
 
@@ -421,8 +420,8 @@ def test_a_response_that_takes_longer_than_any_guard_is_waited_for_while_its_tok
 
     context = ray.data.DataContext.get_current()
     monkeypatch.setattr(context, "execution_no_progress_timeout_s", 2)
-    slow = {"kind": "echo", "args": {"seconds_per_token": 0.25}}
+    slow = {"engine": "echo", "engine_args": {"seconds_per_token": 0.25}}
     night.input(["word " * 104])  # 26 s
-    manifest = night.run(engine=slow, limits={"no_progress_timeout": 20})
+    manifest = night.run(**slow, no_progress_timeout=20)
     assert manifest.counts.ok == 1
     assert context.execution_no_progress_timeout_s == -1

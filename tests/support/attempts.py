@@ -50,7 +50,7 @@ class Attempt:
         if not file.exists() or file.read_text() != text:  # a new file is another input, whatever is in it
             file.write_text(text)
         folder = folder or LocalFolder(str(root / "out"))
-        places = {"source": {"paths": [str(root / "in.jsonl")]}, "destination": {"uri": folder.uri}}
+        places = {"source": [str(root / "in.jsonl")], "destination": folder.uri}
         spec = submitted(**{**places, **fields})
         keyer = Keyer(spec, {}, Digests())
         self.source = look_at_source(spec, None)

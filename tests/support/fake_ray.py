@@ -301,7 +301,7 @@ def committing(ray: FakeRay, body: dict[str, Any]) -> Script:
     """A batch inference that ends well at once; any other job does, too."""
     if "spec.json" not in body["entrypoint"]:
         return Script(lines=["done"])
-    uri = f"{ray.spec(body)['destination']['uri']}/data/c1"
+    uri = f"{ray.spec(body)['destination']}/data/c1"
     return Script(lines=["reading"], last=[ray.line(body, Committed(summary=summary(uri)))])
 
 

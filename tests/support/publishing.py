@@ -70,7 +70,7 @@ def publish(
     **fields: Any,
 ) -> BatchManifest:
     """Claim and commit."""
-    whole = spec or submitted(**{"destination": {"uri": folder.uri}, **fields})
+    whole = spec or submitted(**{"destination": folder.uri, **fields})
     assert whole.submission is not None
     journal = Journal(folder, whole.submission, take_over=False, fingerprint=whole.fingerprint)
     journal.claim()
@@ -95,7 +95,7 @@ def publish_rows(folder: Folder, rows: Sequence[dict[str, Any]] | None, token: s
         Journal(folder, submission, take_over=False).claim()
         return None
     written = part(folder, rows, run=f"_raybatch/parts/{token}")
-    return publish(folder, [written], len(rows), submitted(token=token, destination={"uri": folder.uri}))
+    return publish(folder, [written], len(rows), submitted(token=token, destination=folder.uri))
 
 
 def rows_of(folder: Folder, manifest: BatchManifest) -> list[dict[str, Any]]:

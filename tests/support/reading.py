@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.spec import SourceSpec
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import BadRow, Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
@@ -78,4 +78,4 @@ def read_all(
 
 
 def listing_of(path: Path | str, **fields: Any) -> Listing:
-    return resolve(SourceSpec(paths=[str(path)], **fields), None)
+    return resolve(InputArguments(source=[str(path)], **fields), None)

@@ -60,9 +60,9 @@ class Place:
 
     def replica(self, **fields: Any) -> tuple[Replica, list[WorkItem]]:
         spec = submitted(**{
-            "source": {"paths": [str(self.source)]},
-            "prompt": {"kind": "template", "template": "{row.text}"},
-            "destination": {"uri": self.out.uri},
+            "source": [str(self.source)],
+            "prompt": "{row.text}",
+            "destination": self.out.uri,
             **fields,
         })
         source = look_at_source(spec, None)

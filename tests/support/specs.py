@@ -9,18 +9,24 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}
+_OTHER_PROMPTS = {"messages", "messages_column", "prompt_column", "prompt_function"}
 
 
 def document(**fields: Any) -> dict[str, Any]:
-    """A spec as plain data; `fields` replace whole top-level fields."""
+    """A spec as plain data; `fields` replace its own, and another way to ask replaces `prompt`."""
     return {
-        "source": {"paths": ["/data/in.jsonl"]},
-        "prompt": {"kind": "template", "template": "Say {row.text}"},
-        "model": {"name": "echo"},
-        "engine": {"kind": "echo"},
-        "destination": {"uri": "/data/out"},
+        "source": ["/data/in.jsonl"],
+        **asking("Say {row.text}", fields),
+        "model": "echo",
+        "engine": "echo",
+        "destination": "/data/out",
         **fields,
     }
+
+
+def asking(prompt: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """`prompt` as the argument, unless `fields` ask in another way."""
+    return {} if _OTHER_PROMPTS & fields.keys() else {"prompt": prompt}
 
 
 def spec(**fields: Any) -> BatchInferenceSpec:

@@ -25,7 +25,7 @@ from airflow_provider_raybatch.job.reuse import row_keys
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 from airflow_provider_raybatch.storage.folder import Folder, S3Folder
 from tests.support.replicas import Handle
-from tests.support.specs import submitted
+from tests.support.specs import asking, submitted
 
 
 def without_cluster(patch: pytest.MonkeyPatch) -> None:
@@ -62,10 +62,12 @@ def attempt(place: Folder, number: int, source: str, /, **fields: Any) -> Summar
     spec = submitted(
         number,
         **{
-            "source": {"paths": [source]},
-            "prompt": {"kind": "template", "template": "Say {row.id}"},
-            "engine": {"kind": "echo", "batch_size": 3},
-            "destination": {"uri": place.uri, "rows_per_part": 5},
+            "source": [source],
+            **asking("Say {row.id}", fields),
+            "engine": "echo",
+            "batch_size": 3,
+            "destination": place.uri,
+            "rows_per_part": 5,
             **fields,
         },
     )

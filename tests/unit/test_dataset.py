@@ -18,7 +18,7 @@ from moto.server import ThreadedMotoServer
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Counts, ManifestFile
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.storage.folder import folder

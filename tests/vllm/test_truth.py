@@ -64,11 +64,12 @@ HALVES = ["日本語", "🙂🙃"]
 
 def spec(**fields: Any) -> BatchInferenceSpec:
     document = {
-        "source": {"paths": ["/data/in.jsonl"]},
-        "prompt": {"kind": "messages_column", "column": "messages"},
-        "model": {"name": str(MODEL)},
-        "engine": {"kind": "vllm", "args": ARGS},
-        "destination": {"uri": "/data/out"},
+        "source": ["/data/in.jsonl"],
+        "messages_column": "messages",
+        "model": str(MODEL),
+        "engine": "vllm",
+        "engine_args": ARGS,
+        "destination": "/data/out",
         **fields,
     }
     return parse(BatchInferenceSpec, json.dumps(document))
@@ -213,11 +214,11 @@ def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path
     (tmp_path / "generation_config.json").write_text(
         json.dumps({"temperature": 0.25, "eos_token_id": [2, 3]})
     )
-    folder = {"kind": "vllm", "args": {"generation_config": str(tmp_path)}}
-    of_folder = check_model(spec(engine=folder), [request], {})
+    folder = {"engine": "vllm", "engine_args": {"generation_config": str(tmp_path)}}
+    of_folder = check_model(spec(**folder), [request], {})
     assert of_folder.generation_defaults == {"temperature": 0.25}
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.25, "eos_token_id": 2}))
-    again = check_model(spec(engine=folder), [request], {})
+    again = check_model(spec(**folder), [request], {})
     assert len({checked.digests.model, of_folder.digests.model, again.digests.model}) == 3
 
 
@@ -238,7 +239,7 @@ def test_a_model_of_the_hub_is_loaded_at_the_commit_that_was_looked_at(hub_cache
     digests = set()
     for commit in commits:
         main.write_text(commit)
-        checked = check_model(spec(model={"name": "acme/tiny"}), [Request(messages=SUM)], {})
+        checked = check_model(spec(model="acme/tiny"), [Request(messages=SUM)], {})
         assert checked.revisions == {"revision": commit, "tokenizer_revision": commit}
         assert checked.context == commits[commit]
         digests.add(checked.digests.model)
@@ -280,7 +281,7 @@ def test_a_model_that_reasons_first_gives_no_json(template: str) -> None:
 
     def check(sampling: dict[str, Any], **kwargs: Any) -> None:
         model = {"name": str(MODEL), "chat_template": template, "chat_template_kwargs": kwargs}
-        of_json = spec(model=model, response_format={"json_object": True}, sampling=sampling)
+        of_json = spec(model=model, response_format="json_object", sampling=sampling)
         check_model(of_json, [Request(messages=SUM)], {})
 
     with pytest.raises(PreflightError, match=r"response_format: .* reasons before it answers"):

@@ -16,23 +16,29 @@ SOURCE_LIMIT = 20 * 1024 * 1024
 """Bytes of source that travel with one function."""
 
 
-def package_of_source(import_path: str) -> Package:
+def package_of_source(import_path: str, argument: str = "prompt_function") -> Package:
     """The source that a function needs: its top-level module's file, or the whole top-level package.
 
     :param import_path: ``package.module:function`` or ``module:function``.
+    :param argument: the argument that names the function.
     :raises PackageError: the module is not found, is a namespace package, is not plain source, imports
         Airflow or is larger than 20 MiB.
     """
+    try:
+        return _package(import_path)
+    except PackageError as error:
+        raise PackageError(f"{argument}: {error}") from None
+
+
+def _package(import_path: str) -> Package:
     module, _, function = import_path.partition(":")
     parts = module.split(".")
     if not function or not all(part.isidentifier() for part in (*parts, function)):
-        raise PackageError(
-            f"function: {import_path!r} is no import path; write it as 'package.module:function'."
-        )
+        raise PackageError(f"{import_path!r} is no import path; write it as 'package.module:function'.")
     spec = PathFinder.find_spec(parts[0], sys.path)
     if spec is None:
         raise PackageError(
-            f"function: there is no module {parts[0]!r} to ship for {import_path!r}; put it beside the DAG "
+            f"there is no module {parts[0]!r} to ship for {import_path!r}; put it beside the DAG "
             "files or anywhere on PYTHONPATH."
         )
     file = _source_file(spec, import_path)
@@ -40,16 +46,14 @@ def package_of_source(import_path: str) -> Package:
         package = package_of_folder(file.parent, inside=parts[0])
         file = _module_file(file.parent, parts[1:], import_path)
     elif len(parts) > 1:
-        raise PackageError(
-            f"function: {parts[0]!r} is a module and no package, so {module!r} does not exist."
-        )
+        raise PackageError(f"{parts[0]!r} is a module and no package, so {module!r} does not exist.")
     else:
         package = Package(parts[0], {file.name: file.read_bytes()})
     size = sum(map(len, package.files.values()))
     if size > SOURCE_LIMIT:
         largest = max(package.files, key=lambda path: len(package.files[path]))
         raise PackageError(
-            f"function: the source of {import_path!r} has {size / 2**20:.0f} MiB, more than "
+            f"the source of {import_path!r} has {size / 2**20:.0f} MiB, more than "
             f"{SOURCE_LIMIT // 2**20} MiB; move data out of the package (largest file: {largest})."
         )
     _check_content(file, function, import_path)
@@ -59,12 +63,12 @@ def package_of_source(import_path: str) -> Package:
 def _source_file(spec: ModuleSpec, import_path: str) -> Path:
     if spec.origin is None:
         raise PackageError(
-            f"function: {spec.name!r} of {import_path!r} is a namespace package (a folder without "
+            f"{spec.name!r} of {import_path!r} is a namespace package (a folder without "
             "__init__.py), whose parts may lie anywhere; add an __init__.py."
         )
     if not isinstance(spec.loader, SourceFileLoader):
         raise PackageError(
-            f"function: {spec.name!r} of {import_path!r} is no plain Python source ({spec.origin}), so it "
+            f"{spec.name!r} of {import_path!r} is no plain Python source ({spec.origin}), so it "
             "can't be shipped; put the function into a module of its own."
         )
     return Path(spec.origin)
@@ -75,9 +79,7 @@ def _module_file(package: Path, parts: Sequence[str], import_path: str) -> Path:
     candidates = [stem / "__init__.py"] if not parts else [stem.with_suffix(".py"), stem / "__init__.py"]
     found = next((file for file in candidates if file.is_file()), None)
     if found is None:
-        raise PackageError(
-            f"function: {import_path!r} has no source file {candidates[0]}; correct the import path."
-        )
+        raise PackageError(f"{import_path!r} has no source file {candidates[0]}; correct the import path.")
     return found
 
 
@@ -86,7 +88,7 @@ def _check_content(file: Path, function: str, import_path: str) -> None:
         tree = ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as error:
         raise PackageError(
-            f"function: {file} is no valid Python (line {error.lineno}: {error.msg}); correct it."
+            f"{file} is no valid Python (line {error.lineno}: {error.msg}); correct it."
         ) from None
     names: set[str] = set()
     for node in tree.body:
@@ -96,7 +98,7 @@ def _check_content(file: Path, function: str, import_path: str) -> None:
             names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
             if _imports_airflow(node):
                 raise PackageError(
-                    f"function: {file} imports Airflow, which the cluster does not have; move {function!r} "
+                    f"{file} imports Airflow, which the cluster does not have; move {function!r} "
                     "into a module of its own beside the DAG file."
                 )
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -107,7 +109,7 @@ def _check_content(file: Path, function: str, import_path: str) -> None:
             names.add(function)
     if function not in names and "*" not in names:
         raise PackageError(
-            f"function: {file} has no top-level {function!r}, as {import_path!r} says; correct the name."
+            f"{file} has no top-level {function!r}, as {import_path!r} says; correct the name."
         )
 
 

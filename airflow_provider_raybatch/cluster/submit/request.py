@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.submit.function_source import package_of_source
 from airflow_provider_raybatch.cluster.submit.package import (
@@ -23,12 +22,11 @@ from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_
 from airflow_provider_raybatch.contract.control import STOP_GRACE, STOP_GRACE_VARIABLE
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.layout import KEY_FILE, SECRETS_FILE, SPEC_FILE
-from airflow_provider_raybatch.contract.prompt import FunctionPrompt
 from airflow_provider_raybatch.contract.secrets import Secrets, seal
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
-_WORD = {"prompt": "function", "postprocess": "postprocess"}
-"""How errors name a function, by the spec's field."""
+_FUNCTIONS = ("prompt_function", "postprocess")
+"""Arguments that name a function of the user's."""
 
 _WHEELS = ("obstore",)
 """Distributions, installed here, that the job needs besides Ray and vLLM."""
@@ -41,12 +39,8 @@ def with_source_digest(spec: BatchInferenceSpec) -> BatchInferenceSpec:
 
     :raises PackageError: a function's source can't be shipped.
     """
-    digests = {name: source.digest for name, source in _sources(spec).items()}
-    changed = {
-        name: getattr(spec, name).model_copy(update={"source_digest": digest})
-        for name, digest in digests.items()
-    }
-    return spec.model_copy(update=changed)
+    sources = _sources(spec)
+    return spec.model_copy(update={f"{name}_digest": source.digest for name, source in sources.items()})
 
 
 async def build_batch_request(
@@ -106,10 +100,10 @@ def _packages(spec: BatchInferenceSpec) -> list[Package]:
     packages = [package_of_provider(), *(package_of_wheel(wheel) for wheel in _WHEELS)]
     sources = _sources(spec)
     for name, source in sources.items():
-        wanted = getattr(spec, name).source_digest
+        wanted = getattr(spec, f"{name}_digest")
         if wanted is not None and wanted != source.digest:
             raise SpecError(
-                f"{_WORD[name]}: its source changed while the job was being submitted; the task's next try "
+                f"{name}: its source changed while the job was being submitted; the task's next try "
                 "takes the new one."
             )
     # Both functions may lie in one package.
@@ -117,20 +111,12 @@ def _packages(spec: BatchInferenceSpec) -> list[Package]:
 
 
 def _sources(spec: BatchInferenceSpec) -> dict[str, Package]:
-    """The source of each function of the user's, by the spec's field.
+    """The source of each function of the user's, by the argument that names it.
 
     :raises PackageError: it can't be shipped.
     """
-    paths = {"prompt": spec.prompt.function} if isinstance(spec.prompt, FunctionPrompt) else {}
-    if spec.postprocess is not None:
-        paths["postprocess"] = spec.postprocess.function
-    found = {}
-    for name, path in paths.items():
-        try:
-            found[name] = package_of_source(path)
-        except PackageError as error:
-            raise PackageError(f"{_WORD[name]}: {str(error).removeprefix('function: ')}") from None
-    return found
+    paths = {name: path for name in _FUNCTIONS if (path := getattr(spec, name)) is not None}
+    return {name: package_of_source(path, name) for name, path in paths.items()}
 
 
 async def _upload_private(

@@ -27,7 +27,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.run_token import names_its_jobs
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 
 OnStaleState = Literal["replace", "adopt", "fail"]
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_provider_raybatch.contract import events
+from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import (
     STOP_GRACE,
     STOP_GRACE_VARIABLE,
@@ -25,7 +26,6 @@ from airflow_provider_raybatch.contract.control import (
 )
 from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.spec import Limits
 
 _EXIT_SECONDS = 3.0
 _LOOK = 1.0

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raybatch.contract.spec import ModelSpec
+from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -19,12 +19,12 @@ RenderChat = Callable[[list[dict[str, Any]]], "str | list[int]"]
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 
 
-def prints_the_date(model: ModelSpec, tokenizer: Any) -> bool:
+def prints_the_date(model: ModelArguments, tokenizer: Any) -> bool:
     """Whether the chat template may ask for the date; some models' templates print it."""
     return "strftime_now" in str(model.chat_template or getattr(tokenizer, "chat_template", None) or "")
 
 
-def template_of(model: ModelSpec, tokenizer: Any) -> str | None:
+def template_of(model: ModelArguments, tokenizer: Any) -> str | None:
     """The chat template that replaces the tokenizer's, if one has to.
 
     One that prints the date prints that of the run, in UTC, however long the job takes. It is written into

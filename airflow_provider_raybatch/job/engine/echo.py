@@ -73,7 +73,7 @@ def check(spec: BatchInferenceSpec) -> EchoOptions:
     :raises SpecError: an option or a sampling parameter has a value that it can't have.
     """
     _parse("sampling", EchoSampling, spec.sampling)
-    return _parse("engine_args", EchoOptions, spec.engine.args)
+    return _parse("engine_args", EchoOptions, spec.engine_args)
 
 
 def check_names(spec: BatchInferenceSpec) -> list[str]:

@@ -13,14 +13,12 @@ def open_engine(spec: BatchInferenceSpec) -> Engine:
 
     :raises RaybatchError: it can't start.
     """
-    if spec.engine.kind == "echo":
+    if spec.engine == "echo":
         from airflow_provider_raybatch.job.engine.echo import EchoEngine
 
         return EchoEngine(spec)
-    if spec.engine.kind == "vllm":
+    if spec.engine == "vllm":
         from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
         return VllmEngine(spec)
-    raise SpecError(
-        f"engine: {spec.engine.kind!r} has no engine of its own process; it runs as Ray Data stages."
-    )
+    raise SpecError(f"engine: {spec.engine!r} has no engine of its own process; it runs as Ray Data stages.")

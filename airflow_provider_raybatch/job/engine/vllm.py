@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.engine import check_reasoning
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, check_reasoning
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
@@ -53,11 +54,11 @@ class VllmEngine:
         config = self._llm.vllm_config
         self._max_model_len = int(config.model_config.max_model_len)
         self._defaults = {**vllm_compat.sampling_defaults(config.model_config), **spec.sampling}
-        self._reasoning_parser = spec.engine.reasoning_parser
+        self._reasoning_parser = spec.reasoning_parser
         renderer = vllm_compat.renderer_of(self._llm)
         tokenizer = self._llm.get_tokenizer()
-        template = template_of(spec.model, tokenizer)
-        render = vllm_compat.chat_renderer(renderer, template, spec.model.chat_template_kwargs)
+        template = template_of(spec, tokenizer)
+        render = vllm_compat.chat_renderer(renderer, template, spec.chat_template_kwargs)
         self._chat = ChatEncoder(tokenizer, render)
         self._detokenizer = Detokenizer(tokenizer)
         self._numbers = itertools.count()

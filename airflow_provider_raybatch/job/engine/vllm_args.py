@@ -9,8 +9,9 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from airflow_provider_raybatch.contract.arguments.sampling import check_sampling
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, check_sampling
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 
 _MOST_CPU_CACHE = 4 * 1024**3
@@ -31,7 +32,7 @@ def engine_args(spec: BatchInferenceSpec) -> dict[str, Any]:
     from vllm import AsyncEngineArgs
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    for name in spec.engine.args:
+    for name in spec.engine_args:
         if name == "model":
             raise PreflightError(
                 "engine_args: 'model' is set by the operator's argument model; remove it here."
@@ -41,17 +42,17 @@ def engine_args(spec: BatchInferenceSpec) -> dict[str, Any]:
                 f"engine_args: vLLM {_version()} has no argument {name!r}{_meant(name, known)}."
             )
     defaults: dict[str, Any] = {
-        "model": spec.model.name,
+        "model": spec.model,
         # As LLM() has it: statistics of each token cost CPU time that the engine and its front end need.
         "disable_log_stats": True,
         "enable_log_requests": False,
     }
-    if spec.engine.gpus_per_replica > 1:
+    if spec.gpus_per_replica > 1:
         # Ray reserves the replica's GPUs on one node, so vLLM's own processes see exactly these.
         defaults["distributed_executor_backend"] = "mp"
     if vllm_compat.is_on_cpu():
-        defaults.update(cpu_defaults(spec.engine.args))
-    return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine.args}
+        defaults.update(cpu_defaults(spec.engine_args))
+    return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine_args}
 
 
 def cpu_defaults(given: Mapping[str, Any]) -> dict[str, Any]:

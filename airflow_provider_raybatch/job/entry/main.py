@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
             raise SpecError(
                 "submission: it is missing from the spec, so the job can't run; let the operator submit it."
             )
-        control = Control(spec.limits, writer.emit)
+        control = Control(spec, writer.emit)
         with control.watching():
             ray.init(log_to_driver=False, logging_level="warning")
             package = credentials.fetch(spec.submission.secrets_package)

@@ -11,7 +11,6 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.prompt import FunctionPrompt
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 T = TypeVar("T")
@@ -43,7 +42,7 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
 
 def calls_users_code(spec: BatchInferenceSpec) -> bool:
     """Whether rendering a row of this job calls a user's function."""
-    return isinstance(spec.prompt, FunctionPrompt)
+    return spec.prompt_function is not None
 
 
 def spread(

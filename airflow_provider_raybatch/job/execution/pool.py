@@ -181,7 +181,7 @@ class _Failure:
 
 
 def _dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.data.Dataset:
-    if job.spec.engine.kind == ray_data_llm.NAME:
+    if job.spec.engine == ray_data_llm.NAME:
         return ray_data_llm.dataset(job, plan, items)
     return dataset(job, plan, items, board)
 
@@ -196,7 +196,7 @@ def _name(job: Job) -> str:
 
 
 def _consume(job: Job, stages: ray.data.Dataset, ran: Ran, failure: _Failure) -> None:
-    in_one = job.spec.engine.kind == ray_data_llm.NAME
+    in_one = job.spec.engine == ray_data_llm.NAME
     try:
         for row in stages.iter_rows():
             ran.add(Done.from_json(row["done"]), in_one)
@@ -253,7 +253,7 @@ def _over_nodes(plan: Plan) -> dict[str, Any]:
 def _reports(job: Job, board: Any, ran: Ran) -> list[ReplicaReport]:
     """The latest word of each replica: from the board, or with a finished chunk where that is further."""
     latest = dict(ran.by_replica)
-    if job.spec.engine.kind != ray_data_llm.NAME:
+    if job.spec.engine != ray_data_llm.NAME:
         for report in ray.get(board.snapshot.remote(), timeout=60):
             told = ReplicaReport(**report)
             latest[told.replica] = _further(told, latest.get(told.replica, told))
@@ -261,7 +261,7 @@ def _reports(job: Job, board: Any, ran: Ran) -> list[ReplicaReport]:
 
 
 def _engine(job: Job, board: Any) -> EngineInfo:
-    if job.spec.engine.kind == ray_data_llm.NAME:
+    if job.spec.engine == ray_data_llm.NAME:
         return EngineInfo(effective_sampling=dict(job.spec.sampling))
     return ray.get(board.engine.remote(), timeout=60) or EngineInfo()
 
@@ -269,7 +269,7 @@ def _engine(job: Job, board: Any) -> EngineInfo:
 def _check_moving(
     job: Job, tracker: Tracker, reports: Sequence[ReplicaReport], plan: Plan, now: float
 ) -> None:
-    longest = job.spec.limits.no_progress_timeout
+    longest = job.spec.no_progress_timeout
     if now - tracker.last_change <= longest:
         return
     starting = sum(report.state == "starting" for report in reports)

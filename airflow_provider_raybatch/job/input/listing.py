@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from airflow_provider_raybatch.contract.arguments.input import InputArguments, SourceFormat
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -18,7 +19,6 @@ from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.spec import SourceFormat, SourceSpec
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Entry, Folder, S3Folder, folder
@@ -63,8 +63,8 @@ class Listing:
         return hex_digest(content)
 
 
-def resolve(source: SourceSpec, credentials: AwsCredentials | None) -> Listing:
-    """Find the files of `source`.
+def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listing:
+    """Find the files of the input's `source`.
 
     Paths keep the order of the spec; the files of a folder or glob are sorted by name. In folders, names that
     begin with ``.`` or ``_`` are left out (bookkeeping of Spark, Hive and of this package), and a folder that
@@ -75,11 +75,11 @@ def resolve(source: SourceSpec, credentials: AwsCredentials | None) -> Listing:
     """
     files: list[SourceFile] = []
     formats: dict[SourceFormat, str] = {}
-    for path in source.paths:
+    for path in wanted.source:
         with error_prefix("source"):
-            found = _expand(path, source.format, credentials)
+            found = _expand(path, wanted.format, credentials)
         for file in found:
-            kind = source.format or _format_of(file.uri)
+            kind = wanted.format or _format_of(file.uri)
             if kind is None:
                 raise PreflightError(
                     f"source: {file.uri} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
@@ -94,7 +94,7 @@ def resolve(source: SourceSpec, credentials: AwsCredentials | None) -> Listing:
     (uri, times), *_ = Counter(file.uri for file in files).most_common(1)
     if times > 1:
         raise PreflightError(f"source: {uri} is named {times} times; its rows would come out as often.")
-    return Listing(next(iter(formats), source.format or "parquet"), tuple(files))
+    return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files))
 
 
 def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None) -> list[SourceFile]:

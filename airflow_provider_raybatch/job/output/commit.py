@@ -88,7 +88,7 @@ def prepare(
         folder=folder,
         data=layout.data_folder(name),
         dead_letter=layout.dead_letter_folder(name),
-        format=spec.destination.format,
+        format=spec.destination_format,
         inputs=input_types(seen, source, task.names.values()),
         task=task,
         own_parts=report.part_folder,
@@ -96,7 +96,7 @@ def prepare(
     decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
     found = ranges(parts, _rows_per_range(spec, parts), expected_rows, decoded)
     if spec.postprocess is not None:
-        first_pass = Postprocess(spec.postprocess.function, layout.postprocess_folder(name))
+        first_pass = Postprocess(spec.postprocess, layout.postprocess_folder(name))
         target = replace(target, postprocess=first_pass)
         types = column_types(spread(postprocess, found, target))
         target = replace(target, postprocess=replace(first_pass, types=types))
@@ -120,7 +120,7 @@ def prepare(
         uri=f"{folder.uri}/{target.data}",
         manifest_uri=f"{folder.uri}/{layout.manifest_file(name)}",
         dead_letter_uri=f"{folder.uri}/{target.dead_letter}" if errors else None,
-        format=spec.destination.format,
+        format=spec.destination_format,
         ordered=spec.preserve_order,
         files=[
             ManifestFile(path=one.path[len(target.data) + 1 :], rows=one.rows, bytes=one.bytes)
@@ -172,8 +172,8 @@ def _as_read(schema: pa.Schema) -> pa.Schema:
 
 
 def _rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
-    if spec.destination.rows_per_part is not None:
-        return spec.destination.rows_per_part
+    if spec.rows_per_part is not None:
+        return spec.rows_per_part
     rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
     return max(1, min(_LARGEST_RANGE_ROWS, int(_PART_BYTES / max(1.0, size / max(1, rows)))))
 

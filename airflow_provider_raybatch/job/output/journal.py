@@ -20,7 +20,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.contract.journal import Entry, Published
 from airflow_provider_raybatch.contract.layout import JOURNAL, journal_entry
 from airflow_provider_raybatch.contract.manifest import BatchManifest
-from airflow_provider_raybatch.contract.spec import Submission
+from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.output.fence import is_overtaken
 from airflow_provider_raybatch.storage.errors import TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder

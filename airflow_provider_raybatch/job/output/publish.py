@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.contract.layout import data_file
-from airflow_provider_raybatch.contract.spec import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of, restored
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.parts.part import Part

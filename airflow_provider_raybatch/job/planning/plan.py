@@ -122,7 +122,7 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
         replicas,
         cpus,
         gpus,
-        spec.engine.accelerator_type,
+        spec.accelerator_type,
         chunk,
         in_flight,
         reasons,
@@ -132,29 +132,29 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
 
 
 def _spans_nodes(spec: BatchInferenceSpec, gpus: int) -> bool:
-    return gpus > 1 and spec.engine.args.get("distributed_executor_backend") == "ray"
+    return gpus > 1 and spec.engine_args.get("distributed_executor_backend") == "ray"
 
 
 def _gpus(spec: BatchInferenceSpec, cluster: Cluster, reasons: dict[str, str]) -> int:
-    if spec.engine.kind == "echo":
+    if spec.engine == "echo":
         reasons["gpus_per_replica"] = "the echo engine has no model"
         return 0
     if (
         cluster.total("GPU") == 0
         and not (cluster.autoscaler and cluster.autoscaler.has_gpus())
-        and spec.engine.accelerator_type is None
-        and spec.engine.gpus_per_replica == 1
+        and spec.accelerator_type is None
+        and spec.gpus_per_replica == 1
     ):
         reasons["gpus_per_replica"] = "the cluster has no GPU, so vLLM runs on CPUs"
         return 0
     reasons["gpus_per_replica"] = "the product of vLLM's parallel sizes"
-    return spec.engine.gpus_per_replica
+    return spec.gpus_per_replica
 
 
 def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int, reasons: dict[str, str]) -> float:
-    if spec.engine.num_cpus is not None:
+    if spec.num_cpus is not None:
         reasons["cpus_per_replica"] = "set by num_cpus"
-        return spec.engine.num_cpus
+        return spec.num_cpus
     if gpus:
         groups = cluster.autoscaler.groups if cluster.autoscaler else ()
         nodes = [*cluster.nodes, *(group.node for group in groups)]
@@ -172,13 +172,13 @@ def _replicas(
     spec: BatchInferenceSpec, rows: int, cluster: Cluster, cpus: float, gpus: int, reasons: dict[str, str]
 ) -> tuple[int, int | None]:
     """How many, and how many of them must have room before the job starts (``None`` for all)."""
-    if spec.engine.replicas is not None:
+    if spec.replicas is not None:
         reasons["replicas"] = "set by replicas"
-        return spec.engine.replicas, None
+        return spec.replicas, None
     if not gpus:
         reasons["replicas"] = "one is enough without GPUs: it uses all idle CPUs of its node"
         return 1, None
-    asked, spans_nodes = request(cpus, gpus, spec.engine.accelerator_type), _spans_nodes(spec, gpus)
+    asked, spans_nodes = request(cpus, gpus, spec.accelerator_type), _spans_nodes(spec, gpus)
     fits = cluster.holds(asked, spans_nodes)
     useful = max(1, math.ceil(rows / _FEWEST_ROWS))
     now = min(fits, useful)
@@ -202,9 +202,9 @@ def _replicas(
 
 
 def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int, reasons: dict[str, str]) -> int:
-    if spec.engine.batch_size is not None:
+    if spec.batch_size is not None:
         reasons["rows_per_chunk"] = "set by batch_size"
-        return spec.engine.batch_size
+        return spec.batch_size
     longest = spec.sampling.get("max_tokens")
     short = isinstance(longest, int) and longest <= _SHORT_RESPONSE
     wanted = _SHORT_CHUNK if short else _LONG_CHUNK
@@ -221,10 +221,10 @@ def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int, reasons:
 
 
 def _chunks_in_flight(spec: BatchInferenceSpec, gpus: int, chunk: int, reasons: dict[str, str]) -> int:
-    if spec.engine.rows_in_flight is not None:
+    if spec.rows_in_flight is not None:
         reasons["chunks_in_flight"] = "set by rows_in_flight"
-        return max(1, math.ceil(spec.engine.rows_in_flight / chunk))
-    sequences = spec.engine.args.get("max_num_seqs")
+        return max(1, math.ceil(spec.rows_in_flight / chunk))
+    sequences = spec.engine_args.get("max_num_seqs")
     if not isinstance(sequences, int) or sequences < 1:
         sequences = _GPU_SEQUENCES if gpus else _CPU_SEQUENCES
     reasons["chunks_in_flight"] = (

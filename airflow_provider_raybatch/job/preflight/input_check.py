@@ -11,12 +11,6 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.prompt import (
-    MessagesColumnPrompt,
-    MessagesPrompt,
-    PromptColumnPrompt,
-    TemplatePrompt,
-)
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -49,9 +43,9 @@ def look_at_source(spec: BatchInferenceSpec, credentials: AwsCredentials | None)
 
     :raises PreflightError: it is missing, or not what the spec describes.
     """
-    listing = resolve(spec.source, credentials)
+    listing = resolve(spec, credentials)
     surveyed = survey(listing, credentials)
-    rows = surveyed.rows if spec.source.limit is None else min(spec.source.limit, surveyed.rows)
+    rows = surveyed.rows if spec.limit is None else min(spec.limit, surveyed.rows)
     schema = _with_partitions(_schema(listing, surveyed, credentials), partitions(listing))
     source = Source(listing, surveyed, list(schema.names), schema, rows)
     _check_columns(spec, source)
@@ -74,7 +68,7 @@ def check_rows(
     :raises PreflightError: the function can't be imported, or none of the rows renders.
     :raises RaybatchError: more rows fail than `tolerance` allows for the whole input.
     """
-    for field, text in spec.prompt.templates():
+    for field, text in spec.row_templates():
         for lookalike in RowTemplate(text).lookalikes:
             emit(
                 Notice(
@@ -105,7 +99,7 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
     :raises PreflightError: a function can't be imported.
     """
     if spec.postprocess is not None:
-        postprocess.load(spec.postprocess.function)
+        postprocess.load(spec.postprocess)
     render = task_of(spec).renderer()
     reader = Reader(source.listing, needed_columns(spec), credentials)
     requests: list[Request] = []
@@ -164,9 +158,10 @@ def _with_partitions(schema: pa.Schema, folders: Sequence[Partition]) -> pa.Sche
 
 
 def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
-    wanted = {name: _field_of(spec, name) for name in needed_columns(spec) or spec.prompt.columns()}
-    if spec.source.id_column is not None:
-        wanted.setdefault(spec.source.id_column, "id_column")
+    wanted = {**spec.column_arguments()}
+    for argument in ("sampling_column", "id_column"):
+        if (column := getattr(spec, argument)) is not None:
+            wanted.setdefault(column, argument)
     if not source.rows and not source.columns:
         return
     for name, field in wanted.items():
@@ -185,22 +180,10 @@ def _missing(field: str, name: str, columns: list[str], where: str) -> str:
     return f"{field}: {where} has no column {name!r}{meant} (its columns: {', '.join(columns) or 'none'})."
 
 
-def _field_of(spec: BatchInferenceSpec, name: str) -> str:
-    if name == spec.sampling_column:
-        return "sampling_column"
-    if isinstance(spec.prompt, TemplatePrompt):
-        return "prompt" if name in RowTemplate(spec.prompt.template).columns else "system_prompt"
-    if isinstance(spec.prompt, MessagesPrompt):
-        return "messages"
-    if isinstance(spec.prompt, MessagesColumnPrompt):
-        return "messages_column" if name == spec.prompt.column else "system_prompt"
-    return "prompt_column" if isinstance(spec.prompt, PromptColumnPrompt) else "system_prompt"
-
-
 def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
     """Refuse ``{name}`` if `name` is a column: as plain text, every row would make the same request."""
     columns = {name.casefold(): name for name in reversed(source.columns) if not name.isdigit()}
-    for field, text in spec.prompt.templates():
+    for field, text in spec.row_templates():
         for name, braced in RowTemplate(text).braced.items():
             if (column := columns.get(name.casefold())) is not None:
                 raise PreflightError(
@@ -210,7 +193,7 @@ def _check_braces(spec: BatchInferenceSpec, source: Source) -> None:
 
 
 def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
-    chosen, names = spec.destination.response_column, task_of(spec).names.values()
+    chosen, names = spec.response_column, task_of(spec).names.values()
     if chosen is not None and [name.lower() for name in names].count(chosen.lower()) > 1:
         raise PreflightError(
             f"response_column: {chosen!r} is also the name of another output column (they are "

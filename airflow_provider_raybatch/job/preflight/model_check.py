@@ -65,7 +65,7 @@ def check_model(
     :raises PreflightError: whatever is wrong, as one sentence.
     """
     set_environment(environment)
-    _check_folder(spec.model.name)
+    _check_folder(spec.model)
     _check_version()
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
@@ -75,7 +75,7 @@ def check_model(
     config = _model_config(args)
     context = int(config.max_model_len)
     _check_chat(spec, tokenizer, requests)
-    template = str(spec.model.chat_template or getattr(tokenizer, "chat_template", None) or "")
+    template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
     chats = _Chats(spec, config, tokenizer)
     _check_reasoning(spec, chats, requests)
     encoded = ChatEncoder(tokenizer, chats.renderer()).encode(requests)
@@ -103,12 +103,10 @@ def check_model(
         context=context,
         generation_defaults=vllm_compat.sampling_defaults(config),
         digests=Digests(
-            model=_model_digest(spec.model.name, commit or str(args.get("revision") or ""))
+            model=_model_digest(spec.model, commit or str(args.get("revision") or ""))
             + _digest_of_generation_config(args, config),
             tokenizer=_digest(_tokenizer_state(tokenizer)),
-            chat_template=_digest(
-                template + (chats.probed() if prints_the_date(spec.model, tokenizer) else "")
-            ),
+            chat_template=_digest(template + (chats.probed() if prints_the_date(spec, tokenizer) else "")),
             spec=spec.response_digest,
         ),
         revisions={name: value for name, value in revisions.items() if value},
@@ -119,8 +117,8 @@ class _Chats:
     """Renders chats as the engine will."""
 
     def __init__(self, spec: BatchInferenceSpec, config: Any, tokenizer: Any) -> None:
-        self._template = template_of(spec.model, tokenizer)
-        self._variables = spec.model.chat_template_kwargs
+        self._template = template_of(spec, tokenizer)
+        self._variables = spec.chat_template_kwargs
         self._renderer = vllm_compat.renderer_for(config)
 
     def renderer(self, **variables: Any) -> Callable[[list[dict[str, Any]]], str | list[int]]:
@@ -245,14 +243,14 @@ def _commit(name: str, revision: str | None, resolved: str | None, file: str) ->
 def _check_reasoning(spec: BatchInferenceSpec, chats: _Chats, requests: Sequence[Request]) -> None:
     """A model that reasons first answers no JSON, unless a grammar leaves it no room for that."""
     chat = next((request.messages for request in requests if request.messages is not None), None)
-    if not spec.response_format.json_object or spec.sampling.get("structured_outputs") or chat is None:
+    if spec.response_format != "json_object" or spec.sampling.get("structured_outputs") or chat is None:
         return
     prompt = chats.text(chat).rstrip()
     switched_off = chats.text(chat, enable_thinking=False, thinking=False).rstrip()
     reasons_by_default = switched_off != prompt and switched_off.endswith(_REASONING_ENDS)
     if prompt.endswith(_REASONING_BEGINS) or reasons_by_default or _HARMONY in prompt:
         raise PreflightError(
-            f"response_format: {spec.model.name!r} reasons before it answers, and the dataset has no column "
+            f"response_format: {spec.model!r} reasons before it answers, and the dataset has no column "
             "for reasoning, so no response would be JSON; switch reasoning off where the model can "
             "(chat_template_kwargs={'enable_thinking': False}), or ask for structured_outputs in sampling."
         )
@@ -260,12 +258,12 @@ def _check_reasoning(spec: BatchInferenceSpec, chats: _Chats, requests: Sequence
 
 def _check_chat(spec: BatchInferenceSpec, tokenizer: Any, requests: Sequence[Request]) -> None:
     chat = next((request for request in requests if request.messages is not None), None)
-    if chat is None or spec.model.chat_template or getattr(tokenizer, "chat_template", None):
+    if chat is None or spec.chat_template or getattr(tokenizer, "chat_template", None):
         return
     if type(tokenizer).__name__.startswith("Mistral"):
         return  # its chat format is code, not a template
     raise PreflightError(
-        f"chat_template: the tokenizer of {spec.model.name!r} has none; give one with chat_template, or "
+        f"chat_template: the tokenizer of {spec.model!r} has none; give one with chat_template, or "
         "send raw prompts with prompt_column."
     )
 

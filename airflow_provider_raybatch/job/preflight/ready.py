@@ -20,7 +20,8 @@ from airflow_provider_raybatch.contract import events, layout
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.manifest import Digests, Summary
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
@@ -85,10 +86,10 @@ def make_ready(
     :raises RaybatchError: one sentence about the first problem found.
     """
     versions = cluster_view.check_versions()
-    if spec.engine.kind == ray_data_llm.NAME:
+    if spec.engine == ray_data_llm.NAME:
         ray_data_llm.check(spec)
-    destination = folder(spec.destination.uri, known.aws)
-    take_over = spec.destination.on_owned_by_other == "take_over"
+    destination = folder(spec.destination, known.aws)
+    take_over = spec.on_destination_owned == "take_over"
     journal = Journal(destination, submission, take_over, spec.fingerprint)
     committed = journal.committed()
     if committed is not None:
@@ -96,11 +97,11 @@ def make_ready(
         return Standing(committed.summary(), destination, known.aws)
     journal.check_owner()
     source = look_at_source(spec, known.aws)
-    tolerance = Tolerance(spec.limits, source.rows)
-    if spec.source.id_column is not None:
-        check_ids(source, spec.source.id_column, known.aws)
+    tolerance = Tolerance(spec, source.rows)
+    if spec.id_column is not None:
+        check_ids(source, spec.id_column, known.aws)
     requests = check_rows(spec, source, known.aws, tolerance, emit, apart_if_users_code(spec, sample))
-    store = open_store(spec.reuse, known.aws, emit)
+    store = open_store(spec, known.aws, emit)
     environment = credentials.environment(known)
     _wait_for_engine_node(spec, journal.began_before(), emit)
     spec = _with_time(spec, journal)
@@ -137,11 +138,11 @@ def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emi
 
     :raises PreflightError: the cluster can't add such a node, or did not in time.
     """
-    if spec.engine.kind == "echo" or not engine_is_here(spec) or _vllm_is_here():
+    if spec.engine == "echo" or not engine_is_here(spec) or _vllm_is_here():
         return
     one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, first_replicas=None)
-    if one.gpus and cluster_view.gpu_node(spec.engine.accelerator_type) is None:
-        cluster_view.wait_for(one, spec.limits.cluster_wait, held_before, emit)
+    if one.gpus and cluster_view.gpu_node(spec.accelerator_type) is None:
+        cluster_view.wait_for(one, spec.cluster_wait, held_before, emit)
 
 
 def _vllm_is_here() -> bool:
@@ -156,7 +157,7 @@ def _check_engine(
 
     In a separate process on a node with the accelerator: the head may have neither vLLM nor the model.
     """
-    if spec.engine.kind == "echo":
+    if spec.engine == "echo":
         echo.check(spec)
         if unchecked := echo.check_names(spec):
             text = (
@@ -164,10 +165,10 @@ def _check_engine(
                 "has no vLLM; engine='echo' ignores them, and engine='vllm' refuses unknown names."
             )
             emit(events.Notice(level="warning", message=text))
-    if spec.engine.kind == "echo" or not engine_is_here(spec):
+    if spec.engine == "echo" or not engine_is_here(spec):
         return Checked(digests=Digests(spec=spec.response_digest))
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
-    node = cluster_view.gpu_node(spec.engine.accelerator_type)
+    node = cluster_view.gpu_node(spec.accelerator_type)
     if node is not None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -185,7 +186,7 @@ def _check_engine(
 def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:
     """Set the date that chat templates may print: the run's, so that a retry makes the same requests."""
     began = journal.run_began() or time.time()
-    return spec.model_copy(update={"model": spec.model.model_copy(update={"template_time": began})})
+    return spec.model_copy(update={"template_time": began})
 
 
 def _as_checked(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpec:
@@ -193,8 +194,7 @@ def _as_checked(spec: BatchInferenceSpec, checked: Checked) -> BatchInferenceSpe
 
     Ray's processor uses vLLM's async engine, which ignores the model's `generation_config`.
     """
-    args = {**spec.engine.args, **checked.revisions}
-    changed: dict[str, Any] = {"engine": spec.engine.model_copy(update={"args": args})}
-    if spec.engine.kind == ray_data_llm.NAME:
+    changed: dict[str, Any] = {"engine_args": {**spec.engine_args, **checked.revisions}}
+    if spec.engine == ray_data_llm.NAME:
         changed["sampling"] = {**checked.generation_defaults, **spec.sampling}
     return spec.model_copy(update=changed)

@@ -48,12 +48,12 @@ class Keyer:
     def __init__(self, spec: BatchInferenceSpec, defaults: Mapping[str, Any], digests: Digests) -> None:
         self._shared = {
             "version": VERSION,
-            "engine": [spec.engine.kind, spec.numerics, spec.processor_numerics],
-            "model": digests.model or spec.model.name,
+            "engine": [spec.engine, spec.numerics, spec.processor_numerics],
+            "model": digests.model or spec.model,
             "tokenizer": digests.tokenizer,
-            "chat_template": digests.chat_template or spec.model.chat_template or "",
-            "chat_template_kwargs": spec.model.chat_template_kwargs,
-            "response_format": [spec.needs_json, spec.response_format.truncated],
+            "chat_template": digests.chat_template or spec.chat_template or "",
+            "chat_template_kwargs": spec.chat_template_kwargs,
+            "response_format": [spec.needs_json, spec.on_truncated],
         }
         if spec.model_task != GENERATE:  # whose keys are older than the field
             self._shared["model_task"] = spec.model_task

@@ -10,13 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.prompt import (
-    FunctionPrompt,
-    MessagesColumnPrompt,
-    MessagesPrompt,
-    PromptColumnPrompt,
-    TemplatePrompt,
-)
 from airflow_provider_raybatch.contract.row_template import RowTemplate, as_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
@@ -36,7 +29,7 @@ def renderer(spec: BatchInferenceSpec) -> Render:
     :raises PreflightError: a user's function can't be imported.
     """
     base, column = _prompt_renderer(spec), spec.sampling_column
-    text_alone = spec.engine.processor.get("config") not in _OTHER_SERVERS
+    text_alone = spec.processor.get("config") not in _OTHER_SERVERS
 
     def render(row: Mapping[str, Any]) -> Request:
         request = base(row)
@@ -53,10 +46,10 @@ def renderer(spec: BatchInferenceSpec) -> Render:
 
 def needed_columns(spec: BatchInferenceSpec) -> list[str] | None:
     """Columns that rendering reads; ``None`` means all, since a user's function may read any."""
-    if isinstance(spec.prompt, FunctionPrompt):
+    if spec.prompt_function is not None:
         return None
     extra = [spec.sampling_column] if spec.sampling_column else []
-    return list(dict.fromkeys([*spec.prompt.columns(), *extra]))
+    return list(dict.fromkeys([*spec.column_arguments(), *extra]))
 
 
 def render_all(render: Render, rows: Sequence[Any]) -> list[Request | RowFailure]:
@@ -84,42 +77,24 @@ def _checked(request: Request) -> Request:
 
 
 def _prompt_renderer(spec: BatchInferenceSpec) -> Render:
-    prompt = spec.prompt
-    if isinstance(prompt, TemplatePrompt):
-        return _template_renderer(prompt)
-    if isinstance(prompt, MessagesPrompt):
-        templates = [(message.role, RowTemplate(message.content)) for message in prompt.messages]
+    system = _system(spec.system_prompt)
+    if spec.prompt is not None:
+        user = RowTemplate(spec.prompt)
+        return lambda row: Request(messages=[*system(row), {"role": "user", "content": user.render(row)}])
+    if spec.messages is not None:
+        templates = [(message.role, RowTemplate(message.content)) for message in spec.messages]
         return lambda row: Request(
             messages=[{"role": role, "content": template.render(row)} for role, template in templates]
         )
-    if isinstance(prompt, MessagesColumnPrompt):
-        return _messages_column_renderer(prompt)
-    if isinstance(prompt, PromptColumnPrompt):
-        column = prompt.column
-        return lambda row: Request(prompt=_not_empty(as_text(column, row), column))
-    return _function_renderer(prompt)
+    if (chat := spec.messages_column) is not None:
+        return lambda row: Request(messages=[*system(row), *messages_of(row.get(chat), f"column {chat!r}")])
+    if (raw := spec.prompt_column) is not None:
+        return lambda row: Request(prompt=_not_empty(as_text(raw, row), raw))
+    return _function_renderer(str(spec.prompt_function), system)
 
 
-def _template_renderer(prompt: TemplatePrompt) -> Render:
-    user, system = RowTemplate(prompt.template), _system(prompt.system_prompt)
-
-    def render(row: Mapping[str, Any]) -> Request:
-        return Request(messages=[*system(row), {"role": "user", "content": user.render(row)}])
-
-    return render
-
-
-def _messages_column_renderer(prompt: MessagesColumnPrompt) -> Render:
-    column, system = prompt.column, _system(prompt.system_prompt)
-
-    def render(row: Mapping[str, Any]) -> Request:
-        return Request(messages=[*system(row), *messages_of(row.get(column), f"column {column!r}")])
-
-    return render
-
-
-def _function_renderer(prompt: FunctionPrompt) -> Render:
-    function, system = load_function(prompt.function), _system(prompt.system_prompt)
+def _function_renderer(path: str, system: Callable[[Mapping[str, Any]], list[dict[str, Any]]]) -> Render:
+    function = load_function(path)
 
     def render(row: Mapping[str, Any]) -> Request:
         made = function(copy.deepcopy(dict(row)))  # what it changes must not be published as the input
@@ -127,12 +102,12 @@ def _function_renderer(prompt: FunctionPrompt) -> Render:
             return Request(messages=[*system(row), {"role": "user", "content": made}])
         if isinstance(made, dict) and isinstance(made.get("prompt"), str):
             if not made["prompt"]:
-                raise RenderError(f"what {prompt.function} returned is an empty prompt")
+                raise RenderError(f"what {path} returned is an empty prompt")
             return Request(prompt=made["prompt"], sampling=_sampling_of(made.get("sampling"), "sampling"))
         if isinstance(made, dict) and "messages" in made:
-            messages = messages_of(made["messages"], f"{prompt.function} returned messages which")
+            messages = messages_of(made["messages"], f"{path} returned messages which")
             return Request([*system(row), *messages], None, _sampling_of(made.get("sampling"), "sampling"))
-        return Request(messages=[*system(row), *messages_of(made, f"what {prompt.function} returned")])
+        return Request(messages=[*system(row), *messages_of(made, f"what {path} returned")])
 
     return render
 

@@ -85,7 +85,7 @@ def write_parts(
     """
     if not len(cached.ordinals):
         return []
-    task, id_column = job.task, job.spec.source.id_column
+    task, id_column = job.task, job.spec.id_column
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []
     for group, low, high in _groups(chunks, cached.ordinals):

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract import layout
+from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, ReuseSpec
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request.key_array import Keys
@@ -32,16 +33,14 @@ from airflow_provider_raybatch.storage.folder import Folder, folder
 Emit = Callable[[Notice], None]
 
 
-def open_store(
-    reuse: ReuseSpec | None, credentials: AwsCredentials | None, emit: Emit
-) -> ResponseStore | None:
+def open_store(spec: ReuseArguments, credentials: AwsCredentials | None, emit: Emit) -> ResponseStore | None:
     """The store of a job, checked to be readable and writable; ``None`` without `reuse`.
 
     :raises StorageError: it can't be read or written.
     """
-    if reuse is None:
+    if spec.reuse is None:
         return None
-    store = ResponseStore(folder(reuse.uri, credentials), emit, reuse.max_age)
+    store = ResponseStore(folder(spec.reuse, credentials), emit, spec.reuse_max_age)
     store.prepare()
     return store
 
@@ -119,7 +118,7 @@ def remember_committed(
     if spec.reuse is None or spec.submission is None:
         return
     try:
-        store = open_store(spec.reuse, credentials, emit)
+        store = open_store(spec, credentials, emit)
         ledger = parts.listed(place.list(layout.task_folder(spec.submission)))
     except Exception as error:
         emit(Notice(level="warning", message=_sentence(error)))

@@ -11,7 +11,6 @@ import numpy as np
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.prompt import FunctionPrompt
 from airflow_provider_raybatch.job.input.source import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, Rows
@@ -95,7 +94,7 @@ class ReusePlan:
             cached = followed(remaining, responses)
             written += write_parts(job, chunks, cached, responses, "duplicate")
             remaining = remaining.where(~np.isin(remaining.ordinals, cached.ordinals))
-        if len(remaining) and isinstance(job.spec.prompt, FunctionPrompt):
+        if len(remaining) and job.spec.prompt_function is not None:
             raise RaybatchError(
                 f"prompt_function: {len(remaining):,} rows asked what another row asks, until the "
                 "function was called for that one again; make it give the same for the same row, or set "

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.contract.spec import REUSED_COLUMN, BatchInferenceSpec
+from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.request.render import Render, renderer
 from airflow_provider_raybatch.job.row import RenderError, Request, Response, RowFailure
 
@@ -97,17 +98,16 @@ class Task(ABC):
     @property
     def names(self) -> dict[str, str]:
         """What each output column is called in the dataset, by its own name, in the order of the dataset."""
-        destination = self.spec.destination
         own = [column.name for column in self.output_type]
         own += [REUSED_COLUMN] if self.spec.reuse is not None else []
-        names = {name: destination.output_prefix + name for name in own}
-        if destination.response_column is not None:
-            names[own[0]] = destination.response_column
+        names = {name: self.spec.output_prefix + name for name in own}
+        if self.spec.response_column is not None:
+            names[own[0]] = self.spec.response_column
         return names
 
     def rename_remedy(self, name: str) -> str:
         """How to rename the output column that the dataset would have as `name`."""
-        chosen = self.spec.destination.response_column
+        chosen = self.spec.response_column
         if chosen is not None and chosen.lower() == name.lower():
             return "choose another response_column"
         return "set output_prefix"

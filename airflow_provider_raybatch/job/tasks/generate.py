@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raybatch.contract.prompt import FunctionPrompt
 from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.response_check import checked
@@ -42,7 +41,7 @@ class Generate(Task):
     def keeps_completions(self) -> bool:
         """Whether rows have, or may have, more than one completion, so that there is a column for them."""
         spec = self.spec
-        several_at_times = spec.sampling_column is not None or isinstance(spec.prompt, FunctionPrompt)
+        several_at_times = spec.sampling_column is not None or spec.prompt_function is not None
         return int(spec.sampling.get("n", 1)) > 1 or several_at_times
 
     @property

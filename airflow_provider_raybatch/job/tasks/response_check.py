@@ -22,7 +22,7 @@ def checked(
     :param row_sampling: what the row asked besides the job's sampling.
     """
     cut_off = any(completion.finish_reason == "length" for completion in response.completions)
-    if cut_off and spec.response_format.truncated == "error":
+    if cut_off and spec.on_truncated == "error":
         tokens = max(completion.output_tokens for completion in response.completions)
         reason = f"the response was cut off after {tokens} tokens; raise sampling.max_tokens or the context"
         return _failed("length", reason, response)
@@ -48,7 +48,7 @@ def _failed(step: str, reason: str, response: Response) -> RowFailure:
 
 
 def _asked(spec: BatchInferenceSpec, row_sampling: Mapping[str, Any]) -> bool:
-    if spec.response_format.json_object or not row_sampling:
+    if spec.response_format == "json_object" or not row_sampling:
         return spec.needs_json
     structured = {**spec.sampling, **row_sampling}.get("structured_outputs")
     return isinstance(structured, Mapping) and bool(structured.get("json") or structured.get("json_object"))

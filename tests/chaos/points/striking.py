@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import psutil
 
-from airflow_provider_raybatch.contract.spec import REUSED_COLUMN
+from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN
 from tests.support.s3_server import S3Server
 
 from ...integration.end_to_end.rest import RUN_ENDED, Run

@@ -52,7 +52,7 @@ root, struck, rows, batch, per_part = *map(pathlib.Path, sys.argv[1:3]), *map(in
 (struck / "driver.pid").write_text(str(os.getpid()))
 place = folder(str(root / "destination"))
 store = ResponseStore(folder(str(root / "reuse")), print)
-spec = submitted(destination={"uri": place.uri, "rows_per_part": per_part})
+spec = submitted(destination=place.uri, rows_per_part=per_part)
 task = task_of(spec)
 journal = Journal(place, spec.submission, False, spec.fingerprint)
 journal.claim()

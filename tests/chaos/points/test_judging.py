@@ -91,7 +91,7 @@ def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", ti
         for one in told
     ]
     place = folder(params["destination"])
-    spec = submitted(token=token, destination={"uri": place.uri})
+    spec = submitted(token=token, destination=place.uri)
     assert spec.submission is not None
     journal = Journal(place, spec.submission, take_over=True, fingerprint=spec.fingerprint)
     journal.claim()

@@ -23,15 +23,12 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from tests.support.s3_server import S3Server
+from tests.support.specs import asking
 
 KEY = "ab" * 32
 TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}
 GOOD = [{"id": number, "text": f"row {number}"} for number in range(20)]
-FIELDS = (
-    "source|prompt|prompt_function|messages|messages_column|prompt_column|system_prompt|chat_template|model|sampling|"
-    "sampling_column|engine|engine_args|replicas|cluster_wait|destination|output_prefix|limits|"
-    "max_error_fraction|credentials|processor"
-)
+FIELDS = "|".join([*BatchInferenceSpec.model_fields, "credentials"])
 """What a sentence begins with: the field that the user set, or a part of it."""
 
 
@@ -45,14 +42,14 @@ class Place:
         self.s3 = s3
         self.said: list[Any] = []
 
-    def file(self, name: str, content: bytes | str) -> dict[str, Any]:
+    def file(self, name: str, content: bytes | str) -> list[str]:
         """Write a file; a source of it."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return {"paths": [str(path)]}
+        return [str(path)]
 
-    def jsonl(self, *rows: Any, name: str = "in.jsonl") -> dict[str, Any]:
+    def jsonl(self, *rows: Any, name: str = "in.jsonl") -> list[str]:
         return self.file(
             name, "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
         )
@@ -63,10 +60,10 @@ class Place:
     def document(self, **fields: Any) -> dict[str, Any]:
         source = {} if "source" in fields else {"source": self.jsonl(*GOOD)}
         return {
-            "prompt": {"kind": "template", "template": "{row.text}"},
-            "model": {"name": "echo"},
-            "engine": {"kind": "echo"},
-            "destination": {"uri": str(self.out)},
+            **asking("{row.text}", fields),
+            "model": "echo",
+            "engine": "echo",
+            "destination": str(self.out),
             "submission": {"task": TASK, "run_token": "token", "submission_id": "raybatch-x-0"},
             **source,
             **fields,
@@ -163,7 +160,7 @@ def assert_one_sentence(error: RaybatchError | events.Failed, expected: Case) ->
 
 
 def template(text: str, **fields: Any) -> dict[str, Any]:
-    return {"prompt": {"kind": "template", "template": text, **fields}}
+    return {"prompt": text, **fields}
 
 
 def function(place: Place, body: str) -> dict[str, Any]:
@@ -171,7 +168,7 @@ def function(place: Place, body: str) -> dict[str, Any]:
     name = f"bad_prompts_{place.folder.name}"
     (place.modules / f"{name}.py").write_text(body)
     importlib.invalidate_caches()
-    return {"prompt": {"kind": "function", "function": f"{name}:make"}}
+    return {"prompt_function": f"{name}:make"}
 
 
 def assert_nothing_happened(place: Place) -> None:

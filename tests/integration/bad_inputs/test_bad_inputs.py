@@ -37,12 +37,12 @@ from .place import (
 def parquet_without_a_column(place: Place) -> dict[str, Any]:
     place.parquet("a.parquet", text=["x"], id=[1])
     place.parquet("b.parquet", txt=["x"], id=[1])
-    return {"source": {"paths": [str(place.folder)]}, "destination": {"uri": str(place.folder) + "-out"}}
+    return {"source": [str(place.folder)], "destination": str(place.folder) + "-out"}
 
 
 def formats_mixed(place: Place) -> dict[str, Any]:
     first, second = place.jsonl(*GOOD), place.file("x.csv", "text\na\n")
-    return {"source": {"paths": [*first["paths"], *second["paths"]]}}
+    return {"source": [*first, *second]}
 
 
 def sealed_package(key: bytes) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def with_package(name: str) -> dict[str, Any]:
 
 
 def owned_by_another(place: Place) -> dict[str, Any]:
-    from airflow_provider_raybatch.contract.spec import Submission
+    from airflow_provider_raybatch.contract.submission import Submission
     from airflow_provider_raybatch.job.output.journal import Journal
     from airflow_provider_raybatch.storage.folder import folder as open_folder
 
@@ -84,19 +84,19 @@ PREFLIGHT = [
     # Source files
     case(
         "no such file",
-        lambda p: {"source": {"paths": [f"{p.folder}/no.csv"]}},
+        lambda p: {"source": [f"{p.folder}/no.csv"]},
         "nothing is at",
         "check the path",
     ),
     case(
         "glob without a match",
-        lambda p: {"source": {"paths": [f"{Path(p.jsonl(*GOOD)['paths'][0]).parent}/*.parquet"]}},
+        lambda p: {"source": [f"{Path(p.jsonl(*GOOD)['paths'][0]).parent}/*.parquet"]},
         "no file matches",
         "1 other files are there",
     ),
     case(
         "folder without data",
-        lambda p: {"source": {"paths": [str(Path(p.file("in/readme.txt", "x")["paths"][0]).parent)]}},
+        lambda p: {"source": [str(Path(p.file("in/readme.txt", "x")[0]).parent)]},
         "no Parquet, JSONL or CSV file is in",
         "check the path or set format",
     ),
@@ -109,7 +109,7 @@ PREFLIGHT = [
     case("mixed formats", formats_mixed, "in.jsonl is jsonl and", "x.csv is csv", "name files of one format"),
     case(
         "a file named twice",
-        lambda p: {"source": {"paths": p.jsonl(*GOOD)["paths"] * 2}},
+        lambda p: {"source": p.jsonl(*GOOD) * 2},
         "is named 2 times; its rows would come out as often",
     ),
     case(
@@ -169,7 +169,7 @@ PREFLIGHT = [
     ),
     case(
         "wrong messages column",
-        {"prompt": {"kind": "messages_column", "column": "chat"}},
+        {"messages_column": "chat"},
         "messages_column: ",
     ),
     case("wrong sampling column", {"sampling_column": "params"}, "sampling_column: ", "no column 'params'"),
@@ -212,7 +212,7 @@ PREFLIGHT = [
         "more bad rows than allowed",
         lambda p: {
             "source": p.jsonl(*GOOD, {"text": None}, {"text": None}),
-            "limits": {"max_error_fraction": 0.05},
+            "max_error_fraction": 0.05,
         },
         "2 of the first 22 rows fail already, more than the 1 of 22 rows that max_error_fraction=0.05 allows",
         "mend them or raise max_error_fraction",
@@ -221,35 +221,35 @@ PREFLIGHT = [
     # Engine and cluster
     case(
         "unknown engine argument",
-        {"engine": {"kind": "echo", "args": {"max_nums_seq": 1}}},
+        {"engine": "echo", "engine_args": {"max_nums_seq": 1}},
         "engine_args.max_nums_seq: ",
         "correct its spelling",
     ),
     case("bad sampling value", {"sampling": {"max_tokens": 0}}, "sampling.max_tokens: ", "but it is 0"),
     case(
         "more replicas than fit",
-        {"engine": {"kind": "echo", "replicas": 50}},
+        {"engine": "echo", "replicas": 50},
         "the job asks for 50 replicas of 1 CPU on one node each, and the cluster has room for 2",
         "ask for fewer replicas or smaller ones, or add nodes, or set cluster_wait",
         ends=FailureClass.UNSCHEDULABLE,
     ),
     case(
         "replica larger than a node",
-        {"engine": {"kind": "echo", "num_cpus": 64}},
+        {"engine": "echo", "num_cpus": 64},
         "1 replica of 64 CPU",
         "largest node: 2 CPU",
         ends=FailureClass.UNSCHEDULABLE,
     ),
     case(
         "accelerator that is not there",
-        {"engine": {"kind": "echo", "accelerator_type": "H200"}},
+        {"engine": "echo", "accelerator_type": "H200"},
         "an H200",
         "room for 0",
         ends=FailureClass.UNSCHEDULABLE,
     ),
     case(
         "nodes that do not come",
-        {"engine": {"kind": "echo", "replicas": 50}, "limits": {"cluster_wait": 0.1}},
+        {"engine": "echo", "replicas": 50, "cluster_wait": 0.1},
         "0.1 s are over and replicas: the job asks for 50",
         "raise cluster_wait, ask for fewer replicas",
         ends=FailureClass.STALLED,
@@ -263,14 +263,14 @@ PREFLIGHT = [
     ),
     case(
         "destination where nobody may write",
-        {"destination": {"uri": "/proc/raybatch"}},
+        {"destination": "/proc/raybatch"},
         "/proc/raybatch/_raybatch/journal",
         "can't write it",
         "check the path",
     ),
     case(
         "destination that is a file",
-        lambda p: {"destination": {"uri": p.file("taken", "x")["paths"][0]}},
+        lambda p: {"destination": p.file("taken", "x")[0]},
         "can't write it (Not a directory)",
         "check the path",
     ),
@@ -300,13 +300,13 @@ def test_a_wrong_job_is_refused_before_an_engine_starts(wrong: Case, place: Plac
 S3 = [
     case(
         "unknown source bucket",
-        {"source": {"paths": ["s3://no-such-bucket/in/"]}},
+        {"source": ["s3://no-such-bucket/in/"]},
         "the bucket does not exist",
     ),
-    case("unknown destination bucket", {"destination": {"uri": "s3://no-such-bucket/out"}}, "check its name"),
+    case("unknown destination bucket", {"destination": "s3://no-such-bucket/out"}, "check its name"),
     case(
         "nothing at the key",
-        lambda p: {"source": {"paths": [f"s3://{p.s3.new_bucket()}/in/"]}},
+        lambda p: {"source": [f"s3://{p.s3.new_bucket()}/in/"]},
         "nothing is at s3://",
         "check the path",
     ),
@@ -347,7 +347,7 @@ def test_wrong_keys_of_s3_are_refused(
     monkeypatch.setattr(
         "airflow_provider_raybatch.job.control.private_package.Package.secrets", lambda package: secrets
     )
-    fields = {"source": {"source": {"paths": [uri]}}, "destination": {"destination": {"uri": uri}}}[side]
+    fields = {"source": {"source": [uri]}, "destination": {"destination": uri}}[side]
     failed = place.refused(**fields)
     expected = Case("", lambda p: {}, (side, "the credentials are refused", "check aws_conn_id"))
     assert_one_sentence(failed, expected)

@@ -18,11 +18,11 @@ MODEL = Path(__file__).parents[3] / "dags_examples" / "demo_model" / "model"
 
 
 def vllm(**fields: Any) -> dict[str, Any]:
-    return {"model": {"name": str(MODEL)}, "engine": {"kind": "vllm"}, **fields}
+    return {"model": str(MODEL), "engine": "vllm", **fields}
 
 
 def engine(**args: Any) -> dict[str, Any]:
-    return vllm(engine={"kind": "vllm", "args": args})
+    return vllm(engine="vllm", engine_args=args)
 
 
 def structured(**outputs: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def without_a_template(place: Place) -> dict[str, Any]:
     told.pop("chat_template", None)
     config.unlink()
     config.write_text(json.dumps(told))
-    return vllm(model={"name": str(folder)})
+    return vllm(model=str(folder))
 
 
 VLLM = [
@@ -75,19 +75,19 @@ VLLM = [
     case("empty choice", structured(choice=[]), "choice"),
     case(
         "model folder that is not there",
-        vllm(model={"name": "/no/such/model"}),
+        vllm(model="/no/such/model"),
         "model: nothing is at '/no/such/model'",
     ),
     case(
         "model folder without a model",
-        lambda p: vllm(model={"name": str(Path(p.file("empty/readme.txt", "x")["paths"][0]).parent)}),
+        lambda p: vllm(model=str(Path(p.file("empty/readme.txt", "x")[0]).parent)),
         "can't be loaded",
         "check the name",
     ),
     case("no chat template", without_a_template, "has none; give one with chat_template", "prompt_column"),
     case(
         "chat template that does not compile",
-        vllm(model={"name": str(MODEL), "chat_template": "{% if %}"}),
+        vllm(model=str(MODEL), chat_template="{% if %}"),
         "chat_template: none of the first 20 rows becomes tokens; the first fails: TemplateSyntaxError",
     ),
     case(

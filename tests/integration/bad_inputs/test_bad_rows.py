@@ -113,7 +113,7 @@ def deliveries(
         ("function", FUNCTION_ROWS),
     ]:
         place = Place(tmp_path_factory.mktemp(name), s3, modules)
-        fields: dict[str, Any] = {"limits": {"max_error_fraction": 0.9}}
+        fields: dict[str, Any] = {"max_error_fraction": 0.9}
         if name == "csv":
             lines = [b"text,id"]
             for number, bad in enumerate(found.values()):
@@ -133,10 +133,10 @@ def deliveries(
             fields["source"] = place.jsonl(*rows)
         if name == "jsonl":
             fields["sampling_column"] = "params"
-            fields["response_format"] = {"json_object": True}
-            fields["engine"] = {"kind": "echo", "args": {"max_model_len": 50, "fail_pattern": "poison"}}
+            fields["response_format"] = "json_object"
+            fields["engine_args"] = {"max_model_len": 50, "fail_pattern": "poison"}
         if name == "chat":
-            fields["prompt"] = {"kind": "messages_column", "column": "chat"}
+            fields["messages_column"] = "chat"
         if name == "function":
             fields |= function(place, FUNCTION)
         manifest = place.run(**fields)
@@ -198,9 +198,10 @@ def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(
     rows = [{"text": f"fine {number}"} for number in range(1000)] + [{"text": "poison"}] * 50
     failed = place.refused(
         source=place.jsonl(*rows),
-        engine={"kind": "echo", "args": {"fail_pattern": "poison"}},
-        limits={"max_error_fraction": 0.01},
-        destination={"uri": uri},
+        engine="echo",
+        engine_args={"fail_pattern": "poison"},
+        max_error_fraction=0.01,
+        destination=uri,
     )
     assert failed.failure_class is FailureClass.TOO_MANY_ERRORS
     told = re.fullmatch(

@@ -33,8 +33,8 @@ def test_partitions_categories_and_views_are_delivered(place: Place, ray_here: A
         })
         lake.write(f"t/day={day}/x.parquet", parquet(table))
     manifest = place.run(
-        source={"paths": [f"{lake.uri}/t"]},
-        prompt={"kind": "template", "template": "{row.text} of {row.day}"},
+        source=[f"{lake.uri}/t"],
+        prompt="{row.text} of {row.day}",
     )
     rows = place.rows(manifest)
     assert {column.name: column.type for column in manifest.columns}["day"] == "date32[day]"
@@ -50,7 +50,7 @@ def test_values_do_not_depend_on_the_batch_size(place: Place, ray_here: Any, bat
     numbers = [4990.0, 4999.0, 3] * 10 + ["none"]
     rows = [{"text": "x", "n": n, "o": {f"k{place}": n}} for place, n in enumerate(numbers)]
     many = [{"text": "x", "o": {f"many{number}": 1}} for number in range(100)]
-    manifest = place.run(source=place.jsonl(*rows, *many), engine={"kind": "echo", "batch_size": batch_size})
+    manifest = place.run(source=place.jsonl(*rows, *many), engine="echo", batch_size=batch_size)
     found = place.rows(manifest)
     assert [row["n"] for row in found[:31]] == ["4990.0", "4999.0", "3"] * 10 + ["none"]
     assert found[0]["o"] == '{"k0": 4990.0}'

@@ -107,10 +107,10 @@ def unread_package(place: Place) -> tuple[str, float]:
 
     async def submit() -> str:
         document = {
-            "source": {"paths": ["/in"]},
-            "prompt": {"kind": "template", "template": "Say {row.text}"},
-            "model": {"name": "echo"},
-            "destination": {"uri": "/out"},
+            "source": ["/in"],
+            "prompt": "Say {row.text}",
+            "model": "echo",
+            "destination": "/out",
             "submission": {
                 "task": {"dag_id": "d", "run_id": "r", "task_id": "unread"},
                 "run_token": "t",

@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "slow-row-holds-all-back",
         _ANSWERS,
-        "if ends or flight.waits_for() >= self._spec.limits.flush_interval:",
+        "if ends or flight.waits_for() >= self._spec.flush_interval:",
         "if ends:",
         "A killed replica loses all finished rows of its chunks, not those of one `flush_interval`.",
         ("job/execution/replica/test_answers.py",),

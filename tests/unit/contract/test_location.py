@@ -68,8 +68,8 @@ def refusal(**fields: Any) -> str:
 @pytest.mark.parametrize(("uri", "told"), FOLDERS)
 def test_a_folder_that_means_another_place_is_refused(uri: str, told: str) -> None:
     for field in ("destination", "reuse"):
-        sentence = refusal(**{field: {"uri": uri}})
-        assert sentence.startswith(f"{field}.uri: ")
+        sentence = refusal(**{field: uri})
+        assert sentence.startswith(f"{field}: ")
         assert told in sentence
 
 
@@ -86,15 +86,15 @@ def test_a_folder_that_means_another_place_is_refused(uri: str, told: str) -> No
     ],
 )
 def test_so_is_a_source(uri: str, told: str) -> None:
-    assert told in refusal(source={"paths": ["/good.csv", uri]})
+    assert told in refusal(source=["/good.csv", uri])
 
 
 @pytest.mark.parametrize("uri", ["s3://my_conn@bucket/x", "s3://AKIA:secret@bucket/x"])
 def test_a_login_is_refused_and_not_shown(uri: str) -> None:
-    sentence = refusal(destination={"uri": uri})
+    sentence = refusal(destination=uri)
     assert "before the host of 's3://bucket/x'; remove it and name the connection in aws_conn_id." in sentence
     assert "secret" not in sentence
-    assert "secret" not in refusal(source={"paths": ["https://me:secret@host/x.csv"]})
+    assert "secret" not in refusal(source=["https://me:secret@host/x.csv"])
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_login_is_refused_and_not_shown(uri: str) -> None:
 )
 def test_local_paths_are_read_whole(uri: str, path: str) -> None:
     assert local_path(uri) == path
-    assert spec(source={"paths": [uri, "s3://bucket/in/*.csv", "https://host/x.csv?a=%2F"]}).source.paths
+    assert spec(source=[uri, "s3://bucket/in/*.csv", "https://host/x.csv?a=%2F"]).source
 
 
 def test_the_root_stays_the_root() -> None:
     assert (local_path("file:///"), plain("file:///"), plain("/")) == ("/", "/", "/")
-    assert spec(destination={"uri": "file:///"}).destination.uri == "file:///"
+    assert spec(destination="file:///").destination == "file:///"
 
 
 def test_two_slashes_at_the_start_are_one() -> None:
@@ -137,10 +137,10 @@ def test_two_slashes_at_the_start_are_one() -> None:
     ],
 )
 def test_a_model_folder_is_absolute(name: str, told: str) -> None:
-    assert refusal(model={"name": name}).startswith("model: ")
-    assert told in refusal(model={"name": name})
+    assert refusal(model=name).startswith("model: ")
+    assert told in refusal(model=name)
     for argument in ("tokenizer", "generation_config", "hf_config_path"):
-        sentence = refusal(engine={"args": {argument: name}})
+        sentence = refusal(engine_args={argument: name})
         assert sentence.startswith(f"engine_args: {argument}: ")
         assert told in sentence
 
@@ -149,23 +149,23 @@ def test_a_model_folder_is_absolute(name: str, told: str) -> None:
     "name", ["org/name", "name", "/models/m", "org/repo-GGUF:Q4_K_M", "org/repo/file.gguf", "s3://b/a/model"]
 )
 def test_what_vllm_loads_passes(name: str) -> None:
-    assert spec(model={"name": name}, engine={"args": {"generation_config": "auto"}}).model.name == name
+    assert spec(model=name, engine_args={"generation_config": "auto"}).model == name
 
 
 def test_a_relative_download_dir_is_refused() -> None:
-    assert RELATIVE in refusal(engine={"args": {"download_dir": "models"}})
+    assert RELATIVE in refusal(engine_args={"download_dir": "models"})
 
 
 def test_a_servers_model_name_may_look_like_a_path() -> None:
     engine = {
-        "kind": "ray_data_llm",
+        "engine": "ray_data_llm",
         "processor": {"config": "HttpRequestProcessorConfig", "url": "http://x"},
     }
-    assert spec(engine=engine, model={"name": "accounts/a/models/m"}).model.name == "accounts/a/models/m"
+    assert spec(**engine, model="accounts/a/models/m").model == "accounts/a/models/m"
 
 
 @pytest.mark.parametrize("template", ["/models/chat.jinja", "chat_template.jinja", ""])
 def test_a_chat_template_is_no_path(template: str) -> None:
     assert "so each row would ask the same; give the template's text, not the path" in refusal(
-        model={"name": "m", "chat_template": template}
+        model="m", chat_template=template
     )

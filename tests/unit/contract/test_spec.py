@@ -7,20 +7,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
+from airflow_provider_raybatch.contract.arguments.output import OutputArguments
+from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
-from airflow_provider_raybatch.contract.prompt import FunctionPrompt, MessagesColumnPrompt, MessagesPrompt
-from airflow_provider_raybatch.contract.spec import (
-    BatchInferenceSpec,
-    DestinationSpec,
-    ReuseSpec,
-    SourceSpec,
-    TaskKey,
-)
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.specs import TASK, document, spec, submitted
 
 REASONING = (
-    "engine.args: reasoning_parser 'qwen3' lets the model reason before its answer, and the dataset has no "
+    "engine_args: reasoning_parser 'qwen3' lets the model reason before its answer, and the dataset has no "
     "column for reasoning, so no response would be JSON or structured; remove it, and switch reasoning off "
     "where the model can (chat_template_kwargs={'enable_thinking': False})."
 )
@@ -39,10 +36,10 @@ def error_of(**fields: Any) -> str:
     [
         ({"sorce": 1}, "sorce: there is no such field; remove it or correct its spelling."),
         (
-            {"engine": {"kind": "echo", "tensor_parallel_size": 2}},
-            "engine.tensor_parallel_size: there is no such field; remove it or correct its spelling.",
+            {"engine": "echo", "tensor_parallel_size": 2},
+            "tensor_parallel_size: there is no such field; remove it or correct its spelling.",
         ),
-        ({"model": {}}, "model.name: a value is needed here; none was given."),
+        ({"model": None}, "model: it must be text, but it is None."),
         (
             {"sampling": {"n": 0}},
             "sampling: n: the number of completions must be a whole number of at least 1, but it is 0.",
@@ -65,17 +62,16 @@ def error_of(**fields: Any) -> str:
         ),
         (
             {
-                "engine": {"kind": "vllm", "args": {"reasoning_parser": "qwen3"}},
-                "response_format": {"json_object": True},
+                "engine": "vllm",
+                "engine_args": {"reasoning_parser": "qwen3"},
+                "response_format": "json_object",
             },
             REASONING,
         ),
         (
             {
-                "engine": {
-                    "kind": "vllm",
-                    "args": {"structured_outputs_config": {"reasoning_parser": "qwen3"}},
-                },
+                "engine": "vllm",
+                "engine_args": {"structured_outputs_config": {"reasoning_parser": "qwen3"}},
                 "sampling": {"structured_outputs": {"choice": ["a"]}},
             },
             REASONING,
@@ -85,67 +81,68 @@ def error_of(**fields: Any) -> str:
             "sampling: n: the number of completions must be a whole number of at least 1, but it is True.",
         ),
         (
-            {"source": {"paths": ["gs://bucket/x"]}},
-            "source.paths: 'gs://bucket/x' has the scheme 'gs'; use a local path or one of file://, s3://, "
+            {"source": ["gs://bucket/x"]},
+            "source: 'gs://bucket/x' has the scheme 'gs'; use a local path or one of file://, s3://, "
             "https://, http://.",
         ),
         (
-            {"source": {"paths": ["S3://bucket/x"]}},
-            "source.paths: 'S3://bucket/x' has the scheme 'S3'; write 's3://bucket/x'.",
+            {"source": ["S3://bucket/x"]},
+            "source: 'S3://bucket/x' has the scheme 'S3'; write 's3://bucket/x'.",
         ),
         (
-            {"source": {"paths": ["/in/{{ ds }}/"]}},
-            "source.paths: '/in/{{ ds }}/' still has a Jinja expression; the field was not rendered.",
+            {"source": ["/in/{{ ds }}/"]},
+            "source: '/in/{{ ds }}/' still has a Jinja expression; the field was not rendered.",
         ),
         (
-            {"source": {"paths": [" "]}},
-            "source.paths: a path is empty; name a file, a folder or a glob.",
+            {"source": [" "]},
+            "source: a path is empty; name a file, a folder or a glob.",
         ),
         (
-            {"source": {"paths": ["s3:///key"]}},
-            "source.paths: 's3:///key' names no bucket; write it as s3://bucket/key.",
+            {"source": ["s3:///key"]},
+            "source: 's3:///key' names no bucket; write it as s3://bucket/key.",
         ),
         (
-            {"source": {"paths": ["s3://data-*/x.csv"]}},
-            "source.paths: 's3://data-*/x.csv' has a wildcard in its bucket; name one bucket.",
+            {"source": ["s3://data-*/x.csv"]},
+            "source: 's3://data-*/x.csv' has a wildcard in its bucket; name one bucket.",
         ),
         (
-            {"destination": {"uri": "https://host/out"}},
-            "destination.uri: 'https://host/out' has the scheme 'https'; use a local path or one of file://, "
+            {"destination": "https://host/out"},
+            "destination: 'https://host/out' has the scheme 'https'; use a local path or one of file://, "
             "s3://.",
         ),
         (
-            {"destination": {"uri": "/out/*"}},
-            "destination.uri: '/out/*' has a wildcard; name one folder.",
+            {"destination": "/out/*"},
+            "destination: '/out/*' has a wildcard; name one folder.",
         ),
         (
-            {"prompt": {"kind": "function", "function": "not a path"}},
-            "prompt.function: 'not a path' is not an import path; write it as 'package.module:function'.",
+            {"prompt_function": "not a path"},
+            "prompt_function: 'not a path' is not an import path; write it as 'package.module:function'.",
         ),
         (
-            {"prompt": {"kind": "template", "template": ""}},
-            "prompt.template: string should have at least 1 character, but it is ''.",
+            {"prompt": ""},
+            "prompt: string should have at least 1 character, but it is ''.",
         ),
         (
-            {"engine": {"kind": "vllm", "processor": {"a": 1}}},
-            "engine: processor: only engine 'ray_data_llm' takes it, not 'vllm'; put vLLM's arguments into "
+            {"engine": "vllm", "processor": {"a": 1}},
+            "processor: only engine 'ray_data_llm' takes it, not 'vllm'; put vLLM's arguments into "
             "engine_args.",
         ),
         (
-            {"limits": {"max_error_fraction": 1.5}},
-            "limits.max_error_fraction: it must be at most 1, but it is 1.5.",
+            {"max_error_fraction": 1.5},
+            "max_error_fraction: it must be at most 1, but it is 1.5.",
         ),
         (
-            {"source": {"paths": []}},
-            "source.paths: list should have at least 1 item after validation, not 0, but it is [].",
+            {"source": []},
+            "source: list should have at least 1 item after validation, not 0, but it is [].",
         ),
         (
-            {"engine": {"kind": "sglang"}},
-            "engine.kind: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'sglang'.",
+            {"engine": "sglang"},
+            "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'sglang'.",
         ),
         (
-            {"schema_version": 2},
-            "schema_version: it must be 1, but it is 2.",
+            {"schema_version": 1, "limits": {}, "destination": {"uri": "/out"}},
+            "schema_version: the job was submitted with a spec of version 1, but this provider reads "
+            "version 2; clear the task, so that it is submitted again.",
         ),
     ],
 )
@@ -160,35 +157,35 @@ NO_COLUMN = "names no column, so each row would pay for the same request; "
     ("prompt", "told"),
     [
         (
-            {"kind": "template", "template": "T {subject}"},
+            {"prompt": "T {subject}"},
             f"prompt: 'T {{subject}}' {NO_COLUMN}write {{subject}} as {{row.subject}} if it is a column.",
         ),
         (
-            {"kind": "template", "template": "T", "system_prompt": '{"a": 1} {row}'},
+            {"prompt": "T", "system_prompt": '{"a": 1} {row}'},
             f"prompt: 'T' {NO_COLUMN}name one as {{row.name}}, or set n in sampling for several answers to "
             "one request.",
         ),
         (
-            {"kind": "messages", "messages": [{"role": "user", "content": "T {{ row.x }}"}]},
+            {"messages": [{"role": "user", "content": "T {{ row.x }}"}]},
             "messages: '{{ row.x }}' has double braces, which are Airflow's; write '{row.x}'.",
         ),
         (
-            {"kind": "template", "template": "{row.a} {{ row['b c'] }}"},
+            {"prompt": "{row.a} {{ row['b c'] }}"},
             "prompt: \"{{ row['b c'] }}\" has double braces, which are Airflow's; write \"{row['b c']}\".",
         ),
     ],
 )
 def test_a_request_that_no_row_changes_is_refused(prompt: dict[str, Any], told: str) -> None:
-    assert error_of(prompt=prompt) == told
+    assert error_of(**prompt) == told
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"prompt": {"kind": "template", "template": "T", "system_prompt": "{row.a}"}},
-        {"prompt": {"kind": "function", "function": "m:f"}},
-        {"prompt": {"kind": "template", "template": "T"}, "sampling_column": "s"},
-        {"prompt": {"kind": "messages_column", "column": "c", "system_prompt": "T"}},
+        {"prompt": "T", "system_prompt": "{row.a}"},
+        {"prompt_function": "m:f"},
+        {"prompt": "T", "sampling_column": "s"},
+        {"messages_column": "c", "system_prompt": "T"},
     ],
 )
 def test_one_part_that_the_row_changes_is_enough(fields: dict[str, Any]) -> None:
@@ -200,14 +197,7 @@ def test_the_number_of_further_errors_is_told() -> None:
 
 
 def test_long_values_are_cut() -> None:
-    assert len(error_of(engine={"kind": "x" * 5000})) < 300
-
-
-def test_a_prompt_of_an_unknown_kind_says_which_there_are() -> None:
-    sentence = error_of(prompt={"kind": "tempalte", "template": "x"})
-    assert sentence.startswith("prompt: ")
-    assert "'tempalte'" in sentence
-    assert "'messages_column'" in sentence
+    assert len(error_of(engine="x" * 5000)) < 300
 
 
 def test_broken_json_is_an_error_of_the_spec() -> None:
@@ -226,7 +216,7 @@ def test_broken_json_is_an_error_of_the_spec() -> None:
     ],
 )
 def test_source_and_destination_differ_however_they_are_written(source: str, destination: str) -> None:
-    sentence = error_of(source={"paths": ["/other.csv", source]}, destination={"uri": destination})
+    sentence = error_of(source=["/other.csv", source], destination=destination)
     assert "is also the source; choose another folder" in sentence
 
 
@@ -235,7 +225,7 @@ def test_source_and_destination_differ_however_they_are_written(source: str, des
     [("/data", "/data/out"), ("s3://bucket", "s3://bucket/out"), ("/data/**/*.csv", "/data/out")],
 )
 def test_a_destination_inside_the_source_would_be_read_by_the_next_run(source: str, destination: str) -> None:
-    sentence = error_of(source={"paths": [source]}, destination={"uri": destination})
+    sentence = error_of(source=[source], destination=destination)
     assert sentence == (
         f"destination: {destination!r} lies inside the source {source!r}, so the next run would read its own "
         "output; choose a folder outside."
@@ -253,7 +243,7 @@ def test_a_destination_inside_the_source_would_be_read_by_the_next_run(source: s
     ],
 )
 def test_neighbours_are_no_conflict(source: str, destination: str) -> None:
-    assert spec(source={"paths": [source]}, destination={"uri": destination}).destination.uri == destination
+    assert spec(source=[source], destination=destination).destination == destination
 
 
 @pytest.mark.parametrize(
@@ -270,12 +260,12 @@ def test_neighbours_are_no_conflict(source: str, destination: str) -> None:
 )
 def test_a_response_store_lies_apart(store: str, sentence: str) -> None:
     paths = ["/data/in.jsonl", "/lake/in", "/lake/deep/**/*.csv", "/lake/flat/*.csv"]
-    assert sentence in error_of(source={"paths": paths}, reuse={"uri": store})
+    assert sentence in error_of(source=paths, reuse=store)
 
 
 def test_a_response_store_may_lie_beside() -> None:
     for store in ("/data/store", "/data/output", "s3://data/out"):
-        assert parse(ReuseSpec, {"uri": store}) == spec(reuse={"uri": store}).reuse
+        assert spec(reuse=store).reuse == store
 
 
 @pytest.mark.parametrize(
@@ -283,7 +273,7 @@ def test_a_response_store_may_lie_beside() -> None:
     [("/out/", "/out"), ("/", "/"), ("s3://bucket/", "s3://bucket"), ("file:///out//", "file:///out")],
 )
 def test_trailing_slashes_of_the_destination_go(uri: str, kept: str) -> None:
-    assert parse(DestinationSpec, {"uri": uri}).uri == kept
+    assert parse(OutputArguments, {"destination": uri}).destination == kept
 
 
 def test_a_spec_survives_its_way_through_json() -> None:
@@ -292,8 +282,8 @@ def test_a_spec_survives_its_way_through_json() -> None:
             "temperature": 0,
             "structured_outputs": {"json": {"anyOf": [{"type": "null"}, {"minimum": 1}]}},
         },
-        prompt={"kind": "messages", "messages": [{"role": "user", "content": "{row.a}"}]},
-        limits={"deadline": 1.5},
+        messages=[{"role": "user", "content": "{row.a}"}],
+        deadline=1.5,
     )
     assert parse(BatchInferenceSpec, whole.model_dump_json()) == whole
 
@@ -306,19 +296,19 @@ def test_specs_are_frozen() -> None:
 
 class TestFingerprint:
     def test_who_runs_it_and_its_limits_are_no_part(self) -> None:
-        one = submitted(0, limits={"deadline": 1.0})
-        other = submitted(1, token="other", limits={"max_error_fraction": 0.5})
+        one = submitted(0, deadline=1.0)
+        other = submitted(1, token="other", max_error_fraction=0.5)
         assert one.fingerprint == other.fingerprint == spec().fingerprint
 
     @pytest.mark.parametrize(
         "fields",
         [
-            {"source": {"paths": ["/data/other.jsonl"]}},
-            {"prompt": {"kind": "template", "template": "Say: {row.text}"}},
-            {"model": {"name": "other"}},
+            {"source": ["/data/other.jsonl"]},
+            {"prompt": "Say: {row.text}"},
+            {"model": "other"},
             {"sampling": {"temperature": 0}},
-            {"engine": {"kind": "echo", "replicas": 2}},
-            {"destination": {"uri": "/data/out", "format": "jsonl"}},
+            {"engine": "echo", "replicas": 2},
+            {"destination": "/data/out", "destination_format": "jsonl"},
             {"preserve_order": True},
         ],
     )
@@ -334,10 +324,10 @@ class TestResponseDigest:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"source": {"paths": ["/data/other.jsonl"]}},
-            {"destination": {"uri": "/elsewhere", "format": "jsonl"}},
-            {"engine": {"kind": "echo", "replicas": 4, "batch_size": 7, "num_cpus": 2}},
-            {"engine": {"kind": "echo", "args": {"max_num_seqs": 4, "startup_seconds": 3}}},
+            {"source": ["/data/other.jsonl"]},
+            {"destination": "/elsewhere", "destination_format": "jsonl"},
+            {"engine": "echo", "replicas": 4, "batch_size": 7, "num_cpus": 2},
+            {"engine": "echo", "engine_args": {"max_num_seqs": 4, "startup_seconds": 3}},
             {"preserve_order": True},
         ],
     )
@@ -347,13 +337,13 @@ class TestResponseDigest:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"prompt": {"kind": "template", "template": "Say: {row.text}"}},
-            {"model": {"name": "other"}},
+            {"prompt": "Say: {row.text}"},
+            {"model": "other"},
             {"sampling": {"seed": 1}},
             {"sampling_column": "s"},
-            {"response_format": {"json_object": True}},
-            {"engine": {"kind": "vllm", "args": {}}},
-            {"engine": {"kind": "echo", "args": {"quantization": "fp8"}}},
+            {"response_format": "json_object"},
+            {"engine": "vllm", "engine_args": {}},
+            {"engine": "echo", "engine_args": {"quantization": "fp8"}},
         ],
     )
     def test_what_changes_a_response_makes_all_rows_new(self, fields: dict[str, Any]) -> None:
@@ -389,8 +379,8 @@ class TestTaskKey:
     ("fields", "needs"),
     [
         ({}, False),
-        ({"response_format": {"json_object": True}}, True),
-        ({"response_format": None}, False),
+        ({"response_format": "json_object"}, True),
+        ({"response_format": "text"}, False),
         ({"sampling": {"structured_outputs": {"json": {"type": "object"}}}}, True),
         ({"sampling": {"structured_outputs": {"json_object": True}}}, True),
         ({"sampling": {"structured_outputs": {"choice": ["a"]}}}, False),
@@ -402,7 +392,7 @@ def test_json_is_checked_where_it_was_asked_for(fields: dict[str, Any], needs: b
 
 def test_prompts_know_their_columns() -> None:
     chat = parse(
-        MessagesPrompt,
+        PromptArguments,
         {
             "messages": [
                 {"role": "system", "content": "{row.b}"},
@@ -410,21 +400,23 @@ def test_prompts_know_their_columns() -> None:
             ]
         },
     )
-    assert chat.columns() == ["b", "a"]
-    assert MessagesColumnPrompt(column="m", system_prompt="{row.m}{row.x}").columns() == ["m", "x"]
-    assert FunctionPrompt(function="m:f", system_prompt="{row.x}").columns() == ["x"]
+    assert list(chat.column_arguments()) == ["b", "a"]
+    of_column = PromptArguments(messages_column="m", system_prompt="{row.m}{row.x}")
+    assert of_column.column_arguments() == {"m": "messages_column", "x": "system_prompt"}
+    of_function = PromptArguments(prompt_function="m:f", system_prompt="{row.x}")
+    assert of_function.column_arguments() == {"x": "system_prompt"}
 
 
 def test_gpus_of_a_replica() -> None:
-    engine = {"kind": "vllm", "args": {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}}
-    assert spec(engine=engine).engine.gpus_per_replica == 8
-    engine["args"]["prefill_context_parallel_size"] = 2
-    assert spec(engine=engine).engine.gpus_per_replica == 16
-    assert spec().engine.gpus_per_replica == 1
+    engine = {"engine": "vllm", "engine_args": {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}}
+    assert spec(**engine).gpus_per_replica == 8
+    engine["engine_args"]["prefill_context_parallel_size"] = 2
+    assert spec(**engine).gpus_per_replica == 16
+    assert spec().gpus_per_replica == 1
 
 
 def test_the_spec_has_a_json_schema() -> None:
     schema = BatchInferenceSpec.model_json_schema()
     assert set(document()) <= set(schema["properties"])
     assert schema["additionalProperties"] is False
-    json.dumps(SourceSpec.model_json_schema())
+    json.dumps(InputArguments.model_json_schema())

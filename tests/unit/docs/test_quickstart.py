@@ -41,8 +41,8 @@ def test_own_csv_becomes_own_table(home: Path) -> None:
     label.destination = f"{home}/industries/20260131T020000"  # as Airflow renders it
     spec = build_spec({name: getattr(label, name) for name in ARGUMENTS})
     document = spec.model_dump(mode="json", exclude={"submission", "schema_version"})
-    (source,) = document.pop("source")["paths"]
-    summary = attempt(folder(document["destination"]["uri"]), 0, source, **document)
+    (source,) = document.pop("source")
+    summary = attempt(folder(document["destination"]), 0, source, **document)
     result = {"manifest_uri": summary.manifest_uri}
     assert found["made"].get_task("to_table").python_callable(result) == 5
     with duckdb.connect(f"{home}/warehouse.duckdb", read_only=True) as warehouse:

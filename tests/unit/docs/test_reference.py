@@ -70,10 +70,10 @@ def test_unknown_regions_are_refused(region: str) -> None:
 def test_the_schema_accepts_a_spec_and_refuses_a_misspelt_one() -> None:
     schema = json.loads((REFERENCE / "schemas/batch_inference_spec.json").read_text(encoding="utf-8"))
     spec = BatchInferenceSpec.model_validate({
-        "source": {"paths": ["s3://lake/in/"]},
-        "prompt": {"kind": "template", "template": "{row.a}"},
-        "model": {"name": "m"},
-        "destination": {"uri": "s3://lake/out"},
+        "source": ["s3://lake/in/"],
+        "prompt": "{row.a}",
+        "model": "m",
+        "destination": "s3://lake/out",
     })
     document = spec.model_dump(mode="json")
     jsonschema.validate(document, schema)

@@ -42,7 +42,7 @@ key = AwsCredentials(
 for line in sys.stdin:
     uri, pauses = json.loads(line)
     place = folder(uri, key)
-    spec = submitted(number, destination={{"uri": uri, "rows_per_part": 5}})
+    spec = submitted(number, destination=uri, rows_per_part=5)
     journal = Journal(place, spec.submission, take_over=False)
     try:
         time.sleep(pauses[0])

@@ -22,10 +22,10 @@ def test_ray_data_export_of_a_job_tells_no_secret(tmp_path: Path) -> None:
     known = Secrets(aws=aws, hf_token=SecretStr("hf_canary"))
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a"}\n')
-    spec = submitted(source={"paths": [str(source)]})
+    spec = submitted(source=[str(source)])
     job = Job(
         spec=spec,
-        listing=resolve(spec.source, None),
+        listing=resolve(spec, None),
         folder=S3Folder("lake", "out", aws),
         part_folder="parts/0",
         keyer=Keyer(spec, {}, Digests()),

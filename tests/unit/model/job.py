@@ -59,7 +59,7 @@ class World:
         """What `run.py` does, with the calls of the destination alone; returns the manifest's uri."""
         number, self.jobs = self.jobs, self.jobs + 1
         folder = self.folder
-        spec = submitted(number, token=token, destination={"uri": folder.uri, "rows_per_part": 1})
+        spec = submitted(number, token=token, destination=folder.uri, rows_per_part=1)
         journal = Journal(folder, spec.submission, False, spec.fingerprint)
         there = self._rows_there()
         if (known := journal.committed()) is not None:

@@ -99,7 +99,7 @@ def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
     operator.execute(run.context())
     (job,) = ray.jobs.values()
     spec = ray.spec(job.body)
-    assert (spec["destination"]["output_prefix"], spec["limits"]["max_errors"]) == ("p20260101_", 3)
+    assert (spec["output_prefix"], spec["max_errors"]) == ("p20260101_", 3)
     assert (operator.poll_interval, operator.timeout, operator.deferrable) == (0.3, None, False)
     assert (operator.on_stale_state, operator.cancel_on_kill) == ("adopt", True)
 
@@ -307,8 +307,8 @@ class TestDecorator:
         (job,) = ray.jobs.values()
         spec = ray.spec(job.body)
         assert result["uri"] == "/out/data/c1"
-        assert spec["source"]["paths"] == ["/in/2026-01-01"]
-        assert spec["prompt"]["template"] == "{{ not rendered }} {row.x}"
+        assert spec["source"] == ["/in/2026-01-01"]
+        assert spec["prompt"] == "{{ not rendered }} {row.x}"
         assert spec["sampling"] == {"n": 2}
 
     @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.support.fake_ray import FakeRay, lasting
 def test_travels_with_the_job(ray: FakeRay, run: Run) -> None:
     batch(timeout=3600).execute(run.context())
     (job,) = ray.jobs.values()
-    assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - 3600) < 30
+    assert abs(ray.spec(job.body)["deadline"] - time.time() - 3600) < 30
 
 
 @pytest.mark.parametrize(("timeout", "hours", "counts"), [(60, 1, 60), (7200, 1, 3600), (None, 1, 3600)])
@@ -31,7 +31,7 @@ def test_is_the_earlier_of_two(
 ) -> None:
     batch(timeout=timeout, deadline=datetime.now(UTC) + timedelta(hours=hours)).execute(run.context())
     (job,) = ray.jobs.values()
-    assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - counts) < 30
+    assert abs(ray.spec(job.body)["deadline"] - time.time() - counts) < 30
 
 
 def test_may_be_a_text(ray: FakeRay, run: Run) -> None:
@@ -40,7 +40,7 @@ def test_may_be_a_text(ray: FakeRay, run: Run) -> None:
     operator.execute(run.context())
     (job,) = ray.jobs.values()
     wanted = datetime(2100, 1, 31, 4, tzinfo=UTC).timestamp()
-    assert ray.spec(job.body)["limits"]["deadline"] == wanted
+    assert ray.spec(job.body)["deadline"] == wanted
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline: Any, sen
 def test_that_a_template_leaves_empty_is_none(ray: FakeRay, run: Run) -> None:
     batch(deadline="").execute(run.context())
     (job,) = ray.jobs.values()
-    assert ray.spec(job.body)["limits"]["deadline"] is None
+    assert ray.spec(job.body)["deadline"] is None
 
 
 def test_that_has_passed_keeps_no_result_back(
@@ -129,7 +129,7 @@ def test_is_also_airflows_own_bound_while_deferred(
     with pytest.raises(TaskDeferred):
         batch(deferrable=True, timeout=timeout, execution_timeout=bound).execute(run.context())
     (job,) = ray.jobs.values()
-    assert abs(ray.spec(job.body)["limits"]["deadline"] - time.time() - expected) < 30
+    assert abs(ray.spec(job.body)["deadline"] - time.time() - expected) < 30
 
 
 @pytest.mark.parametrize("code", [503, 404])

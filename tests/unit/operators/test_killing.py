@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.killing import Killing
 from tests.support.airflow_tasks import Run

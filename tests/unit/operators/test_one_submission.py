@@ -325,7 +325,7 @@ class TestAdoption:
         with pytest.raises(TaskDeferred):
             batch(deferrable=True, timeout=100, orphan_timeout=1000).execute(run.context())
         (job,) = ray.jobs.values()
-        first = ray.spec(job.body)["limits"]
+        first = ray.spec(job.body)
         later = self.adopt(ray, run, timeout=200, orphan_timeout=2000)
         assert later.deadline == pytest.approx(first["deadline"] + 100, abs=60)
         assert (first["orphan_timeout"], later.orphan_timeout) == (1000, 2000)

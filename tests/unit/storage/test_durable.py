@@ -80,7 +80,7 @@ def test_a_commit_that_is_reported_by_another_process_than_the_one_that_died(
 ) -> None:
     """Killed between the journal's entry and its sync: the retry reports the dataset, so it syncs."""
     dies_before_the_sync_of(trace, disk, "_raybatch/journal/00000002.json")
-    again = submitted(1, destination={"uri": disk.root})
+    again = submitted(1, destination=disk.root)
     journal = Journal(disk, again.submission, take_over=False, fingerprint=again.fingerprint)
     assert journal.committed() is not None
     assert trace.lost() == []

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.contract.spec import SourceSpec
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.survey import survey
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
@@ -62,7 +62,7 @@ def test_a_source_that_does_not_fit_unpacked_blames_the_disk(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"text\n" + b"x\n" * ROOM))
-    listing = resolve(SourceSpec(paths=[str(tmp_path / "x.csv.gz")]), None)
+    listing = resolve(InputArguments(source=[str(tmp_path / "x.csv.gz")]), None)
     with pytest.raises(StorageError) as caught:
         survey(listing, None)
     assert caught.value.failure_class is FailureClass.STORAGE

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.manifest import (
     ManifestFile,
     Tokens,
 )
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
 

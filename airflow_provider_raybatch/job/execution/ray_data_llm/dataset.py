@@ -53,7 +53,7 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
         preprocess_map_kwargs=cpus,
         postprocess_map_kwargs=cpus,
     )
-    _bound_restarts(processor, job.spec.engine.max_restarts)
+    _bound_restarts(processor, job.spec.max_restarts)
     work = ray.data.from_items([{"item": item.as_json()} for item in items], override_num_blocks=len(items))
     rows = work.map_batches(stages.read, fn_kwargs={"job": job}, batch_size=1, **cpus)
     settled = processor(rows).map(stages.settle, fn_kwargs={"job": job}, **cpus)

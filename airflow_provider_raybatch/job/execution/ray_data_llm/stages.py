@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.spec import ModelSpec
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.execution.ray_data_llm.variants import Variant, variant
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
@@ -77,8 +77,9 @@ def _encoded(
             encoded[place] = RowFailure("template", "sampling per row needs engine 'vllm'")
     if kind.needs_tokens:
         places = [place for place in places if encoded[place] is None]
-        wanted = {"tokenizer": job.spec.model.name, **job.spec.engine.args}
-        chat = _chat_encoder(json.dumps(wanted), job.spec.model.model_dump_json())
+        wanted = {"tokenizer": job.spec.model, **job.spec.engine_args}
+        model = job.spec.model_dump_json(include=set(ModelArguments.model_fields))
+        chat = _chat_encoder(json.dumps(wanted), model)
         asked = [request for place in places if isinstance(request := requests[place], Request)]
         for place, ids in zip(places, chat.encode(asked), strict=True):
             encoded[place] = ids
@@ -90,7 +91,7 @@ def _chat_encoder(args: str, model: str) -> ChatEncoder:
     """Once a worker process: loading a tokeniser takes seconds.
 
     :param args: the engine's arguments as JSON, of which some say which tokeniser it is.
-    :param model: the spec's model as JSON.
+    :param model: the spec's arguments of the model as JSON.
     """
     from transformers import AutoTokenizer
 
@@ -100,7 +101,7 @@ def _chat_encoder(args: str, model: str) -> ChatEncoder:
         revision=wanted.get("tokenizer_revision") or wanted.get("revision") or "main",
         trust_remote_code=bool(wanted.get("trust_remote_code", False)),
     )
-    of_spec = parse(ModelSpec, model)
+    of_spec = parse(ModelArguments, model)
     render = hf_renderer(tokenizer, template_of(of_spec, tokenizer), of_spec.chat_template_kwargs)
     return ChatEncoder(tokenizer, render)
 

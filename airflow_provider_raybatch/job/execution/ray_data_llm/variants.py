@@ -50,7 +50,7 @@ def variant(spec: BatchInferenceSpec) -> Variant:
 
     :raises SpecError: there is no such processor.
     """
-    name = spec.engine.processor.get("config", "vLLMEngineProcessorConfig")
+    name = spec.processor.get("config", "vLLMEngineProcessorConfig")
     known: dict[str, type] = {
         "vLLMEngineProcessorConfig": VllmVariant,
         "SGLangEngineProcessorConfig": SglangVariant,
@@ -102,8 +102,8 @@ class VllmVariant:
         if "placement_group_config" not in config.model_fields:
             fields.pop("placement_group_config", None)
         return config(
-            model_source=spec.model.name,
-            engine_kwargs={**self._engine_defaults(plan), **spec.engine.args},
+            model_source=spec.model,
+            engine_kwargs={**self._engine_defaults(plan), **spec.engine_args},
             should_continue_on_error=True,
             **fields,
         )
@@ -111,7 +111,7 @@ class VllmVariant:
     def _engine_defaults(self, plan: Plan) -> dict[str, Any]:
         if plan.gpus:
             return {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
-        return cpu_defaults(self._spec.engine.args)
+        return cpu_defaults(self._spec.engine_args)
 
     def check(self) -> None:
         """The engine runs in the job itself."""
@@ -166,7 +166,7 @@ class HttpVariant:
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
         self._spec = spec
-        if self.name == HttpVariant.name and not spec.engine.processor.get("url"):
+        if self.name == HttpVariant.name and not spec.processor.get("url"):
             raise SpecError(
                 "processor: HttpRequestProcessorConfig needs 'url', the address of the server's endpoint."
             )
@@ -183,7 +183,7 @@ class HttpVariant:
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
         """See :class:`Variant`. The payload goes as JSON text and is read back by :func:`payload_of`."""
-        body = {"model": self._spec.model.name, **self._spec.sampling}
+        body = {"model": self._spec.model, **self._spec.sampling}
         if request is not None and request.messages is not None:
             body["messages"] = request.messages
         elif request is not None:
@@ -205,8 +205,8 @@ class ServeVariant(HttpVariant):
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
         super().__init__(spec)
-        self._deployment = spec.engine.processor.get("deployment_name")
-        self._application = spec.engine.processor.get("app_name", "default")
+        self._deployment = spec.processor.get("deployment_name")
+        self._application = spec.processor.get("app_name", "default")
         if not self._deployment:
             raise SpecError(
                 "processor: ServeDeploymentProcessorConfig needs 'deployment_name', the deployment that "
@@ -263,15 +263,15 @@ def _sizes(plan: Plan) -> dict[str, Any]:
 
 def _passed_on(spec: BatchInferenceSpec, owned: tuple[str, ...]) -> dict[str, Any]:
     for name in owned:
-        if name in spec.engine.processor:
+        if name in spec.processor:
             raise SpecError(
                 f"processor: {name!r} is set by the operator (rows are rendered and tokenised before the "
                 "processor, and the engine's arguments go into engine_args); remove it."
             )
-    return {name: value for name, value in spec.engine.processor.items() if name != "config"}
+    return {name: value for name, value in spec.processor.items() if name != "config"}
 
 
 def engine_is_here(spec: BatchInferenceSpec) -> bool:
     """Whether vLLM runs in this job, so that its arguments and the model's files can be checked first."""
-    name = spec.engine.processor.get("config", VllmVariant.name)
-    return spec.engine.kind == "vllm" or (spec.engine.kind == "ray_data_llm" and name == VllmVariant.name)
+    name = spec.processor.get("config", VllmVariant.name)
+    return spec.engine == "vllm" or (spec.engine == "ray_data_llm" and name == VllmVariant.name)

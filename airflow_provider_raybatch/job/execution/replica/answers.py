@@ -59,11 +59,11 @@ class Answers:
         start = time.monotonic()
         try:
             while early or not flight.is_settled:
-                await flight.wait(min(_TICK, self._spec.limits.flush_interval))
+                await flight.wait(min(_TICK, self._spec.flush_interval))
                 # What lands from here on, while a batch is decoded and written, is for the next round.
                 error = flight.error
                 ends = flight.is_over or error is not None or self._draining()
-                if ends or flight.waits_for() >= self._spec.limits.flush_interval:
+                if ends or flight.waits_for() >= self._spec.flush_interval:
                     watch.add("generate", start)
                     batch = {**early, **await self._decoded(flight.take(), requests, watch)}
                     early = {}

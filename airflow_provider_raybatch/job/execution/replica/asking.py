@@ -39,7 +39,7 @@ class Asker:
     def __init__(self, spec: BatchInferenceSpec, render: Render, keyer: Keyer) -> None:
         self._render = render
         self._keyer = keyer
-        self._id_column = spec.source.id_column
+        self._id_column = spec.id_column
 
     def ask(self, rows: Sequence[Any], repetitions: Mapping[int, int] | None = None) -> list[Asked]:
         """The requests of `rows`.
@@ -64,6 +64,6 @@ class Asker:
 def read_columns(spec: BatchInferenceSpec) -> list[str] | None:
     """Columns that asking reads; ``None`` for all."""
     columns = needed_columns(spec)
-    if columns is None or spec.source.id_column is None:
+    if columns is None or spec.id_column is None:
         return columns
-    return list(dict.fromkeys([*columns, spec.source.id_column]))
+    return list(dict.fromkeys([*columns, spec.id_column]))

@@ -102,7 +102,7 @@ class Replica:
         import ray
 
         in_vain = ray.get(self._board.start.remote(self._actor, self._process))
-        most = self._job.spec.engine.max_restarts
+        most = self._job.spec.max_restarts
         if in_vain > most:
             raise RaybatchError(
                 f"max_restarts: the engine died again and again without finishing a row, more often than the "

@@ -7,9 +7,9 @@ import pytest
 
 from airflow_provider_raybatch.cluster.follow import control as followers
 from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.contract.spec import Limits
 from airflow_provider_raybatch.job.control import control as driver
 
 KEY = "ab" * 32

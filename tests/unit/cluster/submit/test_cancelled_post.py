@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, submit_or_adopt
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 
 KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
 

@@ -76,7 +76,7 @@ def test_names_that_only_an_import_can_show_pass(folder, path):
     ],
 )
 def test_what_can_not_be_shipped_gets_its_sentence(folder, path, told):
-    with pytest.raises(PackageError, match=r"^function: ") as raised:
+    with pytest.raises(PackageError, match=r"^prompt_function: ") as raised:
         package_of_source(path)
     assert told in str(raised.value)
     assert raised.value.failure_class.value == "user_error"

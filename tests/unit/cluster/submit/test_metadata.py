@@ -13,7 +13,7 @@ from airflow_provider_raybatch.cluster.submit.resolve import (
     SubmissionKey,
     submit_or_adopt,
 )
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 
 KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
 

@@ -17,7 +17,8 @@ from airflow_provider_raybatch.cluster.submit.request import (
 )
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials, Secrets, unseal
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec, Submission, TaskKey
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.submission import Submission, TaskKey
 
 TASK = TaskKey(dag_id="d", run_id="r", task_id="t")
 KEY = "ab" * 32
@@ -34,10 +35,10 @@ def folder(tmp_path, monkeypatch):
 def spec_of(prompt=None, submitted=True, postprocess=None):
     submission = Submission(task=TASK, run_token="token", submission_id="raybatch-x-0") if submitted else None
     return BatchInferenceSpec.model_validate({
-        "source": {"paths": ["/in.jsonl"]},
-        "prompt": prompt or {"kind": "template", "template": "{row.a}"},
-        "model": {"name": "m"},
-        "destination": {"uri": "/out"},
+        "source": ["/in.jsonl"],
+        **(prompt or {"prompt": "{row.a}"}),
+        "model": "m",
+        "destination": "/out",
         "postprocess": postprocess,
         "submission": submission,
     })
@@ -79,7 +80,7 @@ async def test_the_driver_asks_for_nothing(client):
 async def test_a_second_submission_uploads_only_its_spec(ray, client):
     await build_batch_request(client, spec_of(), key=KEY)
     first = ray.count("PUT")
-    await build_batch_request(client, spec_of({"kind": "template", "template": "{row.b}"}), key=KEY)
+    await build_batch_request(client, spec_of({"prompt": "{row.b}"}), key=KEY)
     # Of them two are the keys of the submissions.
     assert (first, ray.count("PUT")) == (4, 6)
 
@@ -116,14 +117,14 @@ async def test_each_submission_has_a_secrets_package_of_its_own(ray, client):
 
 async def test_a_prompt_functions_source_travels(ray, client, folder):
     (folder / "prompts.py").write_text("def build(row): return 'x'\n")
-    spec = with_source_digest(spec_of({"kind": "function", "function": "prompts:build"}))
+    spec = with_source_digest(spec_of({"prompt_function": "prompts:build"}))
     request = await build_batch_request(client, spec, key=KEY)
     assert set(unpack(ray, request.runtime_env["py_modules"][-1])) == {"prompts.py"}
 
 
 async def test_changed_source_is_a_changed_job(client, folder):
     (folder / "prompts.py").write_text("def build(row): return 'x'\n")
-    plain = spec_of({"kind": "function", "function": "prompts:build"})
+    plain = spec_of({"prompt_function": "prompts:build"})
     before = with_source_digest(plain)
     (folder / "prompts.py").write_text("def build(row): return 'y'\n")
     after = with_source_digest(plain)
@@ -135,13 +136,13 @@ async def test_changed_source_is_a_changed_job(client, folder):
 async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functions(ray, client, folder):
     (folder / "labels.py").write_text("def ask(row): return 'x'\ndef parse(row, response): return {}\n")
     (folder / "other.py").write_text("def parse(row, response): return {}\n")
-    prompt = {"kind": "function", "function": "labels:ask"}
+    prompt = {"prompt_function": "labels:ask"}
     for function, expected in (
         ("labels:parse", [{"labels.py"}]),
         ("other:parse", [{"labels.py"}, {"other.py"}]),
     ):
-        spec = with_source_digest(spec_of(prompt, postprocess={"function": function}))
-        assert spec.postprocess.source_digest
+        spec = with_source_digest(spec_of(prompt, postprocess=function))
+        assert spec.postprocess_digest
         request = await build_batch_request(client, spec, key=KEY)
         sent = [set(unpack(ray, uri)) for uri in request.runtime_env["py_modules"][2:]]
         assert sent == expected
@@ -149,7 +150,7 @@ async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functio
 
 async def test_changed_source_of_a_postprocess_function_is_a_changed_job(client, folder):
     (folder / "labels.py").write_text("def parse(row, response): return {}\n")
-    plain = spec_of(postprocess={"function": "labels:parse"})
+    plain = spec_of(postprocess="labels:parse")
     before = with_source_digest(plain)
     (folder / "labels.py").write_text("def parse(row, response): return {'a': 1}\n")
     after = with_source_digest(plain)
@@ -173,7 +174,7 @@ def test_a_postprocess_function_that_can_not_travel_is_named(folder, source, pro
     if source is not None:
         (folder / "labels.py").write_text(source)
     with pytest.raises(PackageError, match=f"^{problem}"):
-        with_source_digest(spec_of(postprocess={"function": "labels:parse"}))
+        with_source_digest(spec_of(postprocess="labels:parse"))
 
 
 def test_a_spec_without_a_function_has_no_source():
@@ -181,7 +182,7 @@ def test_a_spec_without_a_function_has_no_source():
 
 
 async def test_refusals_come_before_anything_is_uploaded(ray, client, monkeypatch):
-    function = spec_of({"kind": "function", "function": "nowhere_at_all:build"})
+    function = spec_of({"prompt_function": "nowhere_at_all:build"})
     for call, kind in (
         (build_batch_request(client, spec_of(submitted=False), key=KEY), SpecError),
         (

@@ -28,7 +28,7 @@ from airflow_provider_raybatch.cluster.submit.resolve import (
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.run_token import new_run_token
-from airflow_provider_raybatch.contract.spec import TaskKey
+from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.fake_ray import NO_ANSWER
 
 TASK = TaskKey(dag_id="d", run_id="scheduled__2026-11-21T00:00:00+00:00", task_id="group.t")

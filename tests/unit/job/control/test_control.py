@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.control import Order
 from airflow_provider_raybatch.contract.events import Event, Failed, Progress, read_line
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.spec import Limits
 from airflow_provider_raybatch.job.control.control import Control, EventWriter, seconds_to_drain
 
 PROGRESS = Progress(done=1200, total=5000)
@@ -131,7 +131,7 @@ def test_a_driver_that_is_late_ends_after_the_last_step_of_a_commit() -> None:
     """In a process of its own, since it ends."""
     code = """
 import time
-from airflow_provider_raybatch.contract.spec import Limits
+from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.job.control import control
 control._LOOK = 0.05
 it = control.Control(Limits(deadline=time.time() - 1000), lambda event: print(event.text(), flush=True))

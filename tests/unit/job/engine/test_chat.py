@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.spec import ModelSpec
+from airflow_provider_raybatch.contract.arguments.model import ModelArguments
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, hf_renderer, template_of
 from airflow_provider_raybatch.job.execution.ray_data_llm import stages
 from airflow_provider_raybatch.job.row import Request, RowFailure
@@ -112,10 +112,10 @@ def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
     """However the template quotes its format; what it says of the date besides stays as it is."""
     inner = "{{ strftime_now('%d %b') }} {{ strftime_now( \"it's %Y\" ) }}"
     template = "{% if strftime_now is defined %}" + inner + "{% endif %}"
-    model = ModelSpec(name="m", chat_template=template, template_time=86400.0 * 365)
+    model = ModelArguments(model="m", chat_template=template, template_time=86400.0 * 365)
     filled = template_of(model, adding)
     assert hf_renderer(adding, filled, {})(chat("x").messages or []) == "01 Jan it's 1971"
-    assert template_of(ModelSpec(name="m", template_time=5.0), adding) is None
+    assert template_of(ModelArguments(model="m", template_time=5.0), adding) is None
 
 
 class Picky:
@@ -148,8 +148,9 @@ def test_rays_stages_take_the_tokenizer_that_the_engine_is_told_to(adding: Any, 
     adding.save_pretrained(tmp_path)
     job = SimpleNamespace(
         spec=spec(
-            engine={"kind": "ray_data_llm", "args": {"tokenizer": str(tmp_path)}},
-            model={"name": str(MODEL)},
+            engine="ray_data_llm",
+            engine_args={"tokenizer": str(tmp_path)},
+            model=str(MODEL),
         )
     )
     request = Request(messages=[{"role": "user", "content": "hello world"}])

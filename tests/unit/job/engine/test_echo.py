@@ -22,7 +22,7 @@ def answers(
     *requests: Request, sampling: dict[str, Any] | None = None, **options: Any
 ) -> list[Response | RowFailure]:
     """What the engine makes of the requests, asked all at once."""
-    engine = open_engine(spec(engine={"kind": "echo", "args": options}, sampling=sampling or {}))
+    engine = open_engine(spec(engine="echo", engine_args=options, sampling=sampling or {}))
 
     async def ask() -> list[Any]:
         encoded = engine.encode(requests)
@@ -131,11 +131,11 @@ def test_it_takes_its_time_and_no_more_requests_than_it_has_slots_for() -> None:
     ("fields", "sentence"),
     [
         (
-            {"engine": {"kind": "echo", "args": {"max_nums_seq": 4}}},
+            {"engine": "echo", "engine_args": {"max_nums_seq": 4}},
             "engine_args.max_nums_seq: there is no such field; remove it or correct its spelling.",
         ),
         (
-            {"engine": {"kind": "echo", "args": {"max_num_seqs": 0}}},
+            {"engine": "echo", "engine_args": {"max_num_seqs": 0}},
             "engine_args.max_num_seqs: it must be at least 1, but it is 0.",
         ),
         (
@@ -174,9 +174,7 @@ def test_log_tells_engines_starts_and_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["kill_pattern", "hang_pattern"])
 def test_log_tells_starts_of_requests_that_never_end(tmp_path: Path, pattern: str) -> None:
-    engine = open_engine(
-        submitted(engine={"kind": "echo", "args": {"request_log": str(tmp_path), pattern: "bad"}})
-    )
+    engine = open_engine(submitted(engine="echo", engine_args={"request_log": str(tmp_path), pattern: "bad"}))
     (one,) = engine.encode([Request(prompt="a bad one")])
 
     async def ask() -> None:
@@ -191,7 +189,7 @@ def test_log_tells_starts_of_requests_that_never_end(tmp_path: Path, pattern: st
 
 def test_an_engine_that_is_none_of_its_own_process_is_not_opened() -> None:
     with pytest.raises(SpecError, match="runs as Ray Data stages"):
-        open_engine(spec(engine={"kind": "ray_data_llm"}))
+        open_engine(spec(engine="ray_data_llm"))
 
 
 def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +208,7 @@ def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPat
 
 def test_it_tells_the_tokens_of_requests_in_flight() -> None:
     args = {"seconds_per_token": 0.001, "hang_pattern": "never"}
-    engine = open_engine(spec(engine={"kind": "echo", "args": args}))
+    engine = open_engine(spec(engine="echo", engine_args=args))
 
     async def ask() -> list[int]:
         encoded = engine.encode([Request(prompt="a " * 1000), Request(prompt="never ends")])

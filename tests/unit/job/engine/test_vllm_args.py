@@ -23,7 +23,7 @@ def vllm_args() -> Any:
 
 
 def vllm(args: dict[str, Any] | None = None, **fields: Any) -> Any:
-    return spec(engine={"kind": "vllm", "args": args or {}}, model={"name": "some/model"}, **fields)
+    return spec(engine="vllm", engine_args=args or {}, model="some/model", **fields)
 
 
 @pytest.mark.parametrize(

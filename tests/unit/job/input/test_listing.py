@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
-from airflow_provider_raybatch.contract.spec import SourceSpec
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
 from airflow_provider_raybatch.job.input.survey import survey
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -47,7 +47,7 @@ def names(folder: Folder, *paths: str, **fields: Any) -> list[str]:
 
 def listed(folder: Folder, paths: Sequence[str], **fields: Any) -> Listing:
     credentials = folder.credentials if isinstance(folder, S3Folder) else None
-    return resolve(SourceSpec(paths=list(paths), **fields), credentials)
+    return resolve(InputArguments(source=list(paths), **fields), credentials)
 
 
 def test_a_file(lake: Folder) -> None:
@@ -151,7 +151,7 @@ def test_a_folder_without_any_data_says_what_it_looked_for(folder: Folder) -> No
 
 def test_local_uris_are_paths(tmp_path: Path) -> None:
     (tmp_path / "a b.csv").write_bytes(b"")
-    assert len(resolve(SourceSpec(paths=[f"file://{tmp_path}/a%20b.csv"]), None).files) == 1
+    assert len(resolve(InputArguments(source=[f"file://{tmp_path}/a%20b.csv"]), None).files) == 1
 
 
 class TestDigest:
@@ -215,7 +215,7 @@ class TestDatasetOfOurs:
     def test_a_moved_dataset_is_read_where_it_is(self, tmp_path: Path) -> None:
         publish_rows(LocalFolder(str(tmp_path / "a")), [{"text": "x"}])
         (tmp_path / "a").rename(tmp_path / "b")
-        listing = resolve(SourceSpec(paths=[str(tmp_path / "b")]), None)
+        listing = resolve(InputArguments(source=[str(tmp_path / "b")]), None)
         assert [Path(file.uri).is_file() for file in listing.files] == [True]
 
 
@@ -247,7 +247,7 @@ def put_raw(server: S3Server, bucket: str, *keys: str) -> None:
 def test_objects_that_stand_for_folders_are_no_files(s3_server: S3Server, path: str) -> None:
     bucket = s3_server.new_bucket()
     put_raw(s3_server, bucket, "t/", "t/a1/", "t/a2_$folder$", "t/a1/b/", "t/a1/x", "t/y")
-    spec = SourceSpec(paths=[f"s3://{bucket}/{path}"], format="csv")
+    spec = InputArguments(source=[f"s3://{bucket}/{path}"], format="csv")
     expected = {"t": ["t/a1/x", "t/y"], "t/*": ["t/y"], "t/**": ["t/a1/x", "t/y"], "t/a*/*": ["t/a1/x"]}[path]
     listing = resolve(spec, s3_server.credentials)
     assert [file.uri.partition(f"{bucket}/")[2] for file in listing.files] == expected
@@ -259,13 +259,13 @@ def test_a_glob_in_s3_lists_only_the_folders_that_it_means(s3_server: S3Server) 
     put_raw(
         s3_server, bucket, "data1/x.csv", "data2/x.csv", "data2/deep/y.csv", "other//bad.csv", "/lead.csv"
     )
-    listing = resolve(SourceSpec(paths=[f"s3://{bucket}/data*/x.csv"]), s3_server.credentials)
+    listing = resolve(InputArguments(source=[f"s3://{bucket}/data*/x.csv"]), s3_server.credentials)
     assert [file.uri for file in listing.files] == [f"s3://{bucket}/data{n}/x.csv" for n in (1, 2)]
-    listing = resolve(SourceSpec(paths=[f"s3://{bucket}/data*/**/*.csv"]), s3_server.credentials)
+    listing = resolve(InputArguments(source=[f"s3://{bucket}/data*/**/*.csv"]), s3_server.credentials)
     assert len(listing.files) == 3
     for path in ("other", "**/*.csv"):
         with pytest.raises(StorageError) as caught:
-            resolve(SourceSpec(paths=[f"s3://{bucket}/{path}"]), s3_server.credentials)
+            resolve(InputArguments(source=[f"s3://{bucket}/{path}"]), s3_server.credentials)
         assert caught.value.failure_class is FailureClass.USER_ERROR
         assert "a key below it has an empty name between slashes" in str(caught.value)
         assert "\n" not in str(caught.value)

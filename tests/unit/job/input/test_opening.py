@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.contract.spec import SourceSpec
 from airflow_provider_raybatch.job.input import opening
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import BadRow, Reader
@@ -116,7 +116,7 @@ class TestChangedFiles:
     def test_an_object_of_the_same_size_is_another(self, s3_server: S3Server) -> None:
         place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
         place.write("x.jsonl", b'{"a": 1}\n')
-        listing = resolve(SourceSpec(paths=[place.uri]), s3_server.credentials)
+        listing = resolve(InputArguments(source=[place.uri]), s3_server.credentials)
         found = cut(survey(listing, s3_server.credentials), 10, None)
         place.write("x.jsonl", b'{"a": 2}\n')
         with pytest.raises(StorageError, match="changed while the job ran"):
@@ -212,7 +212,7 @@ def test_of_many_packed_files_few_are_kept_unpacked(tmp_path: Path, monkeypatch:
     (tmp_path / "scratch").mkdir()
     for number in range(10):
         (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(b'{"x": %d}\n' % number))
-    files = resolve(SourceSpec(paths=[f"{tmp_path}/*.gz"]), None).files
+    files = resolve(InputArguments(source=[f"{tmp_path}/*.gz"]), None).files
     streams = [opening.open_file(file, None) for file in (*files, *files[::-1])]
     assert len(list((tmp_path / "scratch").iterdir())) == 3
     assert [json.loads(stream.read())["x"] for stream in streams] == [*range(10), *range(10)[::-1]]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.spec import SourceSpec
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
 from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.reader import Reader
@@ -77,8 +77,8 @@ def test_partitions_are_columns(
         LocalFolder(str(tmp_path)) if on_disk else S3Folder(s3_server.new_bucket(), "", credentials)
     )
     put(place, kind)
-    prompt = {"kind": "template", "template": "{row.text} {row.day} {row['_hour']}"}
-    source = look_at_source(spec(source={"paths": [f"{place.uri}/t"]}, prompt=prompt), credentials)
+    prompt = {"prompt": "{row.text} {row.day} {row['_hour']}"}
+    source = look_at_source(spec(source=[f"{place.uri}/t"], **prompt), credentials)
     assert source.columns == ["text", "day", "_hour"]
     assert source.schema.field("day").type == pa.date32()
     expected = [
@@ -112,11 +112,11 @@ def test_a_file_without_the_partition_of_others_is_refused_where_the_prompt_need
     (tmp_path / "day=1").mkdir()
     for path in ("day=1/x.parquet", "y.parquet"):
         pq.write_table(pa.table({"text": ["a"]}), tmp_path / path)
-    paths = {"paths": [str(tmp_path)]}
+    paths = [str(tmp_path)]
     with pytest.raises(PreflightError) as caught:
-        look_at_source(spec(source=paths, prompt={"kind": "template", "template": "{row.day}"}), None)
+        look_at_source(spec(source=paths, prompt="{row.day}"), None)
     assert str(caught.value) == (f"prompt: {tmp_path}/y.parquet has no column 'day' (its columns: text).")
-    source = look_at_source(spec(source=paths, prompt={"kind": "template", "template": "{row.text}"}), None)
+    source = look_at_source(spec(source=paths, prompt="{row.text}"), None)
     assert source.columns == ["text", "day"]
     _, rows, table = read_all(listing_of(tmp_path))
     assert rows == table == [{"text": "a", "day": 1}, {"text": "a"}]
@@ -126,5 +126,5 @@ def test_a_partition_that_the_source_itself_names_is_a_column(tmp_path: Path) ->
     (tmp_path / "day=2026-01-31").mkdir()
     (tmp_path / "day=2026-01-31/x.csv").write_text("text\na\n")
     for path in ("day=2026-01-31", "day=2026-01-31/x.csv", "day=*/x.csv"):
-        listing = resolve(SourceSpec(paths=[f"{tmp_path}/{path}"]), None)
+        listing = resolve(InputArguments(source=[f"{tmp_path}/{path}"]), None)
         assert read_all(listing)[1] == [{"text": "a", "day": DAY}]

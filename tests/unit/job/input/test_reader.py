@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.spec import SourceSpec
 from airflow_provider_raybatch.job.input import csv_records
 from airflow_provider_raybatch.job.input import survey as chunks_module
 from airflow_provider_raybatch.job.input.listing import resolve
@@ -251,7 +251,7 @@ def test_s3_reads_like_a_disk(s3_server: S3Server, name: str) -> None:
     content = WRITERS[kind](ROWS)
     place = S3Folder(s3_server.new_bucket(), "in", s3_server.credentials)
     place.write(f"x.{name}", packed(content, packing) if packing else content)
-    listing = resolve(SourceSpec(paths=[place.uri]), s3_server.credentials)
+    listing = resolve(InputArguments(source=[place.uri]), s3_server.credentials)
     _, rows, table = read_all(listing, 100, credentials=s3_server.credentials)
     assert rows == ([text_of(row) for row in ROWS] if kind == "csv" else ROWS)
     assert len(table) == 500

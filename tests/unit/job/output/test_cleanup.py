@@ -28,7 +28,7 @@ LATER = "20990101T000000-0123abcd"
 def committed(folder: Folder, number: int, token: str = "token") -> tuple[Journal, BatchManifest]:
     """A dataset with a dead letter, and the journal of the submission that published it."""
     written = part(folder, [{"id": 1}, {"id": 2}], [response(), failure()], submission=number)
-    spec = submitted(number, token=token, destination={"uri": folder.uri})
+    spec = submitted(number, token=token, destination=folder.uri)
     journal = Journal(folder, spec.submission, take_over=False)
     journal.claim()
     return journal, commit_only(folder, journal, [written], 2, spec)
@@ -116,7 +116,7 @@ def test_a_newer_run_that_comes_before_any_call_keeps_what_it_has_written(tmp_pa
 
 
 def test_what_a_zombie_publishes_after_its_successor_goes(folder: Folder) -> None:
-    spec = submitted(0, destination={"uri": folder.uri})
+    spec = submitted(0, destination=folder.uri)
     zombie = Journal(folder, spec.submission, take_over=False)
     zombie.claim()
     written = part(folder, [{"id": 7}])

@@ -19,7 +19,7 @@ LEFT = "data/20990101T000000-0123abcd/part-00000.parquet"
 
 def published(folder: Folder, number: int) -> tuple[Journal, list[int]]:
     """A run's journal and the rows that its readers see."""
-    spec = submitted(number, token=new_run_token(number), destination={"uri": folder.uri})
+    spec = submitted(number, token=new_run_token(number), destination=folder.uri)
     written = part(folder, [{"id": number}], run=f"_raybatch/parts/{number}")
     journal = Journal(folder, spec.submission, take_over=False)
     journal.claim()

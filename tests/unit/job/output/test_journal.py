@@ -27,7 +27,7 @@ OTHER = {**TASK, "run_id": "r2"}
 
 
 def journal(folder: Folder, number: int = 0, *, take_over: bool = False, **fields: Any) -> Journal:
-    whole = submitted(number, **{"destination": {"uri": folder.uri}, **fields})
+    whole = submitted(number, **{"destination": folder.uri, **fields})
     return Journal(folder, whole.submission, take_over, whole.fingerprint)
 
 
@@ -89,18 +89,18 @@ class TestOtherArguments:
 
     def test_their_dataset_is_not_the_runs_any_more(self, folder: Folder) -> None:
         publish(folder, [part(folder, [{"text": "a"}])], 1)
-        changed = journal(folder, 1, prompt={"kind": "template", "template": "Whisper {row.text}"})
+        changed = journal(folder, 1, prompt="Whisper {row.text}")
         assert changed.committed() is None
         assert changed.claim() is None
         changed.commit("manifests/changed.json")
 
     def test_limits_are_none(self, folder: Folder) -> None:
         manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
-        assert journal(folder, 1, limits={"max_errors": 7}).committed() == manifest
+        assert journal(folder, 1, max_errors=7).committed() == manifest
 
     def test_a_job_begins_anew(self, tmp_path: Path) -> None:
         place = LocalFolder(str(tmp_path / "out"))
-        fields = {"source": {"paths": [str(tmp_path / "gone.jsonl")]}, "destination": {"uri": place.uri}}
+        fields = {"source": [str(tmp_path / "gone.jsonl")], "destination": place.uri}
         manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
         same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
         standing = make_ready(same, same.submission, Secrets(), print)

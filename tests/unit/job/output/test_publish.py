@@ -137,8 +137,8 @@ class TestDoubles:
                     found.append(part(disk, rows, results, ordinals=chosen, submission=submission))
                     first += size
             chance.shuffle(found)
-            out = {"uri": scratch, "rows_per_part": rows_per_part}
-            manifest = publish(disk, found, total, destination=out)
+            out = {"destination": scratch, "rows_per_part": rows_per_part}
+            manifest = publish(disk, found, total, **out)
             assert [row["id"] for row in rows_of(disk, manifest)] == sorted(good)
             failed = [letter["ordinal"] for letter in dead_letters(disk, manifest)]
             assert failed == sorted(set(range(total)) - good)
@@ -175,7 +175,7 @@ class TestNothing:
     @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
     def test_an_empty_input_gives_an_empty_dataset(self, disk: LocalFolder, kind: str) -> None:
         schema = pa.schema([("id", pa.int64()), ("when", pa.timestamp("us")), ("unknown", pa.null())])
-        manifest = publish(disk, [], 0, schema=schema, destination={"uri": disk.uri, "format": kind})
+        manifest = publish(disk, [], 0, schema=schema, destination=disk.uri, destination_format=kind)
         assert rows_of(disk, manifest) == []
         assert manifest.counts.input == 0
         assert [(file.path, file.rows) for file in manifest.files] == [(f"part-00000.{kind}", 0)]
@@ -211,7 +211,7 @@ class TestFiles:
 
     def test_rows_per_part_is_kept(self, disk: LocalFolder) -> None:
         found = [part(disk, numbered(8, first), first=first) for first in range(0, 40, 8)]
-        manifest = publish(disk, found, 40, destination={"uri": disk.uri, "rows_per_part": 15})
+        manifest = publish(disk, found, 40, destination=disk.uri, rows_per_part=15)
         assert [file.rows for file in manifest.files] == [15, 15, 10]
         assert [file.path for file in manifest.files] == [f"part-0000{number}.parquet" for number in range(3)]
         assert [row["id"] for row in rows_of(disk, manifest)] == list(range(40))
@@ -225,7 +225,7 @@ class TestFiles:
             part(disk, numbered(2), [failure(), failure()]),
             part(disk, numbered(2, 2), first=2),
         ]
-        manifest = publish(disk, found, 4, destination={"uri": disk.uri, "rows_per_part": 2})
+        manifest = publish(disk, found, 4, destination=disk.uri, rows_per_part=2)
         assert [file.path for file in manifest.files] == ["part-00001.parquet"]
         assert [row["id"] for row in rows_of(disk, manifest)] == [2, 3]
 
@@ -261,8 +261,8 @@ class TestCompletions:
 
 class TestJsonl:
     def rows(self, disk: LocalFolder, table: Any) -> list[dict[str, Any]]:
-        out = {"uri": disk.uri, "format": "jsonl"}
-        return rows_of(disk, publish(disk, [part(disk, table)], len(table), destination=out))
+        out = {"destination": disk.uri, "destination_format": "jsonl"}
+        return rows_of(disk, publish(disk, [part(disk, table)], len(table), **out))
 
     def test_rows_are_objects_a_line(self, disk: LocalFolder) -> None:
         rows = self.rows(disk, [{"text": "two\nlines \u2028 ü"}, {"text": None}])
@@ -321,7 +321,7 @@ class TestLedger:
         assert base == place(submitted(3, token="other", preserve_order=True))
         others = [
             place(submitted(), "b"),
-            place(submitted(model={"name": "other"})),
+            place(submitted(model="other")),
             place(submitted(), digests=Digests(model="new weights")),
             place(submitted(on_clear="regenerate")),
             place(submitted(on_clear="regenerate", token="other")),

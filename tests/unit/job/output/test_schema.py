@@ -77,7 +77,7 @@ class TestSchema:
         for number, pair in enumerate(((one, other), (other, one))):
             place = LocalFolder(f"{disk.uri}-{number}")
             tables = [[{"x": value}] for value in pair]
-            kinds, rows = self.publish_columns(place, *tables, destination={"uri": place.uri})
+            kinds, rows = self.publish_columns(place, *tables, destination=place.uri)
             # Fields of structs come in order of appearance.
             assert sorted(kinds["x"]) == sorted(kind)
             expected = [row for row in values if row is not None] if values else None
@@ -131,7 +131,7 @@ class TestSchema:
     ) -> None:
         table = pa.table({"x": pa.concat_arrays([column, column[:1]])})
         found = part(disk, table, [response("r"), response("r"), failure()])
-        manifest = publish(disk, [found], 3, destination={"uri": disk.uri, "format": "jsonl"})
+        manifest = publish(disk, [found], 3, destination=disk.uri, destination_format="jsonl")
         assert [row["x"] for row in rows_of(disk, manifest)] == texts
         assert [letter["row"] for letter in dead_letters(disk, manifest)] == [{"x": texts[0]}]
 
@@ -191,9 +191,7 @@ class TestSchema:
         assert dead_letters(disk, manifest)[0]["row"] == {"id": 1, "response": "mine"}
 
     def test_output_columns_take_their_prefix(self, disk: LocalFolder) -> None:
-        out = {"uri": disk.uri, "output_prefix": "llm_"}
-        manifest = publish(
-            disk, [part(disk, [{"response": "input's own"}], [response("x")])], 1, destination=out
-        )
+        out = {"destination": disk.uri, "output_prefix": "llm_"}
+        manifest = publish(disk, [part(disk, [{"response": "input's own"}], [response("x")])], 1, **out)
         assert rows_of(disk, manifest)[0]["response"] == "input's own"
         assert rows_of(disk, manifest)[0]["llm_response"] == "x"

@@ -62,7 +62,7 @@ def worker_group(name: str, limits: dict[str, str], most: int, **fields: Any) ->
 
 def ray_cluster(**spec: Any) -> dict[str, Any]:
     """A RayCluster as KubeRay's documentation has it, as the Kubernetes API returns it."""
-    head = {"name": "ray-head", "resources": {"limits": {"cpu": "1", "memory": "5Gi"}}}
+    head = {"name": "ray-head", "resources": {"cpu": "1", "memory": "5Gi"}}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",

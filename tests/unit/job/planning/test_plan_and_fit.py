@@ -29,7 +29,7 @@ def autoscaled(
 def plan(
     cluster: Cluster, rows: int = 100_000, sampling: dict[str, Any] | None = None, **engine: Any
 ) -> Plan:
-    return make(spec(engine={"kind": "vllm", **engine}, sampling=sampling or {}), rows, cluster)
+    return make(spec(**{"engine": "vllm", **engine}, sampling=sampling or {}), rows, cluster)
 
 
 class TestPlan:
@@ -37,17 +37,17 @@ class TestPlan:
         ("cluster", "engine", "replicas", "gpus", "cpus"),
         [
             (LAPTOP, {}, 1, 0, 1.0),
-            (LAPTOP, {"kind": "echo"}, 1, 0, 1.0),
+            (LAPTOP, {"engine": "echo"}, 1, 0, 1.0),
             (LAPTOP, {"num_cpus": 0.5, "replicas": 4}, 4, 0, 0.5),
-            (LAPTOP, {"args": {"tensor_parallel_size": 2}}, 1, 2, 1.0),
+            (LAPTOP, {"engine_args": {"tensor_parallel_size": 2}}, 1, 2, 1.0),
             (LAPTOP, {"accelerator_type": "H200"}, 1, 1, 1.0),
             (Cluster((HEAD, H200)), {}, 1, 1, 1.0),
-            (Cluster((HEAD, H200)), {"kind": "echo"}, 1, 0, 1.0),
+            (Cluster((HEAD, H200)), {"engine": "echo"}, 1, 0, 1.0),
             (Cluster((HEAD, DGX)), {}, 8, 1, 1.0),
-            (Cluster((HEAD, DGX, DGX)), {"args": {"tensor_parallel_size": 4}}, 4, 4, 1.0),
+            (Cluster((HEAD, DGX, DGX)), {"engine_args": {"tensor_parallel_size": 4}}, 4, 4, 1.0),
             (
                 Cluster((HEAD, DGX)),
-                {"args": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
+                {"engine_args": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
                 2,
                 4,
                 1.0,
@@ -59,7 +59,13 @@ class TestPlan:
             # No GPU yet, but an autoscaler that may bring some.
             (autoscaled(HEAD, groups=[(SMALL, 8)]), {}, 8, 1, 1.0),
             (autoscaled(HEAD, groups=[({"CPU": 4.0, "GPU": 8.0}, 2)]), {}, 16, 1, 0.5),
-            (autoscaled(HEAD, DGX, groups=[(DGX, 8)]), {"args": {"tensor_parallel_size": 4}}, 16, 4, 1.0),
+            (
+                autoscaled(HEAD, DGX, groups=[(DGX, 8)]),
+                {"engine_args": {"tensor_parallel_size": 4}},
+                16,
+                4,
+                1.0,
+            ),
             (autoscaled(HEAD, groups=[(DGX, 1_000_000)]), {}, 98, 1, 1.0),
             (autoscaled(HEAD, groups=[({"CPU": 64.0}, 8)]), {}, 1, 0, 1.0),
         ],
@@ -130,7 +136,7 @@ class TestPlan:
         [
             (Cluster((H200,)), {}, 4 * 1024),
             (LAPTOP, {}, 4 * 256),
-            (LAPTOP, {"args": {"max_num_seqs": 16}}, 128),
+            (LAPTOP, {"engine_args": {"max_num_seqs": 16}}, 128),
             (LAPTOP, {"rows_in_flight": 2000, "batch_size": 100}, 2000),
             (LAPTOP, {"rows_in_flight": 10, "batch_size": 100}, 100),
         ],
@@ -172,7 +178,7 @@ class TestFit:
             ),
             (
                 Cluster((HEAD, H200, H200)),
-                {"args": {"tensor_parallel_size": 2}},
+                {"engine_args": {"tensor_parallel_size": 2}},
                 False,
                 "never",
                 "asks for 1 replica of 1 CPU and 2 GPU on one node each, and the cluster has room for 0 "
@@ -200,7 +206,7 @@ class TestFit:
             # Eight GPUs in all, but on eight nodes.
             (
                 autoscaled(HEAD, groups=[(SMALL, 8), ({"CPU": 64.0}, 1)]),
-                {"args": {"tensor_parallel_size": 8}},
+                {"engine_args": {"tensor_parallel_size": 8}},
                 True,
                 "never",
                 "asks for 1 replica of 1 CPU and 8 GPU on one node each, and the cluster has room for 0 "
@@ -209,14 +215,14 @@ class TestFit:
             ),
             (
                 autoscaled(HEAD, groups=[(SMALL, 8)]),
-                {"args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
+                {"engine_args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
                 True,
                 "wait",
                 "waiting for 1 more",
             ),
             (
                 autoscaled(HEAD, groups=[(SMALL, 8)], max_nodes=7),
-                {"args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
+                {"engine_args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
                 True,
                 "never",
                 "g0 (at most 8 nodes of 4 CPU and 1 GPU), in all at most 7 nodes",
@@ -254,16 +260,20 @@ class TestMayHold:
             # Each group holds what its nodes hold, and a head with GPUs belongs to none.
             (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {}, 19),
             (autoscaled({**DGX, **HEAD}, groups=[(SMALL, 3)]), {}, 11),
-            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {"args": {"tensor_parallel_size": 4}}, 4),
+            (
+                autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]),
+                {"engine_args": {"tensor_parallel_size": 4}},
+                4,
+            ),
             # The nodes that hold most go first where the autoscaler bounds their number.
             (autoscaled(HEAD, groups=[(SMALL, 3), (DGX, 2)], max_nodes=3), {}, 17),
             (autoscaled(HEAD, groups=[({"CPU": 64.0}, 9), (SMALL, 3)], max_nodes=3), {}, 3),
             (autoscaled(HEAD, groups=[(DGX, 9)], max_resources={"GPU": 20.0, "TPU": 0.0}), {}, 20),
             (autoscaled(HEAD, groups=[(DGX, 2), (H200, 3)]), {"accelerator_type": "H200"}, 3),
-            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {"args": OVER_NODES}, 9),
+            (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {"engine_args": OVER_NODES}, 9),
             (
                 autoscaled(HEAD, groups=[(DGX, 1), (H200, 5)]),
-                {"args": OVER_NODES, "accelerator_type": "H200"},
+                {"engine_args": OVER_NODES, "accelerator_type": "H200"},
                 2,
             ),
         ],
@@ -287,27 +297,27 @@ class TestOverNodes:
     """With vLLM's Ray executor, the GPUs of a replica may lie on several nodes."""
 
     def test_single_gpus_of_several_nodes_add_up(self):
-        made = plan(Cluster((HEAD, H200, H200)), args=OVER_NODES)
+        made = plan(Cluster((HEAD, H200, H200)), engine_args=OVER_NODES)
         assert (made.replicas, made.gpus, made.spans_nodes) == (1, 2, True)
         assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
 
     def test_gpus_of_another_type_do_not(self):
-        made = plan(Cluster((HEAD, DGX, H200, H200)), args=OVER_NODES, accelerator_type="H200")
+        made = plan(Cluster((HEAD, DGX, H200, H200)), engine_args=OVER_NODES, accelerator_type="H200")
         assert made.replicas == 1
 
     def test_without_that_executor_they_do_not(self):
-        made = plan(Cluster((HEAD, H200, H200)), args={"tensor_parallel_size": 2})
+        made = plan(Cluster((HEAD, H200, H200)), engine_args={"tensor_parallel_size": 2})
         assert not made.spans_nodes
         assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "never"
 
     def test_too_few_in_all_is_refused(self):
-        made = plan(Cluster((HEAD, H200)), args=OVER_NODES)
+        made = plan(Cluster((HEAD, H200)), engine_args=OVER_NODES)
         refused = fit.judge(made, Cluster((HEAD, H200)), autoscaling=False)
         assert refused.verdict == "never"
         assert "2 GPU over any nodes" in refused.sentence
 
     def test_one_gpu_spans_nothing(self):
-        assert not plan(Cluster((H200,)), args={"distributed_executor_backend": "ray"}).spans_nodes
+        assert not plan(Cluster((H200,)), engine_args={"distributed_executor_backend": "ray"}).spans_nodes
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,6 @@ def test_a_source_of_many_types_passes_preflight(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"text": ["a", "b", "c"], "d": [Decimal(1)] * 3, **columns}), tmp_path / "x.parquet"
     )
-    prompt = {"kind": "template", "template": "{row.text}"}
-    source = look_at_source(spec(source={"paths": [str(tmp_path / "x.parquet")]}, prompt=prompt), None)
+    prompt = {"prompt": "{row.text}"}
+    source = look_at_source(spec(source=[str(tmp_path / "x.parquet")], **prompt), None)
     assert len(source.columns) == len(LEAVES) + 2

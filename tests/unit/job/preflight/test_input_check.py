@@ -11,25 +11,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.spec import Limits
 from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight import model_check
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source
 from airflow_provider_raybatch.job.row import Request
-from tests.support.specs import spec
-
-PROMPT = {"kind": "template", "template": "{row.text}"}
+from tests.support.specs import asking, spec
 
 
 def look(path: Path, **fields: Any) -> Source:
-    return look_at_source(spec(**{"source": {"paths": [str(path)]}, "prompt": PROMPT, **fields}), None)
+    return look_at_source(spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields}), None)
 
 
 def sampled(path: Path, fraction: float = 0.5, **fields: Any) -> tuple[list[Request], list[Notice]]:
-    whole = spec(**{"source": {"paths": [str(path)]}, "prompt": PROMPT, **fields})
+    whole = spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields})
     source = look_at_source(whole, None)
     said: list[Notice] = []
     return check_rows(
@@ -57,7 +55,7 @@ def test_rows_columns_and_types_are_known(tmp_path: Path) -> None:
 def test_a_limit_counts(tmp_path: Path) -> None:
     path = jsonl(tmp_path, [{"text": "a"}] * 100)
     for limit, rows in [(7, 7), (100, 100), (1000, 100)]:
-        source = look(path, source={"paths": [str(path)], "limit": limit})
+        source = look(path, source=[str(path)], limit=limit)
         assert source.rows == rows
         assert sum(chunk.rows for chunk in source.chunks(3)) == rows
 
@@ -72,22 +70,22 @@ def test_columns_of_all_files_come_together(tmp_path: Path) -> None:
     ("prompt", "told"),
     [
         (
-            {"kind": "template", "template": "{row.text}: {text}"},
+            {"prompt": "{row.text}: {text}"},
             "prompt: '{text}' is taken as text, but 'text' is a column; write {row.text} for its value, or "
             "{'{text}'} for the text {text}.",
         ),
-        ({"kind": "template", "template": "{row.text} {{ Text }}"}, "prompt: '{{ Text }}' is taken as text"),
+        ({"prompt": "{row.text} {{ Text }}"}, "prompt: '{{ Text }}' is taken as text"),
         (
-            {"kind": "template", "template": "{row.text}", "system_prompt": "In {the tone}"},
+            {"prompt": "{row.text}", "system_prompt": "In {the tone}"},
             "system_prompt: '{the tone}' is taken as text, but 'the tone' is a column; write "
             "{row['the tone']}",
         ),
         (
-            {"kind": "messages", "messages": [{"role": "user", "content": "{row.text}{text}"}]},
+            {"messages": [{"role": "user", "content": "{row.text}{text}"}]},
             "messages: '{text}' is taken as text",
         ),
         (
-            {"kind": "function", "function": "m:f", "system_prompt": "{text}"},
+            {"prompt_function": "m:f", "system_prompt": "{text}"},
             "system_prompt: '{text}' is taken",
         ),
     ],
@@ -95,7 +93,7 @@ def test_columns_of_all_files_come_together(tmp_path: Path) -> None:
 def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any], told: str) -> None:
     path = jsonl(tmp_path, [{"text": "a", "the tone": "b"}])
     with pytest.raises(PreflightError) as caught:
-        look(path, prompt=prompt)
+        look(path, **prompt)
     assert str(caught.value).startswith(told)
 
 
@@ -104,7 +102,7 @@ def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any],
 )
 def test_braces_that_name_no_column_are_text(tmp_path: Path, text: str) -> None:
     path = jsonl(tmp_path, [{"text": "a", "1": "digits are no name here"}])
-    assert look(path, prompt={"kind": "template", "template": "{row.text}" + text}).rows == 1
+    assert look(path, prompt="{row.text}" + text).rows == 1
 
 
 @pytest.mark.parametrize("content", ["", "text\n", "\n\n"])
@@ -137,8 +135,8 @@ def test_rows_that_will_fail_are_told_with_an_example(tmp_path: Path) -> None:
 
 
 def test_text_that_looks_like_a_placeholder_is_told(tmp_path: Path) -> None:
-    prompt = {"kind": "template", "template": "{row.text} {row.text.more}", "system_prompt": "{ row.text }"}
-    _, said = sampled(jsonl(tmp_path, [{"text": "a"}]), prompt=prompt)
+    prompt = {"prompt": "{row.text} {row.text.more}", "system_prompt": "{ row.text }"}
+    _, said = sampled(jsonl(tmp_path, [{"text": "a"}]), **prompt)
     assert [notice.message.partition(" is taken")[0] for notice in said] == [
         "prompt: '{row.text.more}'",
         "system_prompt: '{ row.text }'",
@@ -148,16 +146,16 @@ def test_text_that_looks_like_a_placeholder_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("prompt", "field"),
     [
-        ({"kind": "template", "template": "{row.Text}"}, "prompt"),
-        ({"kind": "template", "template": "x", "system_prompt": "{row.Text}"}, "system_prompt"),
-        ({"kind": "messages", "messages": [{"role": "user", "content": "{row.Text}"}]}, "messages"),
-        ({"kind": "messages_column", "column": "Text"}, "messages_column"),
-        ({"kind": "prompt_column", "column": "Text"}, "prompt_column"),
+        ({"prompt": "{row.Text}"}, "prompt"),
+        ({"prompt": "x", "system_prompt": "{row.Text}"}, "system_prompt"),
+        ({"messages": [{"role": "user", "content": "{row.Text}"}]}, "messages"),
+        ({"messages_column": "Text"}, "messages_column"),
+        ({"prompt_column": "Text"}, "prompt_column"),
     ],
 )
 def test_a_missing_column_is_laid_to_its_field(tmp_path: Path, prompt: dict[str, Any], field: str) -> None:
     with pytest.raises(PreflightError) as caught:
-        look(jsonl(tmp_path, [{"text": "a", "id": 1}]), prompt=prompt)
+        look(jsonl(tmp_path, [{"text": "a", "id": 1}]), **prompt)
     assert str(caught.value) == (
         f"{field}: the source has no column 'Text'; did you mean 'text' (its columns: text, id)."
     )

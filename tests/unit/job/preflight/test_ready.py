@@ -20,10 +20,10 @@ COMMIT = "a" * 40
 
 def test_the_engine_loads_the_revision_that_was_checked() -> None:
     ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
-    asked = spec(engine={"kind": "vllm", "args": {"revision": "main", "max_num_seqs": 5}})
+    asked = spec(engine="vllm", engine_args={"revision": "main", "max_num_seqs": 5})
     checked = Checked(revisions={"revision": COMMIT, "tokenizer_revision": COMMIT})
     loaded = ready._as_checked(asked, checked)
-    assert loaded.engine.args == {
+    assert loaded.engine_args == {
         "max_num_seqs": 5,
         "revision": COMMIT,
         "tokenizer_revision": COMMIT,
@@ -47,7 +47,7 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     destination = folder(str(tmp_path), None)
     journal = Journal(destination, first.submission, take_over=False)
     assert journal.run_began() is None
-    assert ready._with_time(first, journal).model.template_time >= before
+    assert ready._with_time(first, journal).template_time >= before
     journal.claim()
 
     retry = Journal(destination, submitted(1, "token").submission, take_over=False)
@@ -59,7 +59,7 @@ def test_the_date_of_a_run_is_that_of_its_first_claim(tmp_path: Path) -> None:
     retry.claim()
     assert retry.run_began() == began
     timed = ready._with_time(first, retry)
-    assert timed.model.template_time == began
+    assert timed.template_time == began
     assert (timed.response_digest, timed.fingerprint) == (first.response_digest, first.fingerprint)
     # Another run of the task has a date of its own.
     assert Journal(destination, submitted(2, "cleared").submission, take_over=False).run_began() is None

@@ -24,8 +24,8 @@ GROUP = 10_000
 
 
 def source_of(path: Path) -> Source:
-    prompt = {"kind": "template", "template": "{row.text}"}
-    return look_at_source(spec(source={"paths": [str(path)], "id_column": "a.b"}, prompt=prompt), None)
+    prompt = {"prompt": "{row.text}"}
+    return look_at_source(spec(source=[str(path)], id_column="a.b", **prompt), None)
 
 
 def parquet(folder: Path, ids: list[Any]) -> Source:

@@ -57,8 +57,8 @@ def test_what_decides_the_answer_decides_the_key() -> None:
         keyer(digests=Digests(model="other", tokenizer="t", chat_template="c")).key(one),
         keyer(digests=Digests(model="m", tokenizer="other", chat_template="c")).key(one),
         keyer(digests=Digests(model="m", tokenizer="t", chat_template="other")).key(one),
-        keyer(engine={"kind": "vllm", "args": {"quantization": "fp8"}}).key(one),
-        keyer(response_format={"json_object": True}).key(one),
+        keyer(engine="vllm", engine_args={"quantization": "fp8"}).key(one),
+        keyer(response_format="json_object").key(one),
     ]
     assert len(set(made)) == len(made)
 
@@ -66,9 +66,9 @@ def test_what_decides_the_answer_decides_the_key() -> None:
 def test_what_does_not_decide_the_answer_is_left_out() -> None:
     one = Request(prompt="x")
     same = [
-        keyer(engine={"kind": "echo", "args": {"max_num_seqs": 7}, "replicas": 3}),
-        keyer(engine={"kind": "echo", "args": {"max_model_len": 64}}),  # SAMPLING has max_tokens
-        keyer(limits={"max_errors": 3}),
+        keyer(engine="echo", engine_args={"max_num_seqs": 7}, replicas=3),
+        keyer(engine="echo", engine_args={"max_model_len": 64}),  # SAMPLING has max_tokens
+        keyer(max_errors=3),
         keyer(preserve_order=True),
         keyer({"temperature": 0.3}),  # the job's sampling wins over the model's
     ]
@@ -80,15 +80,15 @@ def test_what_does_not_decide_the_answer_is_left_out() -> None:
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0, "max_tokens": None}])
 def test_the_context_counts_where_it_bounds_the_response(sampling: dict[str, Any]) -> None:
     one = Request(prompt="x")
-    short = keyer(sampling=sampling, engine={"kind": "echo", "args": {"max_model_len": 64}})
-    assert short.key(one) != keyer(sampling=sampling, engine={"kind": "echo"}).key(one)
+    short = keyer(sampling=sampling, engine="echo", engine_args={"max_model_len": 64})
+    assert short.key(one) != keyer(sampling=sampling, engine="echo").key(one)
 
 
 def test_a_token_in_the_processors_headers_is_no_part_of_the_question() -> None:
     made = {
-        keyer(
-            engine={"kind": "ray_data_llm", "processor": {"headers": {"Authorization": token}, "qps": rate}}
-        ).key(Request(prompt="x"))
+        keyer(engine="ray_data_llm", processor={"headers": {"Authorization": token}, "qps": rate}).key(
+            Request(prompt="x")
+        )
         for token, rate in (("Bearer a", 1), ("Bearer b", 2))
     }
     assert len(made) == 1

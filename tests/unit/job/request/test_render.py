@@ -41,16 +41,12 @@ def failed(row: Any, **fields: Any) -> str:
     return f"{made.step}: {made.reason}"
 
 
-TEMPLATE = {
-    "kind": "template",
-    "template": 'Say {row.text} as {"json": {}}',
-    "system_prompt": "Be {row.tone}",
-}
-CHAT = {"kind": "messages_column", "column": "chat", "system_prompt": "Be brief"}
+TEMPLATE = {"prompt": 'Say {row.text} as {"json": {}}', "system_prompt": "Be {row.tone}"}
+CHAT = {"messages_column": "chat", "system_prompt": "Be brief"}
 
 
 def test_a_template_makes_a_chat() -> None:
-    assert rendered({"text": "{row.tone}", "tone": "kind"}, prompt=TEMPLATE) == Request(
+    assert rendered({"text": "{row.tone}", "tone": "kind"}, **TEMPLATE) == Request(
         messages=[
             {"role": "system", "content": "Be kind"},
             {"role": "user", "content": 'Say {row.tone} as {"json": {}}'},
@@ -60,7 +56,7 @@ def test_a_template_makes_a_chat() -> None:
 
 def test_templates_of_messages_make_a_chat() -> None:
     messages = [{"role": "user", "content": "{row.q}"}, {"role": "assistant", "content": "Sure: "}]
-    made = rendered({"q": "why?"}, prompt={"kind": "messages", "messages": messages})
+    made = rendered({"q": "why?"}, messages=messages)
     assert made == Request(
         messages=[{"role": "user", "content": "why?"}, {"role": "assistant", "content": "Sure: "}]
     )
@@ -72,7 +68,7 @@ def test_a_messages_column_is_a_list_or_its_json(as_json: bool) -> None:
         {"role": "user", "content": "hi", "name": None},
         {"role": "assistant", "tool_calls": [{"id": "1"}]},
     ]
-    made = rendered({"chat": json.dumps(chat) if as_json else chat}, prompt=CHAT)
+    made = rendered({"chat": json.dumps(chat) if as_json else chat}, **CHAT)
     assert made == Request(
         messages=[
             {"role": "system", "content": "Be brief"},
@@ -84,13 +80,13 @@ def test_a_messages_column_is_a_list_or_its_json(as_json: bool) -> None:
 
 def test_half_of_a_surrogate_pair_in_a_chat_is_a_failure_of_its_row() -> None:
     chat = '[{"role": "user", "content": "\\ud800"}]'
-    assert failed({"chat": chat}, prompt=CHAT).startswith("template: the request is not JSON (")
+    assert failed({"chat": chat}, **CHAT).startswith("template: the request is not JSON (")
 
 
 def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
     text = {"type": "text", "text": "look", "refusal": None}
     refusal = {"type": "refusal", "text": None, "refusal": "no"}
-    made = rendered({"chat": [{"role": "user", "content": [text, refusal]}]}, prompt=CHAT)
+    made = rendered({"chat": [{"role": "user", "content": [text, refusal]}]}, **CHAT)
     assert isinstance(made, Request)
     assert made.messages is not None
     assert made.messages[1]["content"] == [
@@ -115,18 +111,18 @@ def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
     ],
 )
 def test_parts_that_are_no_text_fail_their_row(content: Any, reason: str) -> None:
-    assert reason in failed({"chat": [{"role": "user", "content": content}]}, prompt=CHAT)
+    assert reason in failed({"chat": [{"role": "user", "content": content}]}, **CHAT)
 
 
 def test_a_server_of_ones_own_may_take_images() -> None:
     image = [{"type": "image_url", "image_url": {"url": "u"}}]
-    engine = {"kind": "ray_data_llm", "processor": {"config": "HttpRequestProcessorConfig"}}
-    made = rendered({"chat": [{"role": "user", "content": image}]}, prompt=CHAT, engine=engine)
+    engine = {"engine": "ray_data_llm", "processor": {"config": "HttpRequestProcessorConfig"}}
+    made = rendered({"chat": [{"role": "user", "content": image}]}, **CHAT, **engine)
     assert isinstance(made, Request)
 
 
 def test_a_prompt_column_is_a_raw_prompt() -> None:
-    assert rendered({"p": "raw"}, prompt={"kind": "prompt_column", "column": "p"}) == Request(prompt="raw")
+    assert rendered({"p": "raw"}, prompt_column="p") == Request(prompt="raw")
 
 
 @pytest.mark.parametrize(
@@ -147,39 +143,39 @@ def test_a_prompt_column_is_a_raw_prompt() -> None:
             "template: column 'chat' has a message without a role",
         ),
         ({"chat": [{"role": "user"}]}, CHAT, "template: column 'chat' has a message without content"),
-        ({"p": ""}, {"kind": "prompt_column", "column": "p"}, "template: column 'p' is empty"),
+        ({"p": ""}, {"prompt_column": "p"}, "template: column 'p' is empty"),
         (
             {"p": b"x"},
-            {"kind": "prompt_column", "column": "p"},
+            {"prompt_column": "p"},
             "template: column 'p' is binary and has no text",
         ),
         (BadRow("the line is not JSON", "{"), TEMPLATE, "read: the line is not JSON"),
     ],
 )
 def test_a_row_that_makes_no_request_says_why(row: Any, prompt: dict[str, Any], reason: str) -> None:
-    assert failed(row, prompt=prompt).startswith(reason)
+    assert failed(row, **prompt).startswith(reason)
 
 
 def test_one_bad_row_leaves_the_others_alone() -> None:
     rows = [{"text": "a", "tone": "x"}, {}, BadRow("r", ""), {"text": "b", "tone": "x"}]
-    made = render_all(renderer(spec(prompt=TEMPLATE)), rows)
+    made = render_all(renderer(spec(**TEMPLATE)), rows)
     assert [isinstance(one, Request) for one in made] == [True, False, False, True]
 
 
 def test_an_input_column_never_hides_behind_an_output_column() -> None:
     # JSONL has no header: a row may bring a column that the first rows, which preflight saw, had not.
     row = {"text": "a", "response": "mine"}
-    prompt = {"kind": "template", "template": "{row.text}"}
-    assert failed(row, prompt=prompt) == (
+    prompt = {"prompt": "{row.text}"}
+    assert failed(row, **prompt) == (
         "template: the row has a column 'response', which is also an output column; set output_prefix"
     )
-    prefixed = {"uri": "/out", "output_prefix": "llm_"}
-    assert isinstance(rendered(row, prompt=prompt, destination=prefixed), Request)
-    assert "llm_response" in failed({**row, "llm_response": 1}, prompt=prompt, destination=prefixed)
+    prefixed = {"output_prefix": "llm_"}
+    assert isinstance(rendered(row, **prompt, **prefixed), Request)
+    assert "llm_response" in failed({**row, "llm_response": 1}, **prompt, **prefixed)
 
 
 class TestSampling:
-    PROMPT: ClassVar[dict[str, Any]] = {"kind": "prompt_column", "column": "p"}
+    PROMPT: ClassVar[dict[str, Any]] = {"prompt_column": "p"}
 
     @pytest.mark.parametrize(
         ("value", "sampling"),
@@ -191,7 +187,7 @@ class TestSampling:
         ],
     )
     def test_a_column_overrides_it_row_by_row(self, value: Any, sampling: dict[str, Any]) -> None:
-        made = rendered({"p": "x", "s": value}, prompt=self.PROMPT, sampling_column="s")
+        made = rendered({"p": "x", "s": value}, **self.PROMPT, sampling_column="s")
         assert isinstance(made, Request)
         assert made.sampling == sampling
 
@@ -204,13 +200,12 @@ class TestSampling:
         ],
     )
     def test_junk_is_a_failure_of_its_row(self, value: Any, reason: str) -> None:
-        assert failed({"p": "x", "s": value}, prompt=self.PROMPT, sampling_column="s").startswith(reason)
+        assert failed({"p": "x", "s": value}, **self.PROMPT, sampling_column="s").startswith(reason)
 
 
 class TestFunction:
     PROMPT: ClassVar[dict[str, Any]] = {
-        "kind": "function",
-        "function": "user_prompts:make",
+        "prompt_function": "user_prompts:make",
         "system_prompt": "Be {row.tone}",
     }
     SYSTEM: ClassVar[dict[str, Any]] = {"role": "system", "content": "Be kind"}
@@ -233,7 +228,7 @@ class TestFunction:
     )
     def test_what_it_may_return(self, module: Any, body: str, request_made: Request) -> None:
         module("user_prompts", f"def make(row):\n    {body}\n")
-        assert rendered(self.ROW, prompt=self.PROMPT) == request_made
+        assert rendered(self.ROW, **self.PROMPT) == request_made
 
     @pytest.mark.parametrize(
         ("body", "reason"),
@@ -260,12 +255,12 @@ class TestFunction:
     )
     def test_what_it_may_not_return(self, module: Any, body: str, reason: str) -> None:
         module("user_prompts", f"def make(row):\n    {body}\n")
-        assert failed(self.ROW, prompt=self.PROMPT).startswith(reason)
+        assert failed(self.ROW, **self.PROMPT).startswith(reason)
 
     def test_it_gets_a_copy_of_the_row(self, module: Any) -> None:
         module("user_prompts", "def make(row):\n    row.clear()\n    return 'x'\n")
         row = dict(self.ROW)
-        assert isinstance(rendered(row, prompt=self.PROMPT), Request)
+        assert isinstance(rendered(row, **self.PROMPT), Request)
         assert row == self.ROW
 
     def test_it_cannot_change_the_input(self, module: Any) -> None:
@@ -274,7 +269,7 @@ class TestFunction:
         )
         message = {"role": "user", "content": "a"}
         row = {**self.ROW, "chat": [message]}
-        made = rendered(row, prompt=self.PROMPT)
+        made = rendered(row, **self.PROMPT)
         assert isinstance(made, Request)
         assert made.messages == [self.SYSTEM, message, message]
         assert row["chat"] == [message]
@@ -290,7 +285,7 @@ class TestFunction:
     )
     def test_a_request_that_is_no_json_is_a_failure_of_its_row(self, module: Any, body: str) -> None:
         module("user_prompts", f"def make(row):\n    {body}\n")
-        assert failed(self.ROW, prompt=self.PROMPT).startswith("template: the request is not JSON (")
+        assert failed(self.ROW, **self.PROMPT).startswith("template: the request is not JSON (")
 
     @pytest.mark.parametrize(
         ("source", "sentence"),
@@ -317,17 +312,17 @@ class TestFunction:
 
     def test_a_module_that_is_not_there(self) -> None:
         with pytest.raises(PreflightError, match="No module named 'nowhere_at_all'"):
-            renderer(spec(prompt={"kind": "function", "function": "nowhere_at_all:f"}))
+            renderer(spec(prompt_function="nowhere_at_all:f"))
 
 
 @pytest.mark.parametrize(
     ("fields", "columns"),
     [
-        ({"prompt": TEMPLATE}, ["text", "tone"]),
-        ({"prompt": {"kind": "template", "template": "constant"}, "sampling_column": "s"}, ["s"]),
-        ({"prompt": CHAT, "sampling_column": "s"}, ["chat", "s"]),
-        ({"prompt": {"kind": "prompt_column", "column": "p"}, "sampling_column": "p"}, ["p"]),
-        ({"prompt": TestFunction.PROMPT}, None),
+        (TEMPLATE, ["text", "tone"]),
+        ({"prompt": "constant", "sampling_column": "s"}, ["s"]),
+        ({**CHAT, "sampling_column": "s"}, ["chat", "s"]),
+        ({"prompt_column": "p", "sampling_column": "p"}, ["p"]),
+        (TestFunction.PROMPT, None),
     ],
 )
 def test_which_columns_become_python_values(fields: dict[str, Any], columns: list[str] | None) -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.spec import Limits
 from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
@@ -34,9 +34,7 @@ ROWS = 300
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     path = tmp_path_factory.mktemp("source") / "x.jsonl"
     path.write_text("".join(json.dumps({"text": str(number)}) + "\n" for number in range(ROWS)))
-    return look_at_source(
-        spec(source={"paths": [str(path)]}, prompt={"kind": "prompt_column", "column": "text"}), None
-    )
+    return look_at_source(spec(source=[str(path)], prompt_column="text"), None)
 
 
 def left(items: list[WorkItem]) -> list[int]:

@@ -132,8 +132,8 @@ class TestResume:
         assert Attempt(tmp_path, self.TEXTS, number=4, sampling=GREEDY).asked == [1]
 
     def test_a_larger_limit_or_a_damaged_file_makes_all_keys_again(self, tmp_path: Path) -> None:
-        few = {"paths": [str(tmp_path / "in.jsonl")], "limit": 2}
-        first = Attempt(tmp_path, self.TEXTS, source=few, sampling=GREEDY)
+        few = {"source": [str(tmp_path / "in.jsonl")], "limit": 2}
+        first = Attempt(tmp_path, self.TEXTS, **few, sampling=GREEDY)
         first.write_parts()
         first.answer([0, 1])
         all_rows = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
@@ -256,8 +256,8 @@ def test_a_function_that_asks_another_thing_each_time_is_told(
         "def ask(row):\n    return f'{next(numbers) // 3}: {row[\"text\"]}'\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    prompt = {"kind": "function", "function": "moody:ask"}
-    first = Attempt(tmp_path, ["a", "b", "a"], prompt=prompt, sampling=GREEDY)
+    prompt = {"prompt_function": "moody:ask"}
+    first = Attempt(tmp_path, ["a", "b", "a"], **prompt, sampling=GREEDY)
     assert first.asked == [0, 1]
     first.answer(first.asked)
     with pytest.raises(

@@ -62,11 +62,13 @@ class Place:
             number,
             str(self.source),
             model_task=task,
-            prompt={"kind": "template", "template": "{row.text}"},
-            engine={"kind": "echo", "batch_size": 2, "args": {"request_log": str(self.root / "log")}},
-            reuse={"uri": str(self.root / "store")},
+            prompt="{row.text}",
+            engine="echo",
+            batch_size=2,
+            engine_args={"request_log": str(self.root / "log")},
+            reuse=str(self.root / "store"),
             sampling={"temperature": 0},
-            limits={"max_errors": 1},
+            max_errors=1,
         )
         manifest = parse(BatchManifest, folder.read(summary.manifest_uri.removeprefix(f"{folder.uri}/")))
         data = manifest.uri.removeprefix(f"{folder.uri}/")

@@ -20,7 +20,7 @@ from tests.support.specs import spec
         ({"sampling": {"n": 1}}, False),
         ({"sampling": {"n": 3}}, True),
         ({"sampling_column": "s"}, True),
-        ({"prompt": {"kind": "function", "function": "m:f"}}, True),
+        ({"prompt_function": "m:f"}, True),
     ],
 )
 def test_all_completions_are_kept_where_there_may_be_several(fields: dict[str, Any], keeps: bool) -> None:
@@ -28,7 +28,7 @@ def test_all_completions_are_kept_where_there_may_be_several(fields: dict[str, A
 
 
 def test_output_columns_are_named_before_anything_runs() -> None:
-    names = Generate(spec(destination={"uri": "/out", "output_prefix": "llm_"})).names
+    names = Generate(spec(destination="/out", output_prefix="llm_")).names
     assert list(names.values()) == [
         "llm_response",
         "llm_finish_reason",
@@ -36,7 +36,7 @@ def test_output_columns_are_named_before_anything_runs() -> None:
         "llm_cached_tokens",
         "llm_output_tokens",
     ]
-    names = Generate(spec(sampling={"n": 2}, reuse={"uri": "/store"})).names
+    names = Generate(spec(sampling={"n": 2}, reuse="/store")).names
     assert list(names)[-2:] == ["completions", "reused_from"]
 
 

@@ -37,30 +37,35 @@ ROWS = [
     {"id": "f", "text": "ünïcödé 🙂", "n": 5},
     {"id": "g", "text": '{"a": 1}', "n": 6},
 ]
-ASKS = {"kind": "template", "template": "{row.text}", "system_prompt": "Answer {row.id}."}
+ASKS = {"prompt": "{row.text}", "system_prompt": "Answer {row.id}."}
 LIMITS = {"max_error_fraction": 1.0}
 JOBS: dict[str, dict[str, Any]] = {
     "plain": {
-        "prompt": {"kind": "template", "template": "{row.text}"},
-        "engine": {"kind": "echo", "batch_size": 3, "args": {"fail_pattern": "break"}},
+        "prompt": "{row.text}",
+        "engine": "echo",
+        "batch_size": 3,
+        "engine_args": {"fail_pattern": "break"},
     },
     "completions": {
-        "prompt": ASKS,
+        **ASKS,
         "sampling": {"n": 2, "temperature": 0.7, "seed": 3},
-        "destination_fields": {"format": "jsonl", "output_prefix": "llm_"},
+        "destination_format": "jsonl",
+        "output_prefix": "llm_",
     },
     "json": {
-        "prompt": {"kind": "prompt_column", "column": "text"},
-        "response_format": {"json_object": True},
+        "prompt_column": "text",
+        "response_format": "json_object",
     },
     "truncated": {
-        "prompt": ASKS,
+        **ASKS,
         "sampling": {"max_tokens": 4},
-        "response_format": {"truncated": "error"},
+        "on_truncated": "error",
     },
     "again": {
-        "prompt": {"kind": "template", "template": "{row.text}"},
-        "engine": {"kind": "echo", "batch_size": 3, "args": {"fail_pattern": "break"}},
+        "prompt": "{row.text}",
+        "engine": "echo",
+        "batch_size": 3,
+        "engine_args": {"fail_pattern": "break"},
     },
 }
 
@@ -71,18 +76,19 @@ def written(tmp_path: Path) -> dict[str, Any]:
     source.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     found: dict[str, Any] = {}
     for number, (name, fields) in enumerate(JOBS.items()):
-        given = {key: value for key, value in fields.items() if key != "destination_fields"}
         place = LocalFolder(str(tmp_path / name))
         summary = attempt(
             place,
             number,
             str(source),
             **{
-                "source": {"paths": [str(source)], "id_column": "id"},
-                "limits": LIMITS,
-                "reuse": {"uri": str(tmp_path / "store")},
-                "destination": {"uri": place.uri, "rows_per_part": 5, **fields.get("destination_fields", {})},
-                **given,
+                "source": [str(source)],
+                "id_column": "id",
+                **LIMITS,
+                "reuse": str(tmp_path / "store"),
+                "destination": place.uri,
+                "rows_per_part": 5,
+                **fields,
             },
         )
         found[name] = {"files": _files(place), "manifest": _manifest(place, summary)}

@@ -54,10 +54,15 @@ class Place:
             number,
             str(self.source),
             **{
-                "prompt": {"kind": "template", "template": "{row.text}"},
-                "engine": {"kind": "echo", "batch_size": 4, "args": {"request_log": str(self.root / "log")}},
-                "destination": {"uri": self.folder.uri, "rows_per_part": 5, **(out or {})},
-                "postprocess": {"function": "users_labels:label", "source_digest": digest},
+                "prompt": "{row.text}",
+                "engine": "echo",
+                "batch_size": 4,
+                "engine_args": {"request_log": str(self.root / "log")},
+                "destination": self.folder.uri,
+                "rows_per_part": 5,
+                **(out or {}),
+                "postprocess": "users_labels:label",
+                "postprocess_digest": digest,
                 **fields,
             },
         )
@@ -99,7 +104,7 @@ def label(row, response):
         made |= {"late": [{"a": 1}], "never": None}
     return made
 """)
-    manifest = place.job(out={"format": kind, "output_prefix": "llm_"})
+    manifest = place.job(out={"destination_format": kind, "output_prefix": "llm_"})
     added = [(column.name, column.type) for column in manifest.columns][-5:]
     assert [name for name, _ in added] == ["upper", "half", "size", "late", "never"]
     assert [of for _, of in added][:3] == ["string", "double", "int64"]
@@ -133,7 +138,7 @@ def label(row, response):
     if n == 9: return {5: 1}
     return {"good": True}
 """)
-    manifest = place.job(limits={"max_errors": 10})
+    manifest = place.job(max_errors=10)
     letters = place.letters(manifest)
     assert [letter["ordinal"] for letter in letters] == list(range(10))
     assert {letter["step"] for letter in letters} == {"postprocess"}
@@ -161,7 +166,7 @@ def label(row, response):
 
 def test_a_changed_function_pays_for_nothing(place: Place) -> None:
     """After a failure, as a retry, and in another DAG run with a response store."""
-    store = {"uri": str(place.root / "store")}
+    store = str(place.root / "store")
     place.write("def label(row, response): return {'label': response.split()[5]}\n")
     with pytest.raises(RaybatchError) as failed:
         place.job(0, reuse=store)
@@ -267,16 +272,16 @@ def test_a_function_that_can_not_be_called_is_refused_in_preflight(
 
 def test_what_is_no_import_path_is_refused_at_once() -> None:
     with pytest.raises(SpecError) as refused:
-        spec(postprocess={"function": "labels.label"})
+        spec(postprocess="labels.label")
     assert str(refused.value) == (
-        "postprocess.function: 'labels.label' is not an import path; write it as 'package.module:function'."
+        "postprocess: 'labels.label' is not an import path; write it as 'package.module:function'."
     )
 
 
 def test_the_function_changes_the_fingerprint_and_not_what_is_asked() -> None:
     plain, one, other = (
-        spec(postprocess=given)
-        for given in (None, {"function": "m:f"}, {"function": "m:f", "source_digest": "1"})
+        spec(**given)
+        for given in ({}, {"postprocess": "m:f"}, {"postprocess": "m:f", "postprocess_digest": "1"})
     )
     assert len({plain.fingerprint, one.fingerprint, other.fingerprint}) == 3
     assert plain.response_digest == one.response_digest == other.response_digest
@@ -293,6 +298,6 @@ def test_more_columns_than_a_dataset_may_have_are_refused(
 
 def test_rows_that_are_empty_or_all_failed_still_make_a_dataset(place: Place) -> None:
     place.write("def label(row, response): raise ValueError('no')\n")
-    manifest = place.job(limits={"max_error_fraction": 1.0})
+    manifest = place.job(max_error_fraction=1.0)
     assert (manifest.counts.ok, manifest.counts.error) == (0, 12)
     assert place.rows(manifest) == []

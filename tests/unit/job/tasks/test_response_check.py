@@ -18,10 +18,10 @@ CHOICE = {"structured_outputs": {"choice": ["a", "b"]}}
 
 def spec(**more: Any) -> BatchInferenceSpec:
     content = {
-        "source": {"paths": ["/in.jsonl"]},
-        "prompt": {"template": "{row.x}", "kind": "template"},
-        "model": {"name": "m"},
-        "destination": {"uri": "/out"},
+        "source": ["/in.jsonl"],
+        "prompt": "{row.x}",
+        "model": "m",
+        "destination": "/out",
     }
     return parse(BatchInferenceSpec, {**content, **more})
 
@@ -37,7 +37,7 @@ def response(*texts: str, reason: str = "stop") -> Response:
         pytest.param({"sampling": SCHEMA}, {}, False, id="the job asks"),
         pytest.param({}, SCHEMA, False, id="the row asks"),
         pytest.param({"sampling": SCHEMA}, CHOICE, True, id="the row asks for something else"),
-        pytest.param({"response_format": {"json_object": True}}, CHOICE, False, id="the format asks"),
+        pytest.param({"response_format": "json_object"}, CHOICE, False, id="the format asks"),
         pytest.param({"sampling": SCHEMA}, {"temperature": 0}, False, id="the row says nothing of it"),
     ],
 )

@@ -33,7 +33,6 @@ class Place:
         self,
         number: int,
         rows: list[dict[str, Any]] = ROWS,
-        destination: dict[str, Any] | None = None,
         **fields: Any,
     ) -> Summary:
         source = self.root / "in.jsonl"
@@ -43,9 +42,10 @@ class Place:
             number,
             str(source),
             **{
-                "prompt": {"kind": "template", "template": "{row.text}"},
-                "engine": {"kind": "echo", "args": {"request_log": str(self.root / "log")}},
-                "destination": {"uri": self.folder.uri, **(destination or {})},
+                "prompt": "{row.text}",
+                "engine": "echo",
+                "engine_args": {"request_log": str(self.root / "log")},
+                "destination": self.folder.uri,
                 **fields,
             },
         )
@@ -69,7 +69,7 @@ def place(tmp_path: Path) -> Any:
 def test_the_response_has_the_users_name_and_is_not_paid_for_again(place: Place) -> None:
     place.job(0)
     assert place.generated() == 5
-    summary = place.job(1, destination={"response_column": "inferred_industry", "output_prefix": "llm_"})
+    summary = place.job(1, response_column="inferred_industry", output_prefix="llm_")
     assert place.generated() == 5
     rows = place.rows(summary)
     assert [row["inferred_industry"] for row in rows] == [row["text"] for row in ROWS]
@@ -96,14 +96,14 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_paid_for(
     place: Place, name: str, sentence: str
 ) -> None:
     with pytest.raises(PreflightError) as refused:
-        place.job(0, destination={"response_column": name})
+        place.job(0, response_column=name)
     assert str(refused.value) == sentence
     assert place.generated() == 0
 
 
 def test_a_later_row_that_has_the_name_is_a_dead_letter(place: Place) -> None:
     rows = [*({"id": n, "text": "x"} for n in range(1001)), {"id": 1001, "text": "y", "INDUSTRY": "z"}]
-    summary = place.job(0, rows, {"response_column": "industry"}, limits={"max_errors": 1})
+    summary = place.job(0, rows, response_column="industry", max_errors=1)
     assert (summary.rows, summary.errors) == (1001, 1)
     assert summary.dead_letter_uri is not None
     (file,) = place.folder.list(summary.dead_letter_uri.removeprefix(f"{place.folder.uri}/"))
@@ -122,5 +122,5 @@ def test_a_later_row_that_has_the_name_is_a_dead_letter(place: Place) -> None:
 )
 def test_a_name_that_is_not_usable_is_refused_at_once(name: str, problem: str) -> None:
     with pytest.raises(SpecError) as refused:
-        spec(destination={"uri": "/out", "response_column": name})
-    assert str(refused.value) == f"destination.response_column: {problem}."
+        spec(destination="/out", response_column=name)
+    assert str(refused.value) == f"response_column: {problem}."

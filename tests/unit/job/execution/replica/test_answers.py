@@ -35,7 +35,7 @@ class Scripted(EchoEngine):
 
 class Bench:
     def __init__(self, **fields: Any) -> None:
-        whole = spec(**{"engine": {"kind": "echo", "args": {"max_model_len": 5}}, **fields})
+        whole = spec(**{"engine": "echo", "engine_args": {"max_model_len": 5}, **fields})
         self.engine = Scripted(whole)
         self.report = ReplicaReport("r", "n")
         self.draining = threading.Event()
@@ -71,7 +71,7 @@ async def test_all_come_together_where_none_is_slow() -> None:
 
 
 async def test_a_slow_row_holds_back_the_others_for_flush_interval_only() -> None:
-    bench = Bench(limits={"flush_interval": 0.05})
+    bench = Bench(flush_interval=0.05)
     came = []
     async for batch in bench.batches("a", "wait", "far too many words here"):
         came.append(texts(batch))
@@ -91,7 +91,7 @@ async def test_tokens_count_when_they_are_there_and_not_when_they_are_written() 
 
 
 async def test_a_row_that_lands_while_others_are_written_is_given_out_too() -> None:
-    bench = Bench(limits={"flush_interval": 0.05})
+    bench = Bench(flush_interval=0.05)
     came = []
     async for batch in bench.batches("a", "wait"):
         came.append(texts(batch))
@@ -101,7 +101,7 @@ async def test_a_row_that_lands_while_others_are_written_is_given_out_too() -> N
 
 
 async def test_an_engine_that_dies_while_rows_are_written_gives_out_what_it_had_finished() -> None:
-    bench = Bench(limits={"flush_interval": 0.05})
+    bench = Bench(flush_interval=0.05)
     came = bench.batches("a", "wait", "wait and die")
     assert texts(await anext(came)) == {0: "a"}
     for prompt in ("wait", "wait and die"):

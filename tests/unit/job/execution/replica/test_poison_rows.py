@@ -287,7 +287,7 @@ def test_processes_that_end_without_a_word_are_no_proof() -> None:
 def test_an_engine_that_dies_of_everything_is_given_up(world: World) -> None:
     write(world, set(range(ROWS)))
     with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:
-        world.run(engine={"kind": "echo", "max_restarts": 2})
+        world.run(engine="echo", max_restarts=2)
     assert caught.value.failure_class is FailureClass.ENGINE_DEAD
     assert world.deaths <= 6
 

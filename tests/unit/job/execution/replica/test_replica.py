@@ -39,7 +39,7 @@ def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
         )
     )
     args = {"max_model_len": 5, "fail_pattern": "break"}
-    replica, items = place.replica(engine={"kind": "echo", "args": args})
+    replica, items = place.replica(engine="echo", engine_args=args)
     (done,) = do(replica, items)
     rows = written(place, done)
     assert [row["ordinal"] for row in rows] == list(range(6))
@@ -93,7 +93,7 @@ def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
 
 def test_what_should_be_json_is_checked(place: Place) -> None:
     place.source.write_text(lines({"text": '{"a": 1}'}, {"text": "no json"}, {"text": '{"a": 1, "b": 2}'}))
-    replica, items = place.replica(response_format={"json_object": True}, sampling={"max_tokens": 2})
+    replica, items = place.replica(response_format="json_object", sampling={"max_tokens": 2})
     (done,) = do(replica, items)
     rows = written(place, done)
     assert [row["ok"] for row in rows] == [True, False, False]
@@ -136,7 +136,7 @@ def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pyt
         await asyncio.gather(working, return_exceptions=True)
 
     place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "far too many words to fit"}))
-    fields = {"engine": {"kind": "echo", "args": {"max_model_len": 5}}}
+    fields = {"engine": "echo", "engine_args": {"max_model_len": 5}}
     asked = asyncio.Event()
     with monkeypatch.context() as patched:
         patched.setattr(replica_module, "open_engine", Endless)

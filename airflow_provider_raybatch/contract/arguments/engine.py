@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engine answers, and how many of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_raybatch.contract.base import ContractModel
+
+_GPU_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
+_MORE_ENGINES = frozenset({"data_parallel_size", "dp_size", "nnodes"})
+"""Sizes that spread over more than the one replica that Ray reserves; SGLang's included."""
+_SIZING_FIELDS = frozenset({"batch_size", "concurrency", "headers", "max_concurrent_batches", "qps"})
+"""Of Ray's processor configs; headers, since tokens in them change from night to night."""
+
+
+class EngineArguments(ContractModel):
+    """Which engine answers, and how many of it.
+
+    :param engine: ``vllm`` (default), ``ray_data_llm`` (Ray's own processor) or ``echo`` (no model: a dry
+        run).
+    :param engine_args: vLLM's engine arguments under vLLM's names (``tensor_parallel_size``,
+        ``quantization``, ...); for ``echo``, the options of
+        :class:`~airflow_provider_raybatch.job.engine.echo.EchoOptions`.
+    :param replicas: engines side by side; by default as many as the cluster's GPUs hold, one on CPUs.
+    :param accelerator_type: Ray's accelerator type a replica needs, such as ``H200``.
+    :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
+    :param rows_in_flight: rows a replica works on at once; by default four times the engine's `max_num_seqs`.
+    :param batch_size: rows that are read, rendered, tokenised and written together; by default derived.
+    :param processor: only ``ray_data_llm``: further fields of Ray's ``vLLMEngineProcessorConfig`` or of the
+        processor config named by ``processor["config"]``.
+    :param max_restarts: how often in a row an engine may die without a single row finished in between, beyond
+        what it takes to find the row that kills it.
+    """
+
+    engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm"
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    replicas: int | None = Field(default=None, ge=1)
+    accelerator_type: str | None = None
+    num_cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    rows_in_flight: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)
+    processor: dict[str, Any] = Field(default_factory=dict)
+    max_restarts: int = Field(default=3, ge=0)
+
+    @model_validator(mode="after")
+    def _processor_only_for_ray(self) -> EngineArguments:
+        if self.processor and self.engine != "ray_data_llm":
+            raise ValueError(
+                f"processor: only engine 'ray_data_llm' takes it, not {self.engine!r}; put vLLM's arguments "
+                "into engine_args"
+            )
+        return self
+
+    @field_validator("engine_args")
+    @classmethod
+    def _whole_parallel_sizes(cls, args: dict[str, Any]) -> dict[str, Any]:
+        for name in _GPU_SIZES:
+            size = args.get(name, 1)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"{name}: it must be a whole number of at least 1, but it is {size!r}")
+        for name, value in args.items():
+            if name in _MORE_ENGINES or name.startswith("data_parallel_"):
+                if value in (None, False) or (value == 1 and name in _MORE_ENGINES):
+                    continue  # as without it
+                raise ValueError(
+                    f"{name}: {value!r} asks for GPUs that a replica does not reserve; leave it out, and set "
+                    "replicas to the number of engines, or tensor_parallel_size and pipeline_parallel_size "
+                    "to the GPUs of one"
+                )
+        return args
+
+    @property
+    def reasoning_parser(self) -> str:
+        """Name of the parser by which vLLM tells reasoning from the answer; empty without one."""
+        inside = self.engine_args.get("structured_outputs_config")
+        nested = inside.get("reasoning_parser") if isinstance(inside, dict) else None
+        return str(self.engine_args.get("reasoning_parser") or nested or "")
+
+    @property
+    def gpus_per_replica(self) -> int:
+        """GPUs one replica spans: the product of vLLM's sizes that add GPUs to an engine."""
+        return math.prod(int(self.engine_args.get(name, 1)) for name in _GPU_SIZES)
+
+    @property
+    def processor_numerics(self) -> dict[str, Any]:
+        """The processor's fields that may change a response, and not only sizes."""
+        return {name: value for name, value in self.processor.items() if name not in _SIZING_FIELDS}
+
+
+def check_reasoning(parser: str) -> None:
+    """Refuse a reasoning parser where the response must be JSON or otherwise structured.
+
+    :raises ValueError: there is one.
+    """
+    if parser:
+        raise ValueError(
+            f"engine_args: reasoning_parser {parser!r} lets the model reason before its answer, and the "
+            "dataset has no column for reasoning, so no response would be JSON or structured; remove it, and "
+            "switch reasoning off where the model can (chat_template_kwargs={'enable_thinking': False})"
+        )

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of the model for each row, in one of five ways."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_raybatch.contract.base import ContractModel, shown
+from airflow_provider_raybatch.contract.import_path import checked_import_path
+from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
+
+_PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
+_WITH_SYSTEM_PROMPT = frozenset({"prompt", "messages_column", "prompt_function"})
+
+
+class Message(ContractModel):
+    """One message of a chat; its content is a row template."""
+
+    role: str = Field(min_length=1)
+    content: str
+
+
+class PromptArguments(ContractModel):
+    """What is asked for each row: exactly one of the five ways, and with three of them a system message.
+
+    :param prompt: a row template, which becomes one user message.
+    :param system_prompt: a row template, which becomes the system message before it.
+    :param messages: a chat whose messages are row templates.
+    :param messages_column: a column that holds the chat: a list of ``{"role", "content"}``, or the same as a
+        JSON string.
+    :param prompt_column: a column that holds the raw prompt; no chat template is applied.
+    :param prompt_function: a user's function, ``module:name``, called with the row (``dict``) on the cluster.
+        It returns a ``str`` (one user message), a ``list`` of messages, or a ``dict`` with either
+        ``messages`` or ``prompt`` (raw) and optionally ``sampling``. Its module or package travels with the
+        job as source.
+    :param prompt_function_digest: hash of that source, set at submission, so that changed code is a changed
+        job.
+    """
+
+    prompt: str | None = Field(default=None, min_length=1)
+    system_prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
+    messages_column: str | None = Field(default=None, min_length=1)
+    prompt_column: str | None = Field(default=None, min_length=1)
+    prompt_function: str | None = None
+    prompt_function_digest: str | None = None
+
+    @field_validator("prompt_function")
+    @classmethod
+    def _path_of_prompt_function(cls, value: str | None) -> str | None:
+        return None if value is None else checked_import_path(value)
+
+    @model_validator(mode="after")
+    def _one_way_to_ask(self) -> PromptArguments:
+        given = [name for name in _PROMPTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            what = f"{' and '.join(given)} are given together" if given else "none is given"
+            raise ValueError(f"prompt: exactly one of {', '.join(_PROMPTS)} is needed, but {what}")
+        if self.system_prompt is not None and given[0] not in _WITH_SYSTEM_PROMPT:
+            in_messages = given[0] == "messages"
+            remedy = "put a system message into messages" if in_messages else "write it into the column"
+            raise ValueError(f"system_prompt: it has no effect together with {given[0]}; {remedy}")
+        return self
+
+    def row_templates(self) -> list[tuple[str, str]]:
+        """The row templates, each after the argument that it comes from."""
+        contents = [("messages", message.content) for message in self.messages or ()]
+        texts = [("prompt", self.prompt), *contents, ("system_prompt", self.system_prompt)]
+        return [(argument, text) for argument, text in texts if text is not None]
+
+    def column_arguments(self) -> dict[str, str]:
+        """Columns that the prompt is known to read, each with the argument that names it first.
+
+        What a user's function reads is not known.
+        """
+        read = {getattr(self, name): name for name in ("messages_column", "prompt_column")}
+        read.pop(None, None)
+        for argument, text in self.row_templates():
+            for column in RowTemplate(text).columns:
+                read.setdefault(column, argument)
+        return read
+
+
+def check_placeholders(prompt: PromptArguments, of_row: bool) -> None:
+    """Refuse a request that would be the same for each row, and braces that can't be meant as they stand.
+
+    :param of_row: whether another part of the request depends on the row.
+    :raises ValueError: one sentence, with the argument's name.
+    """
+    templates = prompt.row_templates()
+    for field, text in templates:
+        if doubled := RowTemplate(text).doubled:
+            raise ValueError(
+                f"{field}: {doubled[0]!r} has double braces, which are Airflow's; write {doubled[1]!r}"
+            )
+    if of_row or prompt.prompt_function is not None or prompt.column_arguments():
+        return
+    field, text = templates[0]
+    braced = [name for _, each in templates for name in RowTemplate(each).braced]
+    meant = next((name for name in braced if name.isidentifier() and name != "row"), None)
+    if meant is not None:
+        remedy = f"write {{{meant}}} as {placeholder(meant)} if it is a column"
+    else:
+        remedy = "name one as {row.name}, or set n in sampling for several answers to one request"
+    raise ValueError(
+        f"{field}: {shown(text)} names no column, so each row would pay for the same request; {remedy}"
+    )

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which responses are not paid for again."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.durations import Seconds
+from airflow_provider_raybatch.contract.location import checked_folder
+
+
+class ReuseArguments(ContractModel):
+    """Which responses are not paid for again.
+
+    :param reuse: a folder that keeps responses by request key: local path, ``file://`` or ``s3://``; runs,
+        backfills and DAGs may share it. Responses are taken from it and added to it.
+        By default there is none.
+    :param reuse_max_age: seconds after which a stored response is no longer taken; by default it always is.
+    :param deduplicate: ask equal requests at temperature 0 once, and give every row that asks it the answer.
+    :param on_clear: what a cleared task does with the rows that it has: ``keep`` those that still answer the
+        same request, or ``regenerate`` all.
+    """
+
+    reuse: str | None = None
+    reuse_max_age: Seconds | None = Field(default=None, gt=0)
+    deduplicate: bool = True
+    on_clear: Literal["keep", "regenerate"] = "keep"
+
+    @field_validator("reuse")
+    @classmethod
+    def _store_is_a_folder(cls, uri: str | None) -> str | None:
+        return None if uri is None else checked_folder(uri)
+
+    @model_validator(mode="after")
+    def _max_age_of_a_store(self) -> ReuseArguments:
+        if self.reuse_max_age is not None and self.reuse is None:
+            raise ValueError(
+                "reuse_max_age: it has no effect without reuse; name the folder of a response store"
+            )
+        return self

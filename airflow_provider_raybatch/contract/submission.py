@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task a job belongs to, and the submission that runs it."""
+
+from __future__ import annotations
+
+import json
+
+from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.digest import hex_digest
+
+
+class TaskKey(ContractModel):
+    """Which Airflow task instance a job belongs to, whatever its try number.
+
+    :param namespace: tells apart several Airflows that share a cluster.
+    """
+
+    namespace: str = "default"
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits, stable across machines and Python versions."""
+        parts = [self.namespace, self.dag_id, self.run_id, self.task_id, self.map_index]
+        return hex_digest(json.dumps(parts, ensure_ascii=False))
+
+    def __str__(self) -> str:
+        mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
+        return f"{self.dag_id}.{self.task_id}{mapped} of run {self.run_id}"
+
+
+class Submission(ContractModel):
+    """Who runs this job: filled in at submission, not part of the fingerprint.
+
+    :param run_token: names the task's current run and orders it among the task's runs; a retry keeps it, a
+        clear renews it.
+    :param submission_id: Ray's id of this job.
+    :param secrets_package: name under which the cluster's package store holds the job's key, and credentials
+        if any travel.
+    """
+
+    task: TaskKey
+    run_token: str
+    submission_id: str
+    secrets_package: str | None = None

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An argument has one name, from the operator through the spec and its errors to the job."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airflow_provider_raybatch
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.spec import NOT_ARGUMENTS, BatchInferenceSpec
+from airflow_provider_raybatch.operators.arguments import ARGUMENTS, build_spec
+from airflow_provider_raybatch.operators.base import RayOperator
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+
+PACKAGE = Path(airflow_provider_raybatch.__file__).parent
+GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
+
+OF_THE_AIRFLOW_SIDE = {
+    "aws_conn_id": "names a connection, whose credentials travel sealed",
+    "hf_conn_id": "names a connection, whose token travels sealed",
+    "runtime_env": "is given to Ray's Jobs API, beside the spec",
+}
+"""Arguments that the spec does not have, each with the reason."""
+
+
+def parameters(kind: type) -> list[str]:
+    signature = inspect.signature(kind.__init__)
+    return [name for name in signature.parameters if name not in {"self", "kwargs"}]
+
+
+def test_the_spec_has_the_operators_arguments_under_their_names() -> None:
+    given = set(parameters(RayBatchInferenceOperator)) - OF_THE_AIRFLOW_SIDE.keys()
+    assert given == set(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS
+
+
+def test_what_is_no_argument_is_a_field() -> None:
+    assert set(BatchInferenceSpec.model_fields) > NOT_ARGUMENTS
+    assert NOT_ARGUMENTS & set(parameters(RayOperator)) == {"deadline"}
+
+
+def test_all_arguments_but_the_chat_template_are_templated() -> None:
+    known = {*parameters(RayBatchInferenceOperator), *parameters(RayOperator)}
+    assert known - set(RayBatchInferenceOperator.template_fields) == {"chat_template"}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_wrong_value_is_refused_under_its_name(name: str) -> None:
+    """The error is made by the contract, and reaches the user as it is."""
+    ways = {"messages", "messages_column", "prompt_column", "prompt_function"}
+    wrong = {**GOOD, **({"prompt": None} if name in ways else {}), name: object()}
+    with pytest.raises(SpecError) as refused:
+        build_spec(wrong)
+    assert re.match(rf"{name}(\.\d+)?: ", str(refused.value)), refused.value
+
+
+@pytest.mark.parametrize("name", ["prompt", "max_tokens_total", "reuse", "destination"])
+def test_an_argument_takes_few_hops(name: str) -> None:
+    """Modules that touch the argument: the operator, its part of the contract, and those that act on it."""
+    touched = [
+        str(path.relative_to(PACKAGE))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if re.search(rf"(self|spec|limits)\.{name}\b|^    {name}: ", path.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert "operators/ray_batch.py" in touched
+    assert len(touched) <= 7, touched
