@@ -1,41 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operators raise: one kind of exception for each group of failure classes.
 
-Rules of a retry policy match these kinds; :mod:`airflow_provider_raybatch.retries` has a ready policy.
+They are a branch of :class:`~airflow_provider_raybatch.contract.failures.RaybatchError`, which also catches
+what the hook's client and datasets raise. Rules of a retry policy match these kinds;
+:mod:`airflow_provider_raybatch.retries` has a ready policy.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 
-class RayBatchException(AirflowException):
+class RayBatchException(RaybatchError, AirflowException):  # noqa: N818 - named like Airflow's
     """A job failed, and another attempt may succeed: Airflow's `retries` sets how often the task is retried.
 
     :param message: one sentence.
     :param failure_class: what happened; callbacks and retry policies can read it.
     """
 
-    def __init__(self, message: str, failure_class: FailureClass = FailureClass.INTERNAL) -> None:
-        super().__init__(message)
-        self.failure_class = failure_class
-
 
 class RayBatchLostException(RayBatchException):
     """A node or the head that the job ran on was lost: the next attempt may start at once."""
+
+    failure_class = FailureClass.NODE_LOST
 
 
 class RayBatchUnavailableException(RayBatchException):
     """The cluster or a store gives no answer: the next attempt should wait."""
 
+    failure_class = FailureClass.CLUSTER_UNREACHABLE
+
 
 class RayBatchFailException(RayBatchException, AirflowFailException):
     """A job failed, and a retry would fail alike: Airflow fails the task at once."""
 
-    def __init__(self, message: str, failure_class: FailureClass = FailureClass.USER_ERROR) -> None:
-        super().__init__(message, failure_class)
+    failure_class = FailureClass.USER_ERROR
 
 
 class RayConnectionError(RayBatchFailException):
@@ -50,18 +54,19 @@ _KINDS: dict[FailureClass, type[RayBatchException]] = {
 }
 
 
-def exception_kind(failure_class: FailureClass) -> type[RayBatchException]:
-    """The kind of exception for a failure class."""
-    if not failure_class.retryable:
-        return RayBatchFailException
-    return _KINDS.get(failure_class, RayBatchException)
+def airflow_exception(error: RaybatchError) -> RayBatchException:
+    """The exception for an error of the lower layers: its class alone decides whether Airflow retries."""
+    if not error.failure_class.retryable:
+        return RayBatchFailException(str(error), error.failure_class)
+    return _KINDS.get(error.failure_class, RayBatchException)(str(error), error.failure_class)
 
 
-def airflow_exception(failure_class: FailureClass, message: str) -> RayBatchException:
-    """The exception for a failure: the class alone decides whether Airflow retries."""
-    return exception_kind(failure_class)(message, failure_class)
-
-
-def from_raybatch_error(error: RaybatchError) -> RayBatchException:
-    """The exception for an error of the lower layers; its message is unchanged."""
-    return airflow_exception(error.failure_class, str(error))
+@contextmanager
+def for_airflow() -> Iterator[None]:
+    """Let errors of the lower layers leave a block as those that tell Airflow whether to retry."""
+    try:
+        yield
+    except RayBatchException:
+        raise
+    except RaybatchError as error:
+        raise airflow_exception(error) from error

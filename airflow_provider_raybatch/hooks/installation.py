@@ -10,8 +10,7 @@ from typing import NoReturn, TypeVar
 
 from airflow.sdk import Variable
 
-from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.exceptions import airflow_exception
+from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
 
 VARIABLE = "raybatch_installation_id"
 
@@ -80,8 +79,7 @@ def _asked(what: str, call: Callable[[], Value]) -> Value:
 
 
 def _fail(what: str, why: str, cause: Exception | None = None) -> NoReturn:
-    raise airflow_exception(
-        FailureClass.CLUSTER_UNREACHABLE,
+    raise RayBatchUnavailableException(
         f"Variable {VARIABLE!r}: it can't be {what} ({why}), so nothing was submitted; a retry asks again, "
         "and a namespace in the Ray connection's extra replaces it.",
     ) from cause

@@ -10,12 +10,11 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import amask_secret, mask_secret
 
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
+    RayBatchUnavailableException,
     RayConnectionError,
-    airflow_exception,
-    from_raybatch_error,
+    for_airflow,
 )
 from airflow_provider_raybatch.hooks.connection import (
     DEFAULT_CONN_ID,
@@ -122,10 +121,8 @@ class RayHook(BaseHook):
             async with RayJobsClient(address) as client:
                 return await client.version()
 
-        try:
+        with for_airflow():
             return run_blocking(ask())
-        except RaybatchError as error:
-            raise from_raybatch_error(error) from error
 
     def test_connection(self) -> tuple[bool, str]:
         """Airflow's "Test" button: asks the cluster for its version, or looks for an installed Ray."""
@@ -145,8 +142,7 @@ class RayHook(BaseHook):
                 f"Connection {self.ray_conn_id!r}: Airflow denies this task access to it; allow it, or use "
                 "another ray_conn_id."
             )
-        return airflow_exception(
-            FailureClass.CLUSTER_UNREACHABLE,
+        return RayBatchUnavailableException(
             f"Connection {self.ray_conn_id!r} was not found, or Airflow could not read it now; create it "
             f"with `airflow connections add {self.ray_conn_id} --conn-type ray --conn-host "
             f"ray-head --conn-port 8265`, or with `--conn-host {LOCAL}` for a private Ray on the worker.",

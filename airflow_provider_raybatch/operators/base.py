@@ -27,6 +27,7 @@ from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
     airflow_exception,
+    for_airflow,
 )
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConnection
 from airflow_provider_raybatch.hooks.installation import installation_id
@@ -182,10 +183,8 @@ class RayOperator(LiteralTextOperator):
             exception whether a retry makes sense.
         """
         self.dashboard_url = ""
-        try:
+        with for_airflow():
             return self._execute(context)
-        except RaybatchError as error:
-            raise airflow_exception(error.failure_class, str(error)) from error
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Take over from the trigger.
@@ -250,7 +249,7 @@ class RayOperator(LiteralTextOperator):
         """For what may refuse an attempt before it asks the cluster."""
         try:
             yield
-        except (RaybatchError, RayBatchException) as error:
+        except RaybatchError as error:
             if not error.failure_class.retryable and context["ti"].try_number > 1:
                 # An earlier attempt may have left a job to this one, and none follows that would take it.
                 self._stop_left_behind(context)
@@ -422,7 +421,7 @@ class RayOperator(LiteralTextOperator):
             resumption = self._resumption(context)
             if resumption is not None:
                 handle = resumption.latest_handle(self.log)
-        except (RaybatchError, RayBatchException) as error:
+        except RaybatchError as error:
             self.log.error("The job can't be asked how it ended: %s", error)
         if handle is None:
             failure_class = outcome.failure_class or FailureClass.INTERNAL
@@ -436,7 +435,7 @@ class RayOperator(LiteralTextOperator):
                 return told
             submission_id = str(handle["submission_id"])
             self._killing.concerns(resumption.connection.address(), resumption.key, submission_id)
-        except (RaybatchError, RayBatchException) as error:
+        except RaybatchError as error:
             self.log.error("The job can't be asked how it ended: %s", error)
             return told
         return resumption.look_again(told, submission_id, self.log)
@@ -463,7 +462,7 @@ class RayOperator(LiteralTextOperator):
     def _failure(self, failure_class: FailureClass, message: str) -> RayBatchException:
         if failure_class is FailureClass.TIMEOUT and Deadline(of_run=moment(self.deadline)).passed_for_good:
             return RayBatchFailException(message, failure_class)
-        return airflow_exception(failure_class, message)
+        return airflow_exception(RaybatchError(message, failure_class))
 
     def _succeeded(self, context: Context, handle: Mapping[str, Any], result: dict[str, Any]) -> Any:
         self.announce(context, result)
@@ -503,5 +502,5 @@ class RayOperator(LiteralTextOperator):
             connection = RayHook(self.ray_conn_id).read()
             key = SubmissionKey(self._task_key(context, connection, record), record.token)
             stop_jobs_of_run(connection, key, self.log)
-        except (RaybatchError, RayBatchException) as error:
+        except RaybatchError as error:
             self.log.error("The job could not be stopped: %s", error)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.connection import RayConnection
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Resumption:
             return None  # what it ran ended with its attempt
         try:
             job = run_blocking(latest_job(self.connection.address(), self.key))
-        except (RaybatchError, RayBatchException) as error:
+        except RaybatchError as error:
             log.error("The job can't be asked how it ended: %s", error)
             return None
         if job is None:
@@ -78,6 +77,6 @@ class Resumption:
         try:
             address = self.connection.address()
             return run_blocking(look_again(address, job, told, log, leave_to_a_retry=self.retries_left))
-        except (RaybatchError, RayBatchException) as error:
+        except RaybatchError as error:
             log.error("The job can't be asked how it ended: %s", error)
             return told

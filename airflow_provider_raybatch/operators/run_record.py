@@ -16,7 +16,7 @@ from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, b
 from airflow_provider_raybatch.contract.control import new_run_key
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.run_token import new_run_token
-from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
+from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchUnavailableException
 
 KEY = "raybatch_run"
 _NAMESPACE_ONCE = "default"  # of all runs that began before an installation had an id
@@ -177,7 +177,6 @@ def _asked(call: Callable[[], Value]) -> Value:
 
 
 def _unreachable(why: str) -> RayBatchException:
-    return airflow_exception(
-        FailureClass.CLUSTER_UNREACHABLE,
+    return RayBatchUnavailableException(
         f"task_state_store: Airflow's store gave no usable answer ({why}); a retry asks again.",
     )

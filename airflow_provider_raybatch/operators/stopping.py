@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.exceptions import RayBatchException
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
@@ -26,7 +25,7 @@ def stop_earlier_runs(address: ClusterAddress, run: TaskRun, keep: str, log: Log
 
     try:
         stopped = run_blocking(_stop_earlier(address, run, keep))
-    except (RaybatchError, RayBatchException) as error:
+    except RaybatchError as error:
         log.warning("A job of an earlier run of this task may still be there: %s", error)
         return False
     if stopped:

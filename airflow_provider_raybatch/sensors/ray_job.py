@@ -14,11 +14,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raybatch.coercion import boolean
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
-    airflow_exception,
+    RayBatchUnavailableException,
+    for_airflow,
 )
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.hooks.ray import RayHook
@@ -74,10 +75,8 @@ class RayJobSensor(BaseSensorOperator):
         """Wait here, or in the triggerer."""
         self.dashboard_url = ""
         RayDashboardLink().show(self, context["ti"], self._dashboard_url())
-        try:
+        with for_airflow():
             deferrable = boolean(self.deferrable, "deferrable")
-        except SpecError as error:
-            raise airflow_exception(error.failure_class, str(error)) from error
         if not deferrable:
             return super().execute(context)
         try:
@@ -161,16 +160,15 @@ class RayJobSensor(BaseSensorOperator):
                     verdict = await look(client, job, verdict.state)
                 return verdict
 
-        try:
-            return run_blocking(ask(RayHook(self.ray_conn_id).get_address()))
-        except ClusterUnreachableError as error:
-            # Proxies also answer 404 while their backend is away; a wrong address does so from the start.
-            if first and isinstance(error, NotARayDashboardError):
-                raise airflow_exception(error.failure_class, str(error)) from error
-            self.log.warning("%s Looking again later.", error)
-            return None
-        except RaybatchError as error:
-            raise airflow_exception(error.failure_class, str(error)) from error
+        with for_airflow():
+            try:
+                return run_blocking(ask(RayHook(self.ray_conn_id).get_address()))
+            except ClusterUnreachableError as error:
+                # Proxies also answer 404 while their backend is away; a wrong address does so from the start.
+                if first and isinstance(error, NotARayDashboardError):
+                    raise
+                self.log.warning("%s Looking again later.", error)
+                return None
 
     def _is_first_look(self, context: Context) -> bool:
         """Whether this attempt asks for the first time, in this process or before a reschedule."""
@@ -179,7 +177,7 @@ class RayJobSensor(BaseSensorOperator):
 
     def _judge(self, outcome: Outcome) -> dict[str, Any]:
         if outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE:
-            raise airflow_exception(outcome.failure_class, outcome.message)
+            raise RayBatchUnavailableException(outcome.message)
         if outcome.info is None and outcome.state in {"deleted", "lost"}:
             raise RayBatchFailException(
                 f"submission_id: the cluster of {self.ray_conn_id!r} knows no job {self._job()!r} "

@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from airflow_provider_raybatch.cluster.follow.control import Control
 from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end, stop_job
 from airflow_provider_raybatch.cluster.follow.poll import Outcome
-from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError, NotARayDashboardError
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.ray import RayHook
@@ -155,7 +155,7 @@ class RayJobTrigger(BaseTrigger):
                 control=None if self.control is None else Control.from_json(self.control),
             )
             return await follow_to_the_end(self._address, job, self.log)
-        except (RayBatchException, SpecError, ClusterUnreachableError, NotARayDashboardError) as error:
+        except (RayBatchException, SpecError, ClusterUnreachableError) as error:
             # The job was submitted through this connection, so what is wrong now may pass, or is wrong on
             # this machine alone. A retry finds the job again.
             return Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, str(error))

@@ -211,7 +211,7 @@ MUTANTS = (
     Mutant(
         "earlier-runs-that-can-not-be-stopped-fail-the-task",
         _STOPPING,
-        "    except (RaybatchError, RayBatchException) as error:\n",
+        "    except RaybatchError as error:\n",
         "    except ZeroDivisionError as error:\n",
         "A task fails because of a job that is not its own.",
         (

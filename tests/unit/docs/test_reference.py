@@ -15,9 +15,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.exceptions import exception_kind
+from airflow_provider_raybatch.exceptions import airflow_exception
 from airflow_provider_raybatch.get_provider_info import get_provider_info
 from airflow_provider_raybatch.operators.base import RayOperator
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
@@ -109,10 +109,11 @@ def test_every_failure_class_is_documented() -> None:
 def test_exceptions_are_those_of_the_classes() -> None:
     text = (REFERENCE / "failures.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(RayBatch\w+)` \| ([^|]*) \|", text, re.MULTILINE))
-    assert set(rows) == {exception_kind(one).__name__ for one in FailureClass}
+    kinds = {one.value: type(airflow_exception(RaybatchError("x", one))).__name__ for one in FailureClass}
+    assert set(rows) == set(kinds.values())
     for name in ("RayBatchLostException", "RayBatchUnavailableException"):
         named = set(re.findall(r"`(\w+)`", rows[name]))
-        assert named == {one.value for one in FailureClass if exception_kind(one).__name__ == name}
+        assert named == {one for one, kind in kinds.items() if kind == name}
 
 
 def test_every_field_of_the_connection_is_documented() -> None:

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
+    RayConnectionError,
     airflow_exception,
+    for_airflow,
 )
+from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run, connection
 from tests.support.batches import batch, failing
@@ -31,7 +34,8 @@ def test_class_decides_about_a_retry(ray: FakeRay, run: Run, failure_class: Fail
 
 
 def test_final_classes() -> None:
-    final = {name for name in FailureClass if isinstance(airflow_exception(name, "x"), AirflowFailException)}
+    made = {name: airflow_exception(RaybatchError("x", name)) for name in FailureClass}
+    final = {name for name, error in made.items() if isinstance(error, AirflowFailException)}
     assert final == {
         FailureClass.USER_ERROR,
         FailureClass.UNSCHEDULABLE,
@@ -40,6 +44,31 @@ def test_final_classes() -> None:
         FailureClass.LIMIT_REACHED,
         FailureClass.POISON_ROW,
     }
+
+
+def test_one_root_catches_what_hook_and_operator_raise(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray.token = "right"
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="wrong"))
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "ray"}')
+    for call in (
+        lambda: RayHook().version(),
+        lambda: RayHook("nowhere").client(),
+        lambda: batch().execute(run.context()),
+        lambda: batch(poll_interval=0),
+    ):
+        with pytest.raises(RaybatchError) as caught:
+            call()
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+
+
+def test_what_is_for_airflow_already_stays_as_it_is() -> None:
+    """A deadline that passed for good is of a class that is otherwise retried."""
+    for error in (RayBatchFailException("x", FailureClass.TIMEOUT), RayConnectionError("x")):
+        with pytest.raises(RayBatchException) as caught, for_airflow():
+            raise error
+        assert caught.value is error
 
 
 def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:

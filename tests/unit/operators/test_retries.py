@@ -14,7 +14,7 @@ from airflow.sdk import DAG, RetryAction, RetryRule, task
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
-from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception, from_raybatch_error
+from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.retries import GrowingRetryPolicy, ray_batch_retry_policy
 from tests.support.fake_ray import FakeRay, Script, committing
@@ -35,18 +35,13 @@ def decided(error: BaseException, try_number: int = 1, policy: GrowingRetryPolic
 
 @pytest.mark.parametrize("failure_class", list(FailureClass))
 def test_the_failure_class_decides(failure_class: FailureClass) -> None:
-    action, delay = decided(airflow_exception(failure_class, "It went wrong."))
+    action, delay = decided(airflow_exception(RaybatchError("It went wrong.", failure_class)))
     if not failure_class.retryable:
         assert action is RetryAction.FAIL
     elif failure_class in DELAYS:
         assert (action, delay) == (RetryAction.RETRY, DELAYS[failure_class])
     else:
         assert (action, delay) == (RetryAction.DEFAULT, None)
-
-
-def test_an_error_of_the_lower_floors_is_of_the_same_kind() -> None:
-    error = from_raybatch_error(RaybatchError("The bucket is away.", FailureClass.STORAGE))
-    assert decided(error) == (RetryAction.RETRY, UNAVAILABLE)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +57,13 @@ def test_tasks_that_use_the_hook_may_have_it_too(error: BaseException, action: R
 
 
 def test_silence_is_given_longer_with_each_try() -> None:
-    error = airflow_exception(FailureClass.STORAGE, "No answer.")
+    error = airflow_exception(RaybatchError("No answer.", FailureClass.STORAGE))
     minutes = [decided(error, number)[1] / timedelta(minutes=1) for number in (1, 2, 3, 4, 5, 6, 500)]
     assert minutes == [2, 4, 8, 16, 32, 60, 60]
 
 
 def test_a_loss_is_not() -> None:
-    error = airflow_exception(FailureClass.NODE_LOST, "The node is gone.")
+    error = airflow_exception(RaybatchError("The node is gone.", FailureClass.NODE_LOST))
     assert decided(error, 7) == (RetryAction.RETRY, LOST)
 
 
@@ -76,19 +71,23 @@ def test_own_rules_come_first() -> None:
     rule = RetryRule(exception=RayBatchException, action=RetryAction.RETRY, retry_delay=timedelta(hours=2))
     policy = ray_batch_retry_policy(rule)
     for failure_class in (FailureClass.STORAGE, FailureClass.INTERNAL):
-        assert decided(airflow_exception(failure_class, "x"), 3, policy)[1] == timedelta(hours=2)
+        assert decided(airflow_exception(RaybatchError("x", failure_class)), 3, policy)[1] == timedelta(
+            hours=2
+        )
 
 
 def test_a_long_first_delay_is_not_cut() -> None:
     policy = ray_batch_retry_policy(unavailable_delay=timedelta(hours=3))
-    assert decided(airflow_exception(FailureClass.STORAGE, "x"), 2, policy)[1] == timedelta(hours=3)
+    assert decided(airflow_exception(RaybatchError("x", FailureClass.STORAGE)), 2, policy)[1] == timedelta(
+        hours=3
+    )
 
 
 def test_it_survives_its_way_through_json() -> None:
     policy = ray_batch_retry_policy(longest_delay=timedelta(minutes=5))
     again = GrowingRetryPolicy.deserialize(json.loads(json.dumps(policy.serialize())))
     for failure_class in FailureClass:
-        error = airflow_exception(failure_class, "x")
+        error = airflow_exception(RaybatchError("x", failure_class))
         assert decided(error, 4, again) == decided(error, 4, policy)
 
 
