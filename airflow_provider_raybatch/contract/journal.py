@@ -23,7 +23,7 @@ class Published(ContractModel):
     fingerprint: str = ""
 
 
-class Entry(ContractModel):
+class JournalEntry(ContractModel):
     """One line of the journal; `published` is carried on, so that the last entry tells everything.
 
     `nonce` makes each entry unlike any other, also that of a second process with the same submission id (a

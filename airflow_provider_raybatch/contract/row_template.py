@@ -70,7 +70,7 @@ class RowTemplate:
         """
         out = [self._literals[0]]
         for name, literal in zip(self._names, self._literals[1:], strict=True):
-            out.append(as_text(name, row))
+            out.append(column_text(name, row))
             out.append(literal)
         return "".join(out)
 
@@ -82,7 +82,7 @@ def placeholder(column: str) -> str:
     return f"{{row['{column}']}}" if "'" not in column else f'{{row["{column}"]}}'
 
 
-def as_text(name: str, row: Mapping[str, Any]) -> str:
+def column_text(name: str, row: Mapping[str, Any]) -> str:
     """The value of a column as prompt text: strings as they are, times in ISO 8601, nested values as JSON.
 
     :raises RowTemplateError: the column is missing, null, or binary.

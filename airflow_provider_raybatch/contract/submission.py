@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.digest import hex_digest
+
+OnStaleState = Literal["replace", "adopt", "fail"]
+"""What to do about a job of the same run that was submitted with other arguments."""
 
 
 class TaskKey(ContractModel):

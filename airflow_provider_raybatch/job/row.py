@@ -91,7 +91,7 @@ class RowFailure:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RowOutcome:
     """The result of one row.
 
     :param request: the request as JSON (or the raw text of an unreadable row); kept for failures only.

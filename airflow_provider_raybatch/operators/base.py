@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
@@ -22,7 +22,7 @@ from airflow_provider_raybatch.coercion import (
     positive_seconds,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
-from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
@@ -52,12 +52,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.cluster.follow.control import Control
-    from airflow_provider_raybatch.cluster.follow.poll import Outcome
+    from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
-
-OnStaleState = Literal["replace", "adopt", "fail"]
 
 _SETTLED = (
     "deferrable", "poll_interval", "timeout", "cancel_on_kill", "cancel_on_timeout", "on_stale_state",
@@ -140,7 +138,7 @@ class RayOperator(LiteralTextOperator):
             setattr(self, name, boolean(getattr(self, name), name))
         self.poll_interval = positive_seconds(self.poll_interval, "poll_interval")
         self.timeout = None if is_absent(self.timeout) else positive_seconds(self.timeout, "timeout")
-        if self.on_stale_state not in {"replace", "adopt", "fail"}:
+        if self.on_stale_state not in get_args(OnStaleState):
             raise SpecError(
                 f"on_stale_state: {self.on_stale_state!r} is unknown; use 'replace', 'adopt' or 'fail'."
             )
@@ -192,7 +190,7 @@ class RayOperator(LiteralTextOperator):
         :param event: what the trigger fired.
         :raises RayBatchException: see :meth:`execute`.
         """
-        from airflow_provider_raybatch.cluster.follow.poll import Outcome
+        from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 
         outcome, handle = Outcome.from_json(dict(event["outcome"])), event["handle"]
         record = recorded_run(context["task_state_store"])
@@ -206,7 +204,7 @@ class RayOperator(LiteralTextOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As Airflow's; where the trigger is gone, the job itself is asked what became of it."""
-        from airflow_provider_raybatch.cluster.follow.poll import Outcome
+        from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 
         self._settle()
         try:

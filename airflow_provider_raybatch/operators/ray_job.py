@@ -13,7 +13,7 @@ from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperat
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.follow.poll import Outcome
+    from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
 

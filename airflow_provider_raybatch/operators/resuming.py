@@ -13,7 +13,7 @@ from airflow_provider_raybatch.hooks.connection import RayConnection
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Control
     from airflow_provider_raybatch.cluster.follow.loop import Log
-    from airflow_provider_raybatch.cluster.follow.poll import Outcome
+    from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
 _DRIVER_GRACE = 30.0

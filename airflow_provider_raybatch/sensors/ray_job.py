@@ -28,7 +28,7 @@ from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raybatch.cluster.follow.poll import Outcome, Verdict
+    from airflow_provider_raybatch.cluster.follow.outcome import Outcome, Verdict
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
 _TRIGGER_IS_GONE = "__fail__"  # Airflow's next_method after a deferral's timeout and a trigger's failure
@@ -113,7 +113,7 @@ class RayJobSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Take over from the trigger."""
-        from airflow_provider_raybatch.cluster.follow.poll import Outcome
+        from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 
         outcome = Outcome.from_json(dict(event["outcome"]))
         return self._judge(outcome if outcome.saw_the_end else self._end_now(context) or outcome)
@@ -136,7 +136,8 @@ class RayJobSensor(BaseSensorOperator):
 
     def _look(self, context: Context) -> Verdict | None:
         """One look; ``None`` without an answer, which is borne until the sensor's own timeout."""
-        from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
+        from airflow_provider_raybatch.cluster.follow.outcome import FollowState
+        from airflow_provider_raybatch.cluster.follow.poll import poll_once
         from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
         from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
         from airflow_provider_raybatch.cluster.jobs_api.errors import (
@@ -150,14 +151,14 @@ class RayJobSensor(BaseSensorOperator):
         async def ask(address: ClusterAddress) -> Verdict:
             async with RayJobsClient(address) as client:
                 session_name = (await client.version()).session_name
-                verdict = await look(client, job, FollowState(session_name=session_name))
+                verdict = await poll_once(client, job, FollowState(session_name=session_name))
                 # Looks at an ended job whose log is out of reach are counted, and a poke forgets.
                 while (
                     verdict.outcome is None
                     and verdict.state.blind_looks
                     and verdict.state.unreachable_since is None
                 ):
-                    verdict = await look(client, job, verdict.state)
+                    verdict = await poll_once(client, job, verdict.state)
                 return verdict
 
         with for_airflow():

@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider_raybatch.cluster.follow.control import Control
 from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end, stop_job
-from airflow_provider_raybatch.cluster.follow.poll import Outcome
+from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException

@@ -12,7 +12,8 @@ import uuid
 import pytest
 
 from airflow_provider_raybatch.cluster.follow.control import Control, Lease
-from airflow_provider_raybatch.cluster.follow.poll import FollowState, follow, look
+from airflow_provider_raybatch.cluster.follow.outcome import FollowState
+from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import JobExistsError, RequestRejectedError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
@@ -129,7 +130,7 @@ async def test_an_id_is_used_once(client, name):
             await asyncio.sleep(0.5)
     with pytest.raises(JobExistsError):
         await client.submit(JobRequest("sleep 60", name))
-    verdict = await look(client, name, FollowState())
+    verdict = await poll_once(client, name, FollowState())
     assert (verdict.outcome.state, verdict.outcome.failure_class) == ("stopped", FailureClass.CANCELLED)
 
 
@@ -139,7 +140,7 @@ async def test_unknown_jobs(client, name):
     assert await client.logs(name) == ""
     assert await client.stop_until_terminal(name, 1) is None
     session = (await client.version()).session_name
-    verdict = await look(client, name, FollowState(session_name=session))
+    verdict = await poll_once(client, name, FollowState(session_name=session))
     assert verdict.outcome.state == "deleted"
 
 

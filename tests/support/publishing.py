@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.parts.part import Part, write
-from airflow_provider_raybatch.job.row import Completion, Outcome, Response, RowFailure
+from airflow_provider_raybatch.job.row import Completion, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.generate import Generate
 from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.specs import spec as spec_of
@@ -53,7 +53,7 @@ def part(
     positions = list(ordinals if ordinals is not None else range(first, first + len(rows)))
     answers = results or [response(f"r{position}") for position in positions]
     outcomes = [
-        Outcome(position, answer, '{"prompt":"p"}' if isinstance(answer, RowFailure) else "")
+        RowOutcome(position, answer, '{"prompt":"p"}' if isinstance(answer, RowFailure) else "")
         for position, answer in zip(positions, answers, strict=True)
     ]
     path = f"{run}/raybatch-x-{submission}/{positions[0]:08d}"

@@ -41,7 +41,7 @@ class Diagnosis:
     message: str
 
 
-def diagnose(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
+def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
     """Judge a FAILED job that left no event behind.
 
     :param tail: the end of the driver's log.

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Control
-    from airflow_provider_raybatch.cluster.follow.poll import FollowedLine, Outcome
+    from airflow_provider_raybatch.cluster.follow.outcome import FollowedLine, Outcome
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
@@ -241,12 +241,13 @@ async def _ended(client: RayJobsClient, job: Followed, unreachable_timeout: floa
     :param unreachable_timeout: seconds without an answer after which the outcome is ``unreachable``.
     """
     from airflow_provider_raybatch.cluster.follow.control import Lease
-    from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
+    from airflow_provider_raybatch.cluster.follow.outcome import FollowState
+    from airflow_provider_raybatch.cluster.follow.poll import poll_once
 
     state = FollowState(session_name=job.session_name, from_start=False)
     lease = None if job.control is None else Lease(job.control)
     while True:
-        verdict = await look(
+        verdict = await poll_once(
             client, job.submission_id, state, lease=lease, unreachable_timeout=unreachable_timeout
         )
         state = verdict.state

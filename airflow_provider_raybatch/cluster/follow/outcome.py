@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis, diagnose
+from airflow_provider_raybatch.cluster.follow.failure_reason import Diagnosis, reason_of
 from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo, JobStatus
 from airflow_provider_raybatch.contract.events import (
@@ -241,7 +241,7 @@ def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None) -> Outc
         stopped = last is not None and last.failure_class is FailureClass.CANCELLED
         message = last.message if last and stopped else "The job was stopped outside of this task."
         return Outcome("stopped", FailureClass.CANCELLED, message, None, info)
-    why = diagnose(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
+    why = reason_of(info, lines) if last is None else Diagnosis(last.failure_class, last.message)
     return Outcome("failed", why.failure_class, why.message, None, info)
 
 

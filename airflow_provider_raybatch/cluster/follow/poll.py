@@ -23,18 +23,6 @@ from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo
 
-__all__ = [
-    "FollowState",
-    "FollowedLine",
-    "Observation",
-    "Outcome",
-    "Verdict",
-    "follow",
-    "judge",
-    "look",
-    "observe",
-]
-
 _CATCH_UP_LINES = 20 * TAIL_LINES
 
 
@@ -78,7 +66,7 @@ async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) 
             return tail, asked
 
 
-async def look(
+async def poll_once(
     client: RayJobsClient,
     submission_id: str,
     state: FollowState,
@@ -136,7 +124,7 @@ async def follow(
     # Followers that start together, as after a restart of the triggerer, spread over the interval.
     pause = poll_interval * random.random()
     while True:
-        verdict = await look(
+        verdict = await poll_once(
             client,
             submission_id,
             state,

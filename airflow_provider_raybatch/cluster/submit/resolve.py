@@ -15,7 +15,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal
+from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
@@ -27,9 +27,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest, JobStatus
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.run_token import names_its_jobs
-from airflow_provider_raybatch.contract.submission import TaskKey
-
-OnStaleState = Literal["replace", "adopt", "fail"]
+from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
 
 TASK_KEY = "raybatch.task_key"
 RUN_TOKEN = "raybatch.run_token"

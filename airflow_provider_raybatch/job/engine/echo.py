@@ -67,7 +67,7 @@ class EchoSampling(ContractModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(**{**ContractModel.model_config, "extra": "ignore"})
 
 
-def check(spec: BatchInferenceSpec) -> EchoOptions:
+def check_echo(spec: BatchInferenceSpec) -> EchoOptions:
     """What can be wrong with an echo, found before it starts.
 
     :raises SpecError: an option or a sampling parameter has a value that it can't have.
@@ -104,7 +104,7 @@ class EchoEngine:
     """
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
-        self._options = check(spec)
+        self._options = check_echo(spec)
         self._sampling = dict(spec.sampling)
         self._in_flight: dict[object, tuple[float, int]] = {}
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)

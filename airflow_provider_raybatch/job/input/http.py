@@ -21,7 +21,7 @@ def is_url(path: str) -> bool:
     return path.startswith(("https://", "http://"))
 
 
-def look(url: str) -> tuple[int, str]:
+def size_and_version(url: str) -> tuple[int, str]:
     """Size in bytes (0 where the server doesn't tell) and version of a file.
 
     Asked with GET and hung up on, since a presigned URL is signed for GET alone.

@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.arguments.input import InputArguments, S
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.journal import Entry as JournalEntry
+from airflow_provider_raybatch.contract.journal import JournalEntry
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest
@@ -99,7 +99,7 @@ def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listi
 
 def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None) -> list[SourceFile]:
     if http.is_url(path):
-        size, version = http.look(path)
+        size, version = http.size_and_version(path)
         return [SourceFile(path, size, version)]
     base, pattern = _split_wildcards(path)
     place, inside = _open_place(base, credentials)

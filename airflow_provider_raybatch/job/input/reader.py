@@ -41,7 +41,7 @@ class BadRow:
     text: str
 
 
-class Rows:
+class ChunkRows:
     """The rows of a chunk, in order.
 
     :param rows: for the prompt: a ``dict`` each, or what is wrong with it.
@@ -108,8 +108,8 @@ class Reader:
 
     :param columns: columns that the prompt needs as Python values, ``None`` for all (a user's function may
         read any).
-    :param whole: whether `Rows.columns` must have all columns of a Parquet file; else the others are not even
-        decoded.
+    :param whole: whether `ChunkRows.columns` must have all columns of a Parquet file; else the others are
+        not even decoded.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Reader:
         self._headers: dict[int, tuple[str, ...]] = {}
         self._partitions = partitions(listing)
 
-    def read(self, chunk: Chunk) -> Rows:
+    def read(self, chunk: Chunk) -> ChunkRows:
         """The rows of `chunk`.
 
         :raises StorageError: the file can't be read, is damaged, or has changed.
@@ -144,7 +144,7 @@ class Reader:
         if len(rows) < chunk.rows:
             raise changed(file)
         # More than that only where `limit` cuts.
-        return Rows(rows[: chunk.rows], None, self._partitions[chunk.file], self._shown(chunk.file))
+        return ChunkRows(rows[: chunk.rows], None, self._partitions[chunk.file], self._shown(chunk.file))
 
     def pick(self, chunk: Chunk, positions: Sequence[int]) -> Sequence[dict[str, Any] | BadRow]:
         """Some rows of `chunk` for the prompt; the others are not even made where few are wanted.
@@ -176,7 +176,7 @@ class Reader:
         """Those of `columns` that the file has itself."""
         return None if columns is None else [name for name in columns if name not in self._partitions[file]]
 
-    def _read_parquet(self, file: SourceFile, chunk: Chunk) -> Rows:
+    def _read_parquet(self, file: SourceFile, chunk: Chunk) -> ChunkRows:
         table = self._row_group(file, chunk).slice(chunk.start, chunk.rows)
         if table.num_rows < chunk.rows:
             raise changed(file)
@@ -186,7 +186,7 @@ class Reader:
         if any(isinstance(row, BadRow) for row in rows):
             readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
             table = as_plain(table).take(pa.array(readable, pa.int64()))
-        return Rows(rows, table, self._partitions[chunk.file], self._shown(chunk.file))
+        return ChunkRows(rows, table, self._partitions[chunk.file], self._shown(chunk.file))
 
     def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
         """A decoded row group.

@@ -11,7 +11,7 @@ import datetime
 import logging
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_raybatch.contract.journal import Entry
+from airflow_provider_raybatch.contract.journal import JournalEntry
 from airflow_provider_raybatch.contract.layout import MANIFESTS, OF_COMMITS, commit_of
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.storage.folder import Folder
@@ -41,7 +41,7 @@ def collect(folder: Folder, journal: Journal) -> int:
     return len(dead) + len(scratch)
 
 
-def unpublished(files: Iterable[str], history: Sequence[Entry]) -> list[str]:
+def unpublished(files: Iterable[str], history: Sequence[JournalEntry]) -> list[str]:
     """Which of `files` belong to commits that were not and will not be published.
 
     None in doubt: if another submission has claimed, if entries are missing, or if a file is older than the

@@ -28,7 +28,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.publish import (
-    Published,
+    PublishedRange,
     Range,
     Target,
     postprocess,
@@ -100,7 +100,7 @@ def prepare(
         target = replace(target, postprocess=first_pass)
         types = column_types(spread(postprocess, found, target))
         target = replace(target, postprocess=replace(first_pass, types=types))
-    done: list[Published] = list(spread(publish, found, target))
+    done: list[PublishedRange] = list(spread(publish, found, target))
     if target.postprocess is not None:
         notes = target.postprocess
         folder.delete([*(notes.path(range_.number) for range_ in found), notes.notes])
@@ -178,7 +178,7 @@ def _rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
     return max(1, min(_LARGEST_RANGE_ROWS, int(_PART_BYTES / max(1.0, size / max(1, rows)))))
 
 
-def _publish_empty(target: Target) -> Published:
+def _publish_empty(target: Target) -> PublishedRange:
     extension = "parquet" if target.format == "parquet" else "jsonl"
     path, content = layout.data_file(target.data, 0, extension), b""
     if target.format == "parquet":
@@ -186,4 +186,4 @@ def _publish_empty(target: Target) -> Published:
         pq.write_table(target.schema.empty_table(), buffer)
         content = buffer.getvalue()
     target.folder.write(path, content)
-    return Published(path, len(content), 0, 0)
+    return PublishedRange(path, len(content), 0, 0)

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.output.publish import dead_letters
-from airflow_provider_raybatch.job.parts.ledger import Rows, look_back
+from airflow_provider_raybatch.job.parts.ledger import RowMask, look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Job
@@ -68,7 +68,7 @@ def with_dead_letters(error: Exception, job: Job, rows: int) -> Exception:
     return RaybatchError(f"{sentence.rstrip('.')}; {place}: {counted(failed)}.", failure_class)
 
 
-def _write(folder: Folder, path: str, parts: Sequence[Part], failed: Rows) -> list[tuple[int, RowFailure]]:
+def _write(folder: Folder, path: str, parts: Sequence[Part], failed: RowMask) -> list[tuple[int, RowFailure]]:
     """Write one dead letter for each row of `failed`, from the newest part that has it."""
     left = failed.copy()
     found: list[tuple[int, RowFailure]] = []

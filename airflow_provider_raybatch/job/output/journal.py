@@ -17,7 +17,7 @@ from typing import Literal
 
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.contract.journal import Entry, Published
+from airflow_provider_raybatch.contract.journal import JournalEntry, Published
 from airflow_provider_raybatch.contract.layout import JOURNAL, journal_entry
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.submission import Submission
@@ -49,18 +49,18 @@ class Journal:
         self._submission = submission
         self._take_over = take_over
         self._fingerprint = fingerprint
-        self._mine: Entry | None = None
+        self._mine: JournalEntry | None = None
 
-    def last(self) -> Entry | None:
+    def last(self) -> JournalEntry | None:
         """The newest entry."""
         with error_prefix("destination"):
             paths = self._paths()
-            return parse(Entry, self._folder.read(paths[-1])) if paths else None
+            return parse(JournalEntry, self._folder.read(paths[-1])) if paths else None
 
-    def history(self) -> list[Entry]:
+    def history(self) -> list[JournalEntry]:
         """All entries, oldest first."""
         with error_prefix("destination"), ThreadPoolExecutor(_READERS) as pool:
-            return [parse(Entry, content) for content in pool.map(self._folder.read, self._paths())]
+            return [parse(JournalEntry, content) for content in pool.map(self._folder.read, self._paths())]
 
     def _paths(self) -> list[str]:
         return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))
@@ -69,7 +69,7 @@ class Journal:
         """The published dataset, if this run made it with the same arguments: then nothing is left to do."""
         return self._own(self.last())
 
-    def _own(self, last: Entry | None) -> BatchManifest | None:
+    def _own(self, last: JournalEntry | None) -> BatchManifest | None:
         published = last.published if last is not None else None
         if published is None or published.run_token != self._submission.run_token:
             return None
@@ -87,7 +87,7 @@ class Journal:
         """
         self._check_owner(self.history())
 
-    def _check_owner(self, history: Sequence[Entry]) -> None:
+    def _check_owner(self, history: Sequence[JournalEntry]) -> None:
         mine = [entry for entry in history if entry.owner == self._submission.task]
         if is_overtaken(self._submission.run_token, [entry.run_token for entry in mine]):
             raise SupersededError(
@@ -168,9 +168,9 @@ class Journal:
             raise self._superseded(self.last()) from None
 
     def _append(
-        self, kind: Literal["claim", "commit"], last: Entry | None, published: Published | None
-    ) -> Entry:
-        entry = Entry(
+        self, kind: Literal["claim", "commit"], last: JournalEntry | None, published: Published | None
+    ) -> JournalEntry:
+        entry = JournalEntry(
             number=last.number + 1 if last else 1,
             kind=kind,
             owner=self._submission.task,
@@ -184,7 +184,7 @@ class Journal:
             self._folder.create(journal_entry(entry.number), entry.model_dump_json(indent=1).encode())
         return entry
 
-    def _superseded(self, last: Entry | None) -> SupersededError:
+    def _superseded(self, last: JournalEntry | None) -> SupersededError:
         by = f"{last.submission_id} of {last.owner}" if last else "an unknown job"
         return SupersededError(
             f"destination: {self._folder.uri} was claimed by {by} while this job ran; its rows are kept, "

@@ -81,7 +81,7 @@ class Target:
 
 
 @dataclass
-class Published:
+class PublishedRange:
     """What a range became. `path` is relative to the destination, ``None`` if it holds no good row."""
 
     path: str | None
@@ -126,7 +126,7 @@ def _share(part: Part, first: int, stop: int, decoded: Mapping[str, int]) -> flo
     return decoded.get(part.path, 0) * inside / (part.last + 1 - part.first)
 
 
-def publish(range_: Range, target: Target) -> Published:
+def publish(range_: Range, target: Target) -> PublishedRange:
     """Write the good rows of a range to one file, the failed ones to another.
 
     :raises StorageError: a part can't be read, or the files can't be written.
@@ -135,7 +135,7 @@ def publish(range_: Range, target: Target) -> Published:
     if target.postprocess is not None:
         table = with_added(table, target.folder, target.postprocess, range_.number)
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
-    result = Published(None, 0, good.num_rows, bad.num_rows)
+    result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
     if good.num_rows:
         flat = _flatten(good, target)
         extension = "parquet" if target.format == "parquet" else "jsonl"

@@ -16,7 +16,7 @@ from airflow_provider_raybatch.storage.folder import Entry, Folder
 
 _THREADS = 16
 
-Rows: TypeAlias = npt.NDArray[np.bool_]
+RowMask: TypeAlias = npt.NDArray[np.bool_]
 """A flag for each row of the input, by ordinal: a byte a row, whatever is known of it."""
 
 
@@ -31,7 +31,7 @@ class Ledger:
     """
 
     parts: tuple[Part, ...]
-    good: Rows
+    good: RowMask
     failures: npt.NDArray[np.uint16]
     files: tuple[Entry, ...] = ()
 
@@ -40,9 +40,9 @@ class Ledger:
         """How many rows need not be generated again."""
         return int(np.count_nonzero(self.good))
 
-    def given_up(self, attempts: int) -> Rows:
+    def given_up(self, attempts: int) -> RowMask:
         """Rows that failed so often that they are not asked again."""
-        given_up: Rows = self.failures >= attempts
+        given_up: RowMask = self.failures >= attempts
         return given_up
 
 
@@ -63,7 +63,7 @@ def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
     :raises StorageError: a part can't be read.
     """
     near = tuple(part for part in parts if part.first < rows)
-    good: Rows = np.zeros(rows, np.bool_)
+    good: RowMask = np.zeros(rows, np.bool_)
     failures: npt.NDArray[np.uint16] = np.zeros(rows, np.uint16)
     for part in near:
         if part.is_solid:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.input.table import KINDS, one_array
 from airflow_provider_raybatch.job.request.key_array import KEY
-from airflow_provider_raybatch.job.row import Outcome, Response, RowFailure
+from airflow_provider_raybatch.job.row import Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.storage.folder import Entry, Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
@@ -74,7 +74,7 @@ class Part:
         return self.path.split("/")[-2]
 
 
-def write(folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[Outcome], task: Task) -> Part:
+def write(folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[RowOutcome], task: Task) -> Part:
     """Write rows of a chunk, at least one, as one part.
 
     :param stem: the path, relative to `folder`, to which ordinals and counts are added.
@@ -175,7 +175,7 @@ def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.ND
     return table["ordinal"].to_numpy(), table["ok"].to_numpy()
 
 
-def _failure(outcome: Outcome) -> dict[str, str] | None:
+def _failure(outcome: RowOutcome) -> dict[str, str] | None:
     if isinstance(outcome.result, Response):
         return None
     found = {"step": outcome.result.step, "reason": outcome.result.reason, "request": outcome.request}

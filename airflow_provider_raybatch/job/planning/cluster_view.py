@@ -64,7 +64,7 @@ def wait_for(
     try:
         while True:
             seconds = fit.longest_wait(cluster_wait, autoscales, held_before)
-            verdict = fit.judge(plan, cluster, autoscales or seconds > 0)
+            verdict = fit.assess(plan, cluster, autoscales or seconds > 0)
             if verdict.verdict == "fits":
                 return cluster
             if verdict.verdict == "never":

@@ -50,7 +50,7 @@ def longest_wait(cluster_wait: float | None, autoscales: bool, held_before: bool
     return _NODES_RETURNED if held_before else 0.0
 
 
-def judge(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
+def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     """Place the replicas node by node, largest nodes first.
 
     A replica stays on one node, so what counts is each node's total, not the cluster's sum; with vLLM's Ray

@@ -87,7 +87,7 @@ def make_ready(
     """
     versions = cluster_view.check_versions()
     if spec.engine == ray_data_llm.NAME:
-        ray_data_llm.check(spec)
+        ray_data_llm.check_processor(spec)
     destination = folder(spec.destination, known.aws)
     take_over = spec.on_destination_owned == "take_over"
     journal = Journal(destination, submission, take_over, spec.fingerprint)
@@ -158,7 +158,7 @@ def _check_engine(
     In a separate process on a node with the accelerator: the head may have neither vLLM nor the model.
     """
     if spec.engine == "echo":
-        echo.check(spec)
+        echo.check_echo(spec)
         if unchecked := echo.check_names(spec):
             text = (
                 f"sampling: {', '.join(map(repr, unchecked))} could not be checked, since the driver's node "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.row_template import RowTemplate, as_text
+from airflow_provider_raybatch.contract.row_template import RowTemplate, column_text
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import RenderError, Request, RowFailure
 
@@ -89,7 +89,7 @@ def _prompt_renderer(spec: BatchInferenceSpec) -> Render:
     if (chat := spec.messages_column) is not None:
         return lambda row: Request(messages=[*system(row), *messages_of(row.get(chat), f"column {chat!r}")])
     if (raw := spec.prompt_column) is not None:
-        return lambda row: Request(prompt=_not_empty(as_text(raw, row), raw))
+        return lambda row: Request(prompt=_not_empty(column_text(raw, row), raw))
     return _function_renderer(str(spec.prompt_function), system)
 
 

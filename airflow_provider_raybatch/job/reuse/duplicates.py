@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import DUPLICATES
-from airflow_provider_raybatch.job.parts.ledger import Rows
+from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
@@ -98,7 +98,7 @@ class Followers:
         return Followers(ordinals, leaders, keys).where(np.argsort(ordinals))
 
 
-def followers_of(repeats: Repeats, wanted: Rows, may_lead: Rows) -> Followers:
+def followers_of(repeats: Repeats, wanted: RowMask, may_lead: RowMask) -> Followers:
     """The rows that can share another row's outcome.
 
     :param wanted: rows that need an outcome.

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from airflow_provider_raybatch.job.input.source import Source
-from airflow_provider_raybatch.job.parts.ledger import Rows
+from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.work import WorkItem
 
 
 def work(
-    source: Source, rows_per_chunk: int, resolved: Rows, repetitions: Mapping[int, int] | None = None
+    source: Source, rows_per_chunk: int, resolved: RowMask, repetitions: Mapping[int, int] | None = None
 ) -> list[WorkItem]:
     """The remaining work: each chunk with the positions to skip; chunks without remaining rows are left out.
 
@@ -34,7 +34,7 @@ def work(
     return items
 
 
-def _runs(flags: Rows) -> tuple[tuple[int, int], ...]:
+def _runs(flags: RowMask) -> tuple[tuple[int, int], ...]:
     """Where `flags` are true: the first position of each run, and one past its last."""
     borders = np.flatnonzero(np.diff(flags, prepend=False, append=False)).tolist()
     return tuple(zip(borders[::2], borders[1::2], strict=True))

@@ -50,7 +50,7 @@ class StoredResponses:
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
-        self._found: response_store.Hits | None = None
+        self._found: response_store.StoreHits | None = None
 
     def lookup(self, keys: Keys) -> Hits:
         """Find `keys`; a hit's row is its position in the store's own result."""
@@ -63,7 +63,7 @@ class StoredResponses:
         if self._found is None:
             raise ValueError("hits: look keys up first")
         wanted = np.unique(hits.row)
-        chosen = response_store.Hits(self._found.position[wanted], self._found.entries.take(wanted))
+        chosen = response_store.StoreHits(self._found.position[wanted], self._found.entries.take(wanted))
         order = np.argsort(hits.places, kind="stable")
         tables = [_NOTHING]
         for table in self._store.read(chosen):

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.input.source import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.ledger import Ledger, Rows
+from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask
 from airflow_provider_raybatch.job.parts.part import Origin, Part
 from airflow_provider_raybatch.job.reuse.cached_parts import CachedRows, followed, matched, write_parts
 from airflow_provider_raybatch.job.reuse.duplicates import (
@@ -43,8 +43,8 @@ class ReusePlan:
     :param search: new findings to keep for the next attempt; ``None`` if there are none.
     """
 
-    rows: Rows
-    shared: Rows
+    rows: RowMask
+    shared: RowMask
     found: tuple[tuple[CachedRows, Responses, Origin], ...] = ()
     followers: Followers | None = None
     repetitions: Mapping[int, int] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def plan_reuse(
     job: Job,
     source: Source,
     earlier: Ledger,
-    resolved: Rows,
+    resolved: RowMask,
     store: Responses | None,
     mapper: Mapper,
     emit: Callable[[Phase], None],
@@ -126,7 +126,7 @@ def plan_reuse(
     :param emit: called when keys are made, which is slow for many rows.
     :raises StorageError: the source, a part or the store can't be read.
     """
-    no_rows: Rows = np.zeros(len(resolved), np.bool_)
+    no_rows: RowMask = np.zeros(len(resolved), np.bool_)
     if resolved.all():
         return ReusePlan(no_rows, no_rows)
     run_folder = job.part_folder.rpartition("/")[0]

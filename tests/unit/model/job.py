@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.base import parse
-from airflow_provider_raybatch.contract.journal import Entry
+from airflow_provider_raybatch.contract.journal import JournalEntry
 from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.run_token import run_number
@@ -126,7 +126,7 @@ class World:
         self.copied = place
 
     @staticmethod
-    def _published(history: Sequence[Entry]) -> list[str]:
+    def _published(history: Sequence[JournalEntry]) -> list[str]:
         return [one.published.manifest for one in history if one.kind == "commit" and one.published]
 
     def check_end(self) -> None:

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.follow.control import Control
-from airflow_provider_raybatch.cluster.follow.poll import Outcome
+from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.contract.events import Committed, line
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException

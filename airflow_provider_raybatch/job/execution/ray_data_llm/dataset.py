@@ -22,7 +22,7 @@ _STAGE_CPUS = 0.25
 NAME = "ray_data_llm"
 
 
-def check(spec: BatchInferenceSpec) -> None:
+def check_processor(spec: BatchInferenceSpec) -> None:
     """What Ray's processor would do wrong in silence is refused.
 
     :raises PreflightError: the job needs a feature of engine ``vllm``, or there is no server to call.

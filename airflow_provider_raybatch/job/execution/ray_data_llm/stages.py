@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import without_traceback
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.row import Completion, Outcome, Request, Response, RowFailure
+from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 ERROR = "__inference_error__"
@@ -138,7 +138,7 @@ def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
 def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
     """Settled rows to a part."""
     asked_at = []
-    groups: dict[bytes, tuple[list[Outcome], list[pa.Table]]] = {}
+    groups: dict[bytes, tuple[list[RowOutcome], list[pa.Table]]] = {}
     for row in batch.to_pylist():
         carried = pickle.loads(row[CARRIED])
         result: Response | RowFailure

@@ -13,7 +13,7 @@ from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.request.render import Render, needed_columns, render_all
-from airflow_provider_raybatch.job.row import Outcome, Request, Response, RowFailure
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure, RowOutcome
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Asked:
     row_id: str | None = None
     raw: str = ""
 
-    def outcome(self, ordinal: int, result: Response | RowFailure) -> Outcome:
+    def outcome(self, ordinal: int, result: Response | RowFailure) -> RowOutcome:
         """What is written when the row is finished."""
         kept = ""
         if isinstance(result, RowFailure):
             kept = self.request.as_json() if isinstance(self.request, Request) else self.raw
-        return Outcome(ordinal, result, kept, self.key, self.row_id)
+        return RowOutcome(ordinal, result, kept, self.key, self.row_id)
 
 
 class Asker:

@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.execution.replica.answers import Answers, Res
 from airflow_provider_raybatch.job.execution.replica.asking import Asked, Asker, read_columns
 from airflow_provider_raybatch.job.execution.replica.gate import Gate
 from airflow_provider_raybatch.job.execution.replica.gpu import GpuMeter
-from airflow_provider_raybatch.job.input.reader import Reader, Rows
+from airflow_provider_raybatch.job.input.reader import ChunkRows, Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.monitor.poison_rows import Suspicion, narrowed, next_group, poison
 from airflow_provider_raybatch.job.parts import part as parts
@@ -56,7 +56,7 @@ class _Chunk:
     """
 
     item: WorkItem
-    rows: Rows
+    rows: ChunkRows
     asked: dict[int, Asked]
 
 

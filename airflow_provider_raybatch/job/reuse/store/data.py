@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.reuse.store.files import (
     parquet_file,
     reading,
 )
-from airflow_provider_raybatch.job.reuse.store.index import Hits
+from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Int
 from airflow_provider_raybatch.storage.folder import Entry, Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
@@ -66,7 +66,7 @@ def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) 
     return written
 
 
-def read(folder: Folder, hits: Hits, unusable: list[str]) -> Iterator[pa.Table]:
+def read(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[pa.Table]:
     """The responses, a table for each row group that has some.
 
     :param unusable: gets a clause for each file or row group that is gone or can't be read; its rows are
@@ -108,7 +108,7 @@ class _Open:
 
 
 def _group_tasks(
-    folder: Folder, hits: Hits, unusable: list[str]
+    folder: Folder, hits: StoreHits, unusable: list[str]
 ) -> Iterator[Callable[[], pa.Table | UnusableError]]:
     # A separate pool fetches footers ahead: one request after another would take seconds.
     entries = hits.entries
@@ -145,7 +145,7 @@ def _opening(folder: Folder, path: str, first: int, stop: int) -> Callable[[], _
 
 
 def _reading(
-    folder: Folder, file: _Open, group: int, offset: int, hits: Hits, which: Int
+    folder: Folder, file: _Open, group: int, offset: int, hits: StoreHits, which: Int
 ) -> Callable[[], pa.Table | UnusableError]:
     def rows() -> pa.Table:
         opened = parquet_file(RangedFile(folder, file.entry), file.metadata)

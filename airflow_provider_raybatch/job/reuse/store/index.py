@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Hits:
+class StoreHits:
     """Where the responses to some of the keys are, sorted by file and row.
 
     :param position: of the key in the array that was looked up.
@@ -88,7 +88,7 @@ def visit(folder: Folder, look: Callable[[Segment], T], unusable: list[str]) -> 
     raise StorageError(f"{folder.uri}/{STORE_INDEX}: it changes faster than it can be read.")
 
 
-def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusable: list[str]) -> Hits:
+def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusable: list[str]) -> StoreHits:
     """The newest entry that has not expired for each key that has one.
 
     :param keys: sorted, each once.
@@ -117,10 +117,10 @@ def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusa
     rank = np.array([ranks[name] for name in numbers], dtype=np.int64)
     entries = Entries(keys[hit], rank[file[hit]], row[hit], at[hit], until[hit], tuple(names))
     order = np.lexsort((entries.row, entries.file))
-    return Hits(hit[order], entries.take(order))
+    return StoreHits(hit[order], entries.take(order))
 
 
-def search(segment: Segment, wanted: Wanted) -> Hits:
+def search(segment: Segment, wanted: Wanted) -> StoreHits:
     """The newest entry of each wanted key in one segment; unsorted."""
     positions: list[Int] = [np.empty(0, dtype=np.int64)]
     found: list[Entries] = []
@@ -143,7 +143,7 @@ def search(segment: Segment, wanted: Wanted) -> Hits:
     position, entries = position[order], entries.take(order)
     newest: npt.NDArray[np.bool_] = np.ones(len(position), dtype=np.bool_)
     newest[1:] = position[1:] != position[:-1]
-    return Hits(position[newest], entries.take(newest))
+    return StoreHits(position[newest], entries.take(newest))
 
 
 def matches(wanted: tuple[Half, Half], keys: Keys) -> tuple[Int, Int]:

@@ -44,7 +44,7 @@ class StoreReport:
         )
 
 
-def report(folder: Folder, now: float) -> StoreReport:
+def size_of_store(folder: Folder, now: float) -> StoreReport:
     """Count what is in the store; of the index, only the columns with times are read.
 
     :param now: seconds since 1970.

@@ -17,9 +17,9 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.store import compaction, data, segment
 from airflow_provider_raybatch.job.reuse.store.compaction import Compacted
 from airflow_provider_raybatch.job.reuse.store.files import segment_file
-from airflow_provider_raybatch.job.reuse.store.index import Hits, look_up
+from airflow_provider_raybatch.job.reuse.store.index import StoreHits, look_up
 from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, ROWS_PER_SEGMENT, Entries, by_key
-from airflow_provider_raybatch.job.reuse.store.size import StoreReport, report
+from airflow_provider_raybatch.job.reuse.store.size import StoreReport, size_of_store
 from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -57,7 +57,7 @@ class ResponseStore:
             self.folder.write(STORE_MARK, content)
             self.folder.read(STORE_MARK)
 
-    def lookup(self, keys: Keys) -> Hits:
+    def lookup(self, keys: Keys) -> StoreHits:
         """Which of `keys` have a response.
 
         :param keys: ``S16`` (:func:`key_array.from_arrow`), sorted, each once: ``np.unique`` makes them so.
@@ -69,7 +69,7 @@ class ResponseStore:
         self._warn(unusable, "segments of the index can't be used; their responses are paid for again")
         return hits
 
-    def read(self, hits: Hits) -> Iterator[pa.Table]:
+    def read(self, hits: StoreHits) -> Iterator[pa.Table]:
         """The responses, in the order of `hits`: a table of bounded size for each row group that has some.
 
         A hit that is in none of the tables counts as a miss: its file is gone or damaged.
@@ -144,7 +144,7 @@ class ResponseStore:
         :raises StorageError: the storage gives no answer.
         """
         with error_prefix("reuse"):
-            return report(self.folder, self.clock())
+            return size_of_store(self.folder, self.clock())
 
     def _entries(self, written: list[tuple[str, Keys]], at: int) -> Entries:
         counts = [len(keys) for _, keys in written]

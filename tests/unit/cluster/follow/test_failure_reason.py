@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.cluster.follow.failure_reason import diagnose, shortened
+from airflow_provider_raybatch.cluster.follow.failure_reason import reason_of, shortened
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobStatus
 from airflow_provider_raybatch.contract.failures import FailureClass
 
@@ -43,7 +43,7 @@ def failed(message="", error_type="JOB_ENTRYPOINT_COMMAND_ERROR", code=1):
     ],
 )
 def test_rays_error_types_become_classes(info, failure_class, retryable):
-    found = diagnose(info)
+    found = reason_of(info)
     assert found.failure_class is failure_class
     assert found.failure_class.retryable is retryable
 
@@ -57,7 +57,7 @@ def test_rays_error_types_become_classes(info, failure_class, retryable):
     ],
 )
 def test_a_passing_failure_of_the_runtime_env_may_be_retried(message):
-    assert diagnose(failed(message, "RUNTIME_ENV_SETUP_FAILURE", None)).failure_class.retryable
+    assert reason_of(failed(message, "RUNTIME_ENV_SETUP_FAILURE", None)).failure_class.retryable
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_telling_line(message, tail, line):
     ],
 )
 def test_a_python_without_ray_says_what_to_do(message, code):
-    found = diagnose(failed(message, code=code))
+    found = reason_of(failed(message, code=code))
     assert found.failure_class is FailureClass.USER_ERROR
     assert "put the folder of the Python that runs Ray first into PATH" in found.message
 
@@ -93,7 +93,7 @@ def test_long_lines_are_cut():
 
 
 def test_the_exit_code_is_told():
-    assert diagnose(failed(TRACEBACK, code=3)).message == (
+    assert reason_of(failed(TRACEBACK, code=3)).message == (
         "The job failed (exit code 3): ZeroDivisionError: division by zero"
     )
 
@@ -103,7 +103,7 @@ def test_a_script_that_the_cluster_does_not_have_names_the_working_dir():
         "Job entrypoint command failed with exit code 2, last available logs:\n"
         "/opt/python/bin/python: can't open file '/tmp/ray/train.py': [Errno 2] No such file or directory\n"
     )
-    found = diagnose(failed(message, code=2))
+    found = reason_of(failed(message, code=2))
     assert found.failure_class is FailureClass.USER_ERROR
     assert found.message == (
         "The cluster has no file '/tmp/ray/train.py', which the job's command runs; send the folder that has "

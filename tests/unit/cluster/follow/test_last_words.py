@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from airflow_provider_raybatch.cluster.follow.control import Control, Lease
-from airflow_provider_raybatch.cluster.follow.poll import FollowState, look
+from airflow_provider_raybatch.cluster.follow.outcome import FollowState
+from airflow_provider_raybatch.cluster.follow.poll import poll_once
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from tests.support.committed import COMMITTED, KEY, SUMMARY
 
@@ -17,7 +18,7 @@ async def looks(ray, client, count):
     """Look until the job has ended, at most so often."""
     state = FollowState(ray.session_name)
     for _ in range(count):
-        verdict = await look(client, "x", state, lease=lease())
+        verdict = await poll_once(client, "x", state, lease=lease())
         state = verdict.state
         if verdict.outcome is not None:
             return verdict.outcome
@@ -46,8 +47,8 @@ async def test_a_job_that_is_stopped_after_its_commit_was_shown(ray, client):
     state = FollowState(ray.session_name)
     for added in ([], [COMMITTED], [f"noise {number}" for number in range(50)], [], [], ["the end"]):
         ray.jobs["x"].lines += added
-        state = (await look(client, "x", state, lease=lease())).state
+        state = (await poll_once(client, "x", state, lease=lease())).state
     ray.jobs["x"].end("STOPPED")
-    outcome = (await look(client, "x", state, lease=lease())).outcome
+    outcome = (await poll_once(client, "x", state, lease=lease())).outcome
     assert outcome is not None
     assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)

@@ -6,7 +6,8 @@ import math
 import random
 import time
 
-from airflow_provider_raybatch.cluster.follow.poll import FollowState, follow, look
+from airflow_provider_raybatch.cluster.follow.outcome import FollowState
+from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from tests.support.fake_ray import NO_ANSWER, Script
 
@@ -78,36 +79,36 @@ async def test_the_deadline_is_kept_between_two_polls(ray, client):
 async def test_a_flood_of_lines_is_caught_up_with(ray, client):
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["before"]
-    first = await look(client, "x", FollowState(ray.session_name))
+    first = await poll_once(client, "x", FollowState(ray.session_name))
     ray.jobs["x"].lines += [f"line {number}" for number in range(3500)]
-    second = await look(client, "x", first.state)
+    second = await poll_once(client, "x", first.state)
     assert "2,500 lines of the driver's log left out" in second.lines[0].text
     assert [line.text for line in second.lines[1:]] == ray.jobs["x"].lines[-1000:]
     ray.jobs["x"].lines.append("after")
-    assert [line.text for line in (await look(client, "x", second.state)).lines] == ["after"]
+    assert [line.text for line in (await poll_once(client, "x", second.state)).lines] == ["after"]
 
 
 async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
     ray.script = lambda ray, body: Script(["reading"], pending=math.inf)
     await client.submit(JobRequest("true", "x"))
-    pending = await look(client, "x", FollowState())
+    pending = await poll_once(client, "x", FollowState())
     assert (pending.lines, pending.outcome) == ((), None)
     ray.jobs["x"].script.pending = 0
     ray.jobs["x"].script.seconds = math.inf
-    assert [line.text for line in (await look(client, "x", pending.state)).lines] == ["reading"]
+    assert [line.text for line in (await poll_once(client, "x", pending.state)).lines] == ["reading"]
 
 
 async def test_a_look_asks_for_little_more_than_what_is_new(ray, client):
     """Ray reads the end of a log alone, so each look tells it how much of that is wanted."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = [f"line {number}" for number in range(900)]
-    state = (await look(client, "x", FollowState())).state
-    state = (await look(client, "x", state)).state
+    state = (await poll_once(client, "x", FollowState())).state
+    state = (await poll_once(client, "x", state)).state
     ray.bytes_of_logs = 0
     shown = []
     for number in range(20):
         ray.jobs["x"].lines += [f"step {number}, {part}" for part in range(3)]
-        verdict = await look(client, "x", state)
+        verdict = await poll_once(client, "x", state)
         shown += [line.text for line in verdict.lines]
         state = verdict.state
     assert shown == ray.jobs["x"].lines[900:]
@@ -124,7 +125,7 @@ async def test_bursts_after_silence_come_through_once_and_in_order(ray, client):
         ray.jobs["x"].lines += [
             f"line {generator.randrange(4)}" for _ in range(generator.choice([0, 0, 1, 2, 30, 200]))
         ]
-        verdict = await look(client, "x", state)
+        verdict = await poll_once(client, "x", state)
         shown += [line.text for line in verdict.lines]
         state = verdict.state
     assert shown == ray.jobs["x"].lines
@@ -135,6 +136,6 @@ async def test_lines_that_are_all_alike_are_counted(ray, client):
     state = FollowState()
     for number in range(1, 40):
         ray.jobs["x"].lines = ["again"] * number * 2
-        verdict = await look(client, "x", state)
+        verdict = await poll_once(client, "x", state)
         assert len(verdict.lines) == 2
         state = verdict.state

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import PreflightError, SpecError
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.echo import check
+from airflow_provider_raybatch.job.engine.echo import check_echo
 from airflow_provider_raybatch.job.engine.opening import open_engine
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 from tests.support.specs import spec, submitted
@@ -150,7 +150,7 @@ def test_it_takes_its_time_and_no_more_requests_than_it_has_slots_for() -> None:
 )
 def test_wrong_options_are_found_before_it_starts(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError) as caught:
-        check(spec(**fields))
+        check_echo(spec(**fields))
     assert str(caught.value) == sentence
 
 

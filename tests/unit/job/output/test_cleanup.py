@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.contract.journal import Entry, Published
+from airflow_provider_raybatch.contract.journal import JournalEntry, Published
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, unpublished
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
@@ -202,8 +202,8 @@ class TestDecision:
 
     def entry(
         self, number: int, kind: Any = "commit", published: str | None = None, at: str = "2026-01-02"
-    ) -> Entry:
-        return Entry(
+    ) -> JournalEntry:
+        return JournalEntry(
             number=number,
             kind=kind,
             owner=TASK,

@@ -75,7 +75,7 @@ class TestPlan:
     ) -> None:
         made = plan(cluster, **engine)
         assert (made.replicas, made.gpus, made.cpus) == (replicas, gpus, cpus)
-        assert fit.judge(made, cluster, autoscaling=True).verdict in ("fits", "wait", "never")
+        assert fit.assess(made, cluster, autoscaling=True).verdict in ("fits", "wait", "never")
 
     @pytest.mark.parametrize(("cpus", "gpus"), [(5, 6), (4, 10), (2, 3), (5, 7)])
     def test_a_node_with_fewer_cpus_than_gpus_is_used_whole(self, cpus: int, gpus: int) -> None:
@@ -83,7 +83,7 @@ class TestPlan:
         made = plan(cluster)
         assert made.replicas == gpus
         assert round(made.cpus * 10_000) * gpus <= cpus * 10_000
-        assert fit.judge(made, cluster, autoscaling=False).verdict == "fits"
+        assert fit.assess(made, cluster, autoscaling=False).verdict == "fits"
 
     def test_cpus_that_are_set_are_counted_as_people_count(self) -> None:
         assert plan(Cluster(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
@@ -92,14 +92,14 @@ class TestPlan:
         nothing, some = autoscaled(HEAD, groups=[(DGX, 8)]), autoscaled(HEAD, DGX, groups=[(DGX, 8)])
         made = plan(nothing)
         assert (made.replicas, made.first_replicas) == (64, 1)
-        assert fit.judge(made, nothing, autoscaling=True).verdict == "wait"
-        assert fit.judge(made, some, autoscaling=True).verdict == "fits"
+        assert fit.assess(made, nothing, autoscaling=True).verdict == "wait"
+        assert fit.assess(made, some, autoscaling=True).verdict == "fits"
         made = plan(some)
         assert (made.replicas, made.first_replicas) == (64, 8)
         assert made.reasons["replicas"] == (
             "the cluster's nodes hold 8, the autoscaler may reach 64; the job starts with 8"
         )
-        assert "holds 8 of 64 replicas of 1 CPU and 1 GPU by now" in fit.judge(made, some, True).sentence
+        assert "holds 8 of 64 replicas of 1 CPU and 1 GPU by now" in fit.assess(made, some, True).sentence
 
     def test_few_rows_are_not_worth_new_nodes(self) -> None:
         groups = [(DGX, 8)]
@@ -247,7 +247,7 @@ class TestFit:
     def test_whether_the_cluster_can_ever_hold_it(
         self, cluster: Cluster, engine: dict[str, Any], autoscaling: bool, verdict: str, telling: str
     ) -> None:
-        judged = fit.judge(plan(cluster, **engine), cluster, autoscaling)
+        judged = fit.assess(plan(cluster, **engine), cluster, autoscaling)
         assert (judged.verdict, telling in judged.sentence) == (verdict, True), judged.sentence
 
 
@@ -283,13 +283,13 @@ class TestMayHold:
     ) -> None:
         made = plan(cluster, rows=10_000_000, **engine)
         assert made.replicas == replicas
-        assert fit.judge(made, cluster, autoscaling=True).verdict in ("fits", "wait")
+        assert fit.assess(made, cluster, autoscaling=True).verdict in ("fits", "wait")
         one_more = plan(cluster, **engine, replicas=replicas + 1)
-        assert fit.judge(one_more, cluster, autoscaling=True).verdict == "never"
+        assert fit.assess(one_more, cluster, autoscaling=True).verdict == "never"
 
     def test_many_groups_are_counted_and_not_all_named(self) -> None:
         cluster = autoscaled(HEAD, groups=[(SMALL, 1)] * 9)
-        refused = fit.judge(plan(cluster, replicas=10), cluster, autoscaling=True)
+        refused = fit.assess(plan(cluster, replicas=10), cluster, autoscaling=True)
         assert "g5 (at most 1 node of 4 CPU and 1 GPU), 3 more;" in refused.sentence
 
 
@@ -299,7 +299,7 @@ class TestOverNodes:
     def test_single_gpus_of_several_nodes_add_up(self):
         made = plan(Cluster((HEAD, H200, H200)), engine_args=OVER_NODES)
         assert (made.replicas, made.gpus, made.spans_nodes) == (1, 2, True)
-        assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
+        assert fit.assess(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "fits"
 
     def test_gpus_of_another_type_do_not(self):
         made = plan(Cluster((HEAD, DGX, H200, H200)), engine_args=OVER_NODES, accelerator_type="H200")
@@ -308,11 +308,11 @@ class TestOverNodes:
     def test_without_that_executor_they_do_not(self):
         made = plan(Cluster((HEAD, H200, H200)), engine_args={"tensor_parallel_size": 2})
         assert not made.spans_nodes
-        assert fit.judge(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "never"
+        assert fit.assess(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "never"
 
     def test_too_few_in_all_is_refused(self):
         made = plan(Cluster((HEAD, H200)), engine_args=OVER_NODES)
-        refused = fit.judge(made, Cluster((HEAD, H200)), autoscaling=False)
+        refused = fit.assess(made, Cluster((HEAD, H200)), autoscaling=False)
         assert refused.verdict == "never"
         assert "2 GPU over any nodes" in refused.sentence
 

@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.job.parts.part import Part, write
 from airflow_provider_raybatch.job.preflight.column_types import check_types
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.job.row import Outcome
+from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import ONE, failure, publish, response, rows_of
 from tests.support.reading import listing_of
@@ -133,7 +133,7 @@ def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa
         for version, chosen in enumerate((places[::2], places[1::2], places[::2], places)):
             for positions, table in rows.portions(chosen) if chosen else ():
                 outcomes = [
-                    Outcome(
+                    RowOutcome(
                         chunk.ordinal + place,
                         failure() if version == 0 else response(str(chunk.ordinal + place)),
                     )

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
-from airflow_provider_raybatch.job.parts.ledger import Rows, add_up, look_back
+from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, look_back
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.reuse.remaining import work
@@ -47,7 +47,7 @@ def left(items: list[WorkItem]) -> list[int]:
     ]
 
 
-def flags(ordinals: Iterable[int]) -> Rows:
+def flags(ordinals: Iterable[int]) -> RowMask:
     out = np.zeros(ROWS, np.bool_)
     out[list(ordinals)] = True
     return out

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
-from airflow_provider_raybatch.job.row import Outcome
+from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import ONE, SEVERAL, failure, response
 
@@ -29,7 +29,7 @@ def key(name: str) -> bytes:
 
 def ledger(folder: Folder, submission: str, answers: dict[str, Any], completions: bool = False) -> Part:
     outcomes = [
-        Outcome(number, answer, key=key(name)) for number, (name, answer) in enumerate(answers.items())
+        RowOutcome(number, answer, key=key(name)) for number, (name, answer) in enumerate(answers.items())
     ]
     task = SEVERAL if completions else ONE
     return write(folder, f"parts/{submission}/0", table_of([{"n": 1}] * len(outcomes)), outcomes, task)

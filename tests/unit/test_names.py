@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name says which thing is meant, wherever it is read: it is defined in one module of the package."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import airflow_provider_raybatch
+
+PACKAGE = Path(airflow_provider_raybatch.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def defined() -> dict[str, list[str]]:
+    """The modules that define a public class, function or alias, by its name."""
+    found = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found[node.name].append(path.relative_to(PACKAGE).as_posix())
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found[node.target.id].append(path.relative_to(PACKAGE).as_posix())
+            elif isinstance(node, ast.Assign):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+                for name in names:
+                    found[name].append(path.relative_to(PACKAGE).as_posix())
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Hits", "Entry", "Published", "Outcome", "OnStaleState", "as_text", "judge", "diagnose", "report",
+        "JournalEntry", "StoreHits", "PublishedRange", "RowOutcome", "RowMask", "ChunkRows", "column_text",
+    ],
+)  # fmt: skip
+def test_is_defined_once(defined: dict[str, list[str]], name: str) -> None:
+    assert len(defined[name]) == 1, defined[name]
+
+
+@pytest.mark.parametrize("name", ["check", "look"])
+def test_that_says_nothing_is_not_there(defined: dict[str, list[str]], name: str) -> None:
+    assert defined[name] == []
+
+
+def test_rows_are_those_of_a_dataset_that_a_user_reads(defined: dict[str, list[str]]) -> None:
+    assert defined["Rows"] == ["workflows/rows.py"]
