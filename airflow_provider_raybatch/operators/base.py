@@ -37,7 +37,7 @@ from airflow_provider_raybatch.operators.deadline import Deadline, moment
 from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
-from airflow_provider_raybatch.operators.resuming import Resumption
+from airflow_provider_raybatch.operators.resuming import Resumption, without_trigger
 from airflow_provider_raybatch.operators.run_record import (
     RunRecord,
     check_current,
@@ -158,13 +158,8 @@ class RayOperator(LiteralTextOperator):
         :raises RayBatchException: the job succeeded, but has nothing to hand over.
         """
 
-    def control(
-        self, record: RunRecord, attempt: int, deadline: float | None, submission_id: str
-    ) -> Control | None:
-        """What the follower tells its job; ``None`` for a job that doesn't listen.
-
-        :param deadline: epoch seconds.
-        """
+    def control(self, run: TaskRun, submission_id: str) -> Control | None:
+        """What the follower tells its job; ``None`` for a job that doesn't listen."""
         return None
 
     def submitted(self, handle: Mapping[str, Any], info: JobInfo) -> dict[str, Any]:
@@ -199,24 +194,21 @@ class RayOperator(LiteralTextOperator):
             self.log.info("Job %s is an earlier run's; following this run's own.", handle["submission_id"])
             return self.execute(context)
         if not outcome.saw_the_end:
-            outcome = self._looked_again(context, outcome, handle)
+            outcome = self._resumption(context).look_again(outcome, str(handle["submission_id"]))
         return self._end(context, outcome, handle)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As Airflow's; where the trigger is gone, the job itself is asked what became of it."""
-        from airflow_provider_raybatch.cluster.follow.outcome import Outcome
-
         self._settle()
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except TaskDeferralTimeout as error:
-            message = f"the trigger did not end the job at its deadline ({error})."
-            outcome = Outcome("timeout", FailureClass.TIMEOUT, message)
-            return self._end_without_trigger(context, outcome, error)
-        except TaskDeferralError as error:
-            message = f"The trigger that followed the job failed ({error})."
-            outcome = Outcome("unreachable", FailureClass.INTERNAL, message)
-            return self._end_without_trigger(context, outcome, error)
+        except (TaskDeferralError, TaskDeferralTimeout) as error:
+            known, resumption = without_trigger(error), self._resumption(context)
+            handle = resumption.latest_handle()
+            if handle is None:
+                failure_class = known.failure_class or FailureClass.INTERNAL
+                raise self._failure(failure_class, f"{known.state}: {known.message}") from error
+            return self._end(context, resumption.look_again(known, handle["submission_id"]), handle)
 
     def on_kill(self) -> None:
         """Stop the job of a task that is killed while it blocks a worker. Runs in a signal handler."""
@@ -278,12 +270,19 @@ class RayOperator(LiteralTextOperator):
         store = context["task_state_store"]
         connection = RayHook(self.ray_conn_id).read()
         record = current_run(store, ti, lambda: connection.namespace or installation_id())
+        return self._run_of(context, connection, record)
+
+    def _recorded_run(self, context: Context) -> TaskRun | None:
+        record = recorded_run(context["task_state_store"])
+        return None if record is None else self._run_of(context, RayHook(self.ray_conn_id).read(), record)
+
+    def _run_of(self, context: Context, connection: RayConnection, record: RunRecord) -> TaskRun:
         return TaskRun(
             task=self._task_key(context, connection, record),
             record=record,
             connection=connection,
             deadline=self._deadlines(context),
-            attempt=ti.try_number,
+            attempt=context["ti"].try_number,
         )
 
     def _deadlines(self, context: Context) -> Deadline:
@@ -413,48 +412,16 @@ class RayOperator(LiteralTextOperator):
             )
         return self._succeeded(context, handle, self.hand_over(outcome, handle))
 
-    def _end_without_trigger(self, context: Context, outcome: Outcome, cause: Exception) -> Any:
-        handle: dict[str, Any] | None = None
-        try:
-            resumption = self._resumption(context)
-            if resumption is not None:
-                handle = resumption.latest_handle(self.log)
-        except RaybatchError as error:
-            self.log.error("The job can't be asked how it ended: %s", error)
-        if handle is None:
-            failure_class = outcome.failure_class or FailureClass.INTERNAL
-            raise self._failure(failure_class, f"{outcome.state}: {outcome.message}") from cause
-        return self._end(context, self._looked_again(context, outcome, handle), handle)
-
-    def _looked_again(self, context: Context, told: Outcome, handle: Mapping[str, Any]) -> Outcome:
-        try:
-            resumption = self._resumption(context)
-            if resumption is None:
-                return told
-            submission_id = str(handle["submission_id"])
-            self._killing.concerns(resumption.connection.address(), resumption.key, submission_id)
-        except RaybatchError as error:
-            self.log.error("The job can't be asked how it ended: %s", error)
-            return told
-        return resumption.look_again(told, submission_id, self.log)
-
-    def _resumption(self, context: Context) -> Resumption | None:
-        """``None`` where no job of this run is on record."""
-        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-
-        record = recorded_run(context["task_state_store"])
-        if record is None:
-            return None
-        connection = RayHook(self.ray_conn_id).read()
-        deadline = self._deadlines(context).earlier
+    def _resumption(self, context: Context) -> Resumption:
+        ti = context["ti"]
         return Resumption(
-            connection=connection,
-            key=SubmissionKey(self._task_key(context, connection, record), record.token),
-            deadline=deadline,
-            control=partial(self.control, record, context["ti"].try_number, deadline),
+            find_run=partial(self._recorded_run, context),
+            control=self.control,
             poll_interval=self.poll_interval,
             stop_at_deadline=self.cancel_on_timeout,
-            retries_left=context["ti"].try_number <= context["ti"].max_tries,
+            retries_left=ti.try_number <= ti.max_tries,
+            killing=self._killing,
+            log=self.log,
         )
 
     def _failure(self, failure_class: FailureClass, message: str) -> RayBatchException:
@@ -491,14 +458,10 @@ class RayOperator(LiteralTextOperator):
             self.log.warning("There will be no link to the Ray dashboard: %s", error)
 
     def _stop_left_behind(self, context: Context) -> None:
-        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-
         try:
-            record = recorded_run(context["task_state_store"])
-            if record is None or record.fingerprint is not None:
+            run = self._recorded_run(context)
+            if run is None or run.record.fingerprint is not None:
                 return  # there is no job, or it was handed over
-            connection = RayHook(self.ray_conn_id).read()
-            key = SubmissionKey(self._task_key(context, connection, record), record.token)
-            stop_jobs_of_run(connection, key, self.log)
+            stop_jobs_of_run(run.connection, run.key, self.log)
         except RaybatchError as error:
             self.log.error("The job could not be stopped: %s", error)

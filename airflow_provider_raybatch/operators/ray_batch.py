@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,7 +13,6 @@ from airflow_provider_raybatch.coercion import is_absent, seconds
 from airflow_provider_raybatch.contract.arguments.input import SourceFormat
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
-from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.exceptions import RayBatchException
@@ -24,7 +24,6 @@ from airflow_provider_raybatch.operators.arguments import (
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.handover import result_of, tell_assets
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
-from airflow_provider_raybatch.operators.run_record import RunRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -297,24 +296,21 @@ class RayBatchInferenceOperator(RayOperator):
         async def finished(client: RayJobsClient, info: JobInfo) -> bool:
             return await _has_committed(client, info, run.key_of_job(info.submission_id))
 
-        def control(submission_id: str) -> Control:
-            return self.control(run.record, run.attempt, spec.deadline, submission_id)
-
         return JobPlan(
             fingerprint=fingerprint([spec.fingerprint, self.runtime_env]),
             build=build,
             finished=finished,
-            control=control,
+            control=partial(self.control, run),
             environment=_environment(secrets) if embedded else {},
         )
 
-    def control(self, record: RunRecord, attempt: int, deadline: float | None, submission_id: str) -> Control:
+    def control(self, run: TaskRun, submission_id: str) -> Control:
         """See :meth:`RayOperator.control`."""
         from airflow_provider_raybatch.cluster.follow.control import Control
 
         given = seconds(self.orphan_timeout, "orphan_timeout")
         orphan_timeout = Limits().orphan_timeout if given is None else given
-        return Control(key_of_job(record.key, submission_id), attempt, deadline, orphan_timeout)
+        return Control(run.key_of_job(submission_id), run.attempt, run.deadline.earlier, orphan_timeout)
 
     def hand_over(self, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`RayOperator.hand_over`."""

@@ -7,76 +7,99 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raybatch.contract.failures import RaybatchError
-from airflow_provider_raybatch.hooks.connection import RayConnection
+from airflow.sdk.exceptions import TaskDeferralTimeout
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.operators.killing import Killing
+from airflow_provider_raybatch.operators.plan import TaskRun
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Control
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
-    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
 _DRIVER_GRACE = 30.0
 
 
+def without_trigger(error: Exception) -> Outcome:
+    """What is known of a job whose trigger is gone.
+
+    :param error: what Airflow says of the trigger.
+    """
+    from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+
+    if isinstance(error, TaskDeferralTimeout):
+        message = f"the trigger did not end the job at its deadline ({error})."
+        return Outcome("timeout", FailureClass.TIMEOUT, message)
+    message = f"The trigger that followed the job failed ({error})."
+    return Outcome("unreachable", FailureClass.INTERNAL, message)
+
+
 @dataclass(frozen=True)
 class Resumption:
-    """What is known of the job when its task resumes.
+    """Asks the cluster about a task's job.
 
-    :param deadline: epoch seconds, of the job; a driver that ends itself gets some seconds more.
+    :param find_run: the attempt as it is on record, ``None`` where no job of its run is.
     :param control: what a follower tells the job of a submission id.
     :param poll_interval: seconds between two looks, should the job be followed from here.
     :param stop_at_deadline: whether a job that runs past its deadline is stopped.
     :param retries_left: whether another attempt would take the job over.
+    :param killing: from here on a kill of the task stops the job.
     """
 
-    connection: RayConnection
-    key: SubmissionKey
-    deadline: float | None
-    control: Callable[[str], Control | None]
+    find_run: Callable[[], TaskRun | None]
+    control: Callable[[TaskRun, str], Control | None]
     poll_interval: float
     stop_at_deadline: bool
     retries_left: bool
+    killing: Killing
+    log: Log
 
-    def latest_handle(self, log: Log) -> dict[str, Any] | None:
+    def latest_handle(self) -> dict[str, Any] | None:
         """The handle of the run's latest job; ``None`` where there is none, or the cluster doesn't say."""
         from airflow_provider_raybatch.cluster.follow.loop import latest_job
         from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
         from airflow_provider_raybatch.cluster.submit.resolve import FINGERPRINT
 
-        if self.connection.embedded:
-            return None  # what it ran ended with its attempt
         try:
-            job = run_blocking(latest_job(self.connection.address(), self.key))
+            run = self.find_run()
+            if run is None or run.connection.embedded:
+                return None  # what a private Ray ran ended with its attempt
+            job = run_blocking(latest_job(run.connection.address(), run.key))
         except RaybatchError as error:
-            log.error("The job can't be asked how it ended: %s", error)
+            self.log.error("The job can't be asked how it ended: %s", error)
             return None
         if job is None:
             return None
         return {
             "submission_id": job.submission_id,
-            "dashboard_url": self.connection.job_page(job.submission_id),
-            "run_token": self.key.run_token,
+            "dashboard_url": run.connection.job_page(job.submission_id),
+            "run_token": run.run_token,
             "fingerprint": job.metadata.get(FINGERPRINT),
         }
 
-    def look_again(self, told: Outcome, submission_id: str, log: Log) -> Outcome:
-        """What became of the job; `told`, the trigger's word, where the cluster doesn't say."""
+    def look_again(self, known: Outcome, submission_id: str) -> Outcome:
+        """What became of the job; `known`, as the trigger left it, where the cluster doesn't say."""
         from airflow_provider_raybatch.cluster.follow.loop import Followed, look_again
         from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
-        job = Followed(
-            submission_id=submission_id,
-            session_name=None,
-            poll_interval=self.poll_interval,
-            deadline=None if self.deadline is None else self.deadline + _DRIVER_GRACE,
-            stop_at_deadline=self.stop_at_deadline,
-            from_start=False,
-            control=self.control(submission_id),
-        )
         try:
-            address = self.connection.address()
-            return run_blocking(look_again(address, job, told, log, leave_to_a_retry=self.retries_left))
+            run = self.find_run()
+            if run is None:
+                return known
+            address, deadline = run.connection.address(), run.deadline.earlier
+            self.killing.concerns(address, run.key, submission_id)
+            job = Followed(
+                submission_id=submission_id,
+                session_name=None,
+                poll_interval=self.poll_interval,
+                # A driver that ends itself gets some seconds more.
+                deadline=None if deadline is None else deadline + _DRIVER_GRACE,
+                stop_at_deadline=self.stop_at_deadline,
+                from_start=False,
+                control=self.control(run, submission_id),
+            )
+            return run_blocking(look_again(address, job, known, self.log, leave_to_a_retry=self.retries_left))
         except RaybatchError as error:
-            log.error("The job can't be asked how it ended: %s", error)
-            return told
+            self.log.error("The job can't be asked how it ended: %s", error)
+            return known

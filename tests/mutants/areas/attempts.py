@@ -119,7 +119,7 @@ MUTANTS = (
         "triggers-word-counts",
         _BASE,
         "        if not outcome.saw_the_end:\n"
-        "            outcome = self._looked_again(context, outcome, handle)\n",
+        '            outcome = self._resumption(context).look_again(outcome, str(handle["submission_id"]))\n',
         "",
         "A trigger that could not reach the cluster fails a task whose dataset is there.",
         _RESUMED,
@@ -127,8 +127,8 @@ MUTANTS = (
     Mutant(
         "deferral-timeout-fails-the-task",
         _BASE,
-        "        except TaskDeferralTimeout as error:\n",
-        "        except ZeroDivisionError as error:\n",
+        "        except (TaskDeferralError, TaskDeferralTimeout) as error:\n",
+        "        except TaskDeferralError as error:\n",
         "A task whose triggerer was away fails though its dataset is there.",
         _RESUMED,
     ),
