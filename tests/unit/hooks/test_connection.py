@@ -93,9 +93,19 @@ def test_a_token_loses_its_line_feed() -> None:
     assert read(host="head", password="t-secret\n").token == "t-secret"
 
 
+def test_null_and_an_empty_text_are_not_given() -> None:
+    names = [
+        "namespace", "path_prefix", "verify", "ca_bundle", "headers", "cookies", "connect_timeout",
+        "request_timeout", "seal_key", "dashboard_url",
+    ]  # fmt: skip
+    for nothing in (None, ""):
+        assert read(host="head", extra=json.dumps(dict.fromkeys(names, nothing))) == read(host="head")
+    assert read(host="head", extra='{"dashboard_url": " "}').dashboard_url is None
+
+
 def test_tls_is_verified_unless_told_otherwise() -> None:
     assert read(host="head").address().verify is True
-    assert read(host="head", extra='{"verify": "false"}').address().verify is False
+    assert read(host="head", extra='{"verify": " False "}').address().verify is False
 
 
 @pytest.mark.parametrize(
@@ -115,10 +125,18 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
             {"host": "head", "extra": '{"verify": "maybe"}'},
             "field verify in extra: 'maybe' is neither true nor",
         ),
+        ({"host": "head", "extra": '{"verify": 0}'}, "field verify in extra: 0 is neither true nor false."),
         (
             {"host": "head", "extra": '{"ca_bundle": "/no/such.pem"}'},
             "field ca_bundle in extra: '/no/such.pem'",
         ),
+        (
+            {"host": "head", "extra": json.dumps({"ca_bundle": __file__, "verify": "False"})},
+            "test_connection.py' contradicts verify; remove one of them.",
+        ),
+        ({"host": "head", "extra": '{"connect_timeout": true}'}, "True is no positive number of seconds."),
+        ({"host": "head", "extra": '{"connect_timeout": "inf"}'}, "'inf' is no positive number of seconds."),
+        ({"host": "head", "extra": '{"headers": ["1234567"]}'}, "field headers in extra: it is no JSON obj"),
         (
             {"host": "head", "extra": '{"headers": "x"}'},
             "field headers in extra: it is no JSON object of texts",
