@@ -458,10 +458,14 @@ class RayOperator(LiteralTextOperator):
             self.log.warning("There will be no link to the Ray dashboard: %s", error)
 
     def _stop_left_behind(self, context: Context) -> None:
+        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+
         try:
-            run = self._recorded_run(context)
-            if run is None or run.record.fingerprint is not None:
+            record = recorded_run(context["task_state_store"])
+            if record is None or record.fingerprint is not None:
                 return  # there is no job, or it was handed over
-            stop_jobs_of_run(run.connection, run.key, self.log)
+            connection = RayHook(self.ray_conn_id).read()
+            key = SubmissionKey(self._task_key(context, connection, record), record.token)
+            stop_jobs_of_run(connection, key, self.log)
         except RaybatchError as error:
             self.log.error("The job could not be stopped: %s", error)
