@@ -254,9 +254,8 @@ def test_a_date_in_the_template_is_that_of_the_run() -> None:
     from airflow_provider_raybatch.job.preflight.model_check import check_model
 
     def digest(template: str | None, day: float, **kwargs: Any) -> str:
-        times = {"template_time": day * 86400.0}
-        model = {"name": str(MODEL), "chat_template": template, "chat_template_kwargs": kwargs, **times}
-        return check_model(spec(model=model), [Request(messages=SUM)], {}).digests.chat_template
+        fields = {"chat_template": template, "chat_template_kwargs": kwargs, "template_time": day * 86400.0}
+        return check_model(spec(**fields), [Request(messages=SUM)], {}).digests.chat_template
 
     dated = (
         "{% if date_string is not defined and strftime_now is defined %}"
@@ -280,8 +279,8 @@ def test_a_model_that_reasons_first_gives_no_json(template: str) -> None:
     from airflow_provider_raybatch.job.preflight.model_check import check_model
 
     def check(sampling: dict[str, Any], **kwargs: Any) -> None:
-        model = {"name": str(MODEL), "chat_template": template, "chat_template_kwargs": kwargs}
-        of_json = spec(model=model, response_format="json_object", sampling=sampling)
+        fields = {"chat_template": template, "chat_template_kwargs": kwargs}
+        of_json = spec(**fields, response_format="json_object", sampling=sampling)
         check_model(of_json, [Request(messages=SUM)], {})
 
     with pytest.raises(PreflightError, match=r"response_format: .* reasons before it answers"):

@@ -90,7 +90,7 @@ PREFLIGHT = [
     ),
     case(
         "glob without a match",
-        lambda p: {"source": [f"{Path(p.jsonl(*GOOD)['paths'][0]).parent}/*.parquet"]},
+        lambda p: {"source": [f"{Path(p.jsonl(*GOOD)[0]).parent}/*.parquet"]},
         "no file matches",
         "1 other files are there",
     ),
