@@ -41,8 +41,7 @@ from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.response_store import remember
 from airflow_provider_raybatch.storage.folder import folder
-from airflow_provider_raybatch.job.row import Completion, Response
-from airflow_provider_raybatch.job.row import Outcome
+from airflow_provider_raybatch.job.row import Completion, Response, RowOutcome
 from airflow_provider_raybatch.job.parts.part import write
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.tasks.registry import task_of
@@ -63,7 +62,7 @@ for number in range(3):
 def part(ordinals):
     answers = [Response((Completion("ok", "stop", 1),), input_tokens=1) for _ in ordinals]
     keys = [number.to_bytes(16, "big") for number in ordinals]
-    outcomes = [Outcome(*one) for one in zip(ordinals, answers, [""] * len(keys), keys)]
+    outcomes = [RowOutcome(*one) for one in zip(ordinals, answers, [""] * len(keys), keys)]
     stem = f"_raybatch/parts/task/run/driver~0/{ordinals[0]:08d}"
     return write(place, stem, table_of([{"n": number} for number in ordinals]), outcomes, task)
 written = [part(range(first, first + batch)) for first in range(0, rows, batch)]
