@@ -148,7 +148,7 @@ def measure(root: str, keys_file: str) -> Reading:
     keys = np.load(keys_file)
     store = ResponseStore(Counting(root), print)
     with tempfile.TemporaryDirectory() as other:
-        # Libraries that are loaded at first use are no part of a look-up.
+        # Libraries that are loaded at first use are not part of a lookup.
         small = ResponseStore(LocalFolder(other), print)
         small.add("s", [next(responses(0)).slice(0, 10)])
         list(small.read(small.lookup(np.unique(keys_of(0)[:10]))))
@@ -240,7 +240,7 @@ peak resident memory grew over what was in memory just before the call (`VmHWM`;
 begins with that of the one which started it). Eight segments are in work at a time, of up to 10 MB each: from
 there on the peak does not grow with the store. "Reads" are requests where the store is in S3; "s at 40 ms" is
 the same with 40 ms of sleep before each request, about what S3 takes to answer. Reading hits gives out the
-responses; it takes the place of generating them and is no part of the look-up.
+responses; it takes the place of generating them and is not part of the lookup.
 
 Of which wall time: {NIGHT:,} rows at the 1,323 rows/s that vLLM reached on one H200
 ([throughput](throughput.md), W1) are {GENERATION:.0f} s of generating. With 99 % hits there is little left to

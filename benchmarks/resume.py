@@ -309,7 +309,7 @@ def ours(place: Place, reuse: bool) -> dict[str, float]:
     for kind in (LocalFolder, S3Folder):
         for name in ("open", "read", "read_range"):
             setattr(kind, name, counting(getattr(kind, name)))
-    # Imports, connections and threads of libraries are no part of a resume.
+    # Imports, connections and threads of libraries are not part of a resume.
     place.folder("none").list()
     _import()
     peak, began, cpu = Peak(), time.perf_counter(), time.process_time()

@@ -33,7 +33,7 @@ class Phase(ContractModel):
 
 
 class Notice(ContractModel):
-    """Something worth knowing that is no failure; `level` ``warning`` or ``info``."""
+    """Something worth knowing that is not a failure; `level` ``warning`` or ``info``."""
 
     event: Literal["notice"] = "notice"
     level: Literal["info", "warning"] = "info"

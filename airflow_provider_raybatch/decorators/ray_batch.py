@@ -76,7 +76,7 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
             raise RayBatchFailException(
                 f"{name}: it returned an argument that can't be used. {error}"
             ) from error
-        # Values are final: what a function says is no template.
+        # Values are final: what the function returns is not a template.
         for argument, value in returned.items():
             setattr(self, argument, value)
         for argument in ("source", "destination"):

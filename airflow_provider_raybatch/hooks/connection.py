@@ -153,7 +153,7 @@ def _url(connection: ConnectionLike, host: str, extras: Extras) -> str:
     usable = parts.hostname and not parts.query and not re.search(r"\s", host)
     if scheme not in {"http", "https"} or not usable or not parts.hostname:
         raise RayConnectionError(
-            f"Connection {connection.conn_id!r}, field host: {connection.host!r} is no address; "
+            f"Connection {connection.conn_id!r}, field host: {connection.host!r} is not an address; "
             "use a host name, http://host:8265 or https://host/path."
         )
     if port is None and "://" not in host and scheme == "http":

@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 _MUST_BE = {
     "verify": "is neither true nor false",
-    "connect_timeout": "is no positive number of seconds",
-    "request_timeout": "is no positive number of seconds",
+    "connect_timeout": "is not a positive number of seconds",
+    "request_timeout": "is not a positive number of seconds",
 }
 
 
@@ -70,7 +70,7 @@ class Extras(BaseModel):
     @classmethod
     def _is_a_file(cls, path: str, others: ValidationInfo) -> str:
         if not Path(path).is_file():
-            raise ValueError(f"{path!r} is no file on this machine; name a PEM file")
+            raise ValueError(f"{path!r} is not a file on this machine; name a PEM file")
         if others.data.get("verify") is False:
             raise ValueError(f"{path!r} contradicts verify; remove one of them")
         return path
@@ -90,7 +90,7 @@ class Extras(BaseModel):
                 "it carries a login, which everybody would see in the link to the job; remove it"
             )
         if url and (parts.scheme not in {"http", "https"} or not host):
-            raise ValueError(f"{url!r} is no address that a browser opens; use https://host/path")
+            raise ValueError(f"{url!r} is not an address that a browser opens; use https://host/path")
         return url or None
 
 
@@ -135,4 +135,4 @@ def _problem(name: str, error: ErrorDetails) -> str:
         return f"{error['input']!r} {_MUST_BE[name]}"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
-    return f"a value of type {type(error['input']).__name__} is no text; put quotes around it"
+    return f"a value of type {type(error['input']).__name__} is not text; put quotes around it"

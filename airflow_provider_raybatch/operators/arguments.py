@@ -79,7 +79,7 @@ def build_spec(arguments: Mapping[str, Any]) -> BatchInferenceSpec:
 
 
 def check_names(arguments: Iterable[str], known: Sequence[str] = ARGUMENTS) -> None:
-    """Refuse what is no argument.
+    """Refuse names that are not arguments.
 
     :raises SpecError: names the first unknown one and the likeliest meant.
     """
@@ -109,7 +109,7 @@ def _check_text(value: Any, name: str) -> None:
 
 def _check_plain(value: Any, name: str) -> None:
     try:
-        # Through text, as it travels: iterators are no plain data, though pydantic takes them.
+        # Through text, as it travels: iterators are not plain data, though pydantic takes them.
         to_json(copy.deepcopy(value))
         parts = list(_parts(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -152,7 +152,7 @@ def _source(value: Any) -> tuple[list[str], str | None]:
             )
         return [value["uri"]], value.get("format")
     if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray)):
-        raise SpecError(f"source: {shown(value)} is no path; name a file, a folder, a glob or a list.")
+        raise SpecError(f"source: {shown(value)} is not a path; name a file, a folder, a glob or a list.")
     if isinstance(value, (set, frozenset)):
         # Another order in each process would make another job of each retry.
         raise SpecError(f"source: {shown(value)} is a set, which has no order; make a list of it.")
@@ -160,7 +160,7 @@ def _source(value: Any) -> tuple[list[str], str | None]:
     formats: set[str | None] = set()
     for item in value:
         if isinstance(item, Iterable) and not isinstance(item, (Mapping, *_PATHS)):
-            raise SpecError(f"source: {shown(item)} is no path; a list of paths holds texts alone.")
+            raise SpecError(f"source: {shown(item)} is not a path; a list of paths holds texts alone.")
         found, item_format = _source(item)
         paths += found
         formats.add(item_format)
@@ -169,6 +169,6 @@ def _source(value: Any) -> tuple[list[str], str | None]:
 
 def _location(value: Any, name: str) -> str:
     if not isinstance(value, _PATHS):
-        raise SpecError(f"{name}: {shown(value)} is no path; give it as text.")
+        raise SpecError(f"{name}: {shown(value)} is not a path; give it as text.")
     # ObjectStoragePath writes its Airflow connection into the text; the cluster knows none.
     return value if isinstance(value, str) else _OBJECT_STORAGE_CONNECTION.sub(r"\1", str(value))

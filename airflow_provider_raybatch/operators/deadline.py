@@ -62,7 +62,7 @@ def moment(value: datetime | str | None) -> float | None:
             found = value
     if not isinstance(found, datetime):
         raise SpecError(
-            f"deadline: {shown(value)} is no moment; give a datetime, or ISO 8601 such as "
+            f"deadline: {shown(value)} is not a point in time; give a datetime, or ISO 8601 such as "
             "'2026-01-31T06:00:00+00:00'."
         )
     if found.tzinfo is None:

@@ -85,10 +85,10 @@ class RayJobOperator(RayOperator):
         """See :meth:`RayOperator.plan`."""
         entrypoint: object = self.entrypoint
         if not isinstance(entrypoint, str) or not entrypoint.strip():
-            raise SpecError(f"entrypoint: {shown(entrypoint)} is no command; give it as text.")
+            raise SpecError(f"entrypoint: {shown(entrypoint)} is not a command; give it as text.")
         metadata: object = self.metadata or {}
         if not isinstance(metadata, Mapping):
-            raise SpecError(f"metadata: {shown(metadata)} is no dictionary; give texts by name.")
+            raise SpecError(f"metadata: {shown(metadata)} is not a dictionary; give texts by name.")
         driver: dict[str, Any] = {
             **{name: _reserved(getattr(self, name), kind, name) for name, kind in _RESERVED.items()},
             "entrypoint_resources": _resources(self.entrypoint_resources),

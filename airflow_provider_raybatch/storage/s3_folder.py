@@ -96,7 +96,7 @@ class S3Folder:
 
         key = self._key(path)
         if not key:
-            return None  # the bucket itself is no file
+            return None  # the bucket itself is not a file
 
         def attempt() -> Entry | None:
             try:

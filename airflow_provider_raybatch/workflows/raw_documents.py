@@ -29,7 +29,7 @@ def read_raw(
 
     :param sources: files or folders, local or ``s3://``; ``*.jsonl``, ``*.csv`` (UTF-8, with a header) and
         ``*.parquet`` are read, other files are left out.
-    :param columns: to read; a value that is no text becomes its JSON, a missing one is null.
+    :param columns: to read; a value that is not text becomes its JSON, a missing one is null.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :returns: batches; `source` is the file, `line` counts its rows from 1, `origin` names the row by both,
         `broken` says what is wrong with the row, else null. The first batch is empty.

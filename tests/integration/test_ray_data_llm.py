@@ -220,7 +220,7 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
         ({"sampling": {"n": 3}}, "sampling: engine 'ray_data_llm' keeps one of n=3 completions"),
         ({"sampling_column": "name"}, "sampling_column: engine 'ray_data_llm'"),
         ({"processor": {"tokenize_stage": True}}, "processor: 'tokenize_stage' is set by the operator"),
-        ({"processor": {"config": "NoSuchConfig"}}, "processor: 'NoSuchConfig' is no processor"),
+        ({"processor": {"config": "NoSuchConfig"}}, "processor: 'NoSuchConfig' is not a processor"),
         (
             {
                 "processor": {"config": "SGLangEngineProcessorConfig"},

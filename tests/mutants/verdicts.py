@@ -30,7 +30,7 @@ class Result:
 
     :param killer: the test that failed first.
     :param seconds: that it took.
-    :param output: of pytest, where the verdict is no good.
+    :param output: of pytest, unless the verdict is one of `GOOD`.
     """
 
     mutant: Mutant

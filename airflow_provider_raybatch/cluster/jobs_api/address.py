@@ -30,7 +30,7 @@ class ClusterAddress:
         bundle.
     :param connect_timeout: seconds until a connection must stand.
     :param request_timeout: seconds between two bytes of an answer.
-    :raises SpecError: the url is no http(s) url, or carries a login or a query; a header can't be sent.
+    :raises SpecError: the url is not an http(s) url, or carries a login or a query; a header can't be sent.
     """
 
     url: str
@@ -47,11 +47,11 @@ class ClusterAddress:
             host, _ = parts.hostname, parts.port
         except ValueError as error:
             raise SpecError(
-                f"url: {_without_userinfo(self.url)!r} is no url ({error}); write it as http://host:8265."
+                f"url: {_without_userinfo(self.url)!r} is not a url ({error}); write it as http://host:8265."
             ) from None
         if parts.scheme not in {"http", "https"} or not host:
             raise SpecError(
-                f"url: {_without_userinfo(self.url)!r} is no http(s) url; write it as http://host:8265."
+                f"url: {_without_userinfo(self.url)!r} is not an http(s) url; write it as http://host:8265."
             )
         if parts.username is not None or parts.password is not None:
             raise SpecError(
@@ -69,7 +69,7 @@ class ClusterAddress:
         for name in (*self.headers, *self.cookies):
             if not _NAME.fullmatch(name):
                 raise SpecError(
-                    f"{name}: this is no name of a header or cookie; use letters, digits and dashes alone."
+                    f"{name}: a header or cookie can't have this name; use letters, digits and dashes alone."
                 )
         if parts.query or parts.fragment:
             raise SpecError(

@@ -34,7 +34,7 @@ def _package(import_path: str) -> Package:
     module, _, function = import_path.partition(":")
     parts = module.split(".")
     if not function or not all(part.isidentifier() for part in (*parts, function)):
-        raise PackageError(f"{import_path!r} is no import path; write it as 'package.module:function'.")
+        raise PackageError(f"{import_path!r} is not an import path; write it as 'package.module:function'.")
     spec = PathFinder.find_spec(parts[0], sys.path)
     if spec is None:
         raise PackageError(
@@ -46,7 +46,7 @@ def _package(import_path: str) -> Package:
         package = package_of_folder(file.parent, inside=parts[0])
         file = _module_file(file.parent, parts[1:], import_path)
     elif len(parts) > 1:
-        raise PackageError(f"{parts[0]!r} is a module and no package, so {module!r} does not exist.")
+        raise PackageError(f"{parts[0]!r} is a module and not a package, so {module!r} does not exist.")
     else:
         package = Package(parts[0], {file.name: file.read_bytes()})
     size = sum(map(len, package.files.values()))
@@ -68,7 +68,7 @@ def _source_file(spec: ModuleSpec, import_path: str) -> Path:
         )
     if not isinstance(spec.loader, SourceFileLoader):
         raise PackageError(
-            f"{spec.name!r} of {import_path!r} is no plain Python source ({spec.origin}), so it "
+            f"{spec.name!r} of {import_path!r} is not plain Python source ({spec.origin}), so it "
             "can't be shipped; put the function into a module of its own."
         )
     return Path(spec.origin)
@@ -88,7 +88,7 @@ def _check_content(file: Path, function: str, import_path: str) -> None:
         tree = ast.parse(file.read_bytes(), filename=str(file))
     except SyntaxError as error:
         raise PackageError(
-            f"{file} is no valid Python (line {error.lineno}: {error.msg}); correct it."
+            f"{file} is not valid Python (line {error.lineno}: {error.msg}); correct it."
         ) from None
     names: set[str] = set()
     for node in tree.body:

@@ -22,7 +22,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
 from airflow_provider_raybatch.contract.layout import WHEELS_FOLDER
 
 FOLDER_LIMIT = 200 * 1024 * 1024
-"""Bytes that a folder may hold before compression; beyond it something travels that is no source."""
+"""Bytes that a folder may hold before compression; beyond it something other than source code travels."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date that a zip can hold
 _FILE_MODE = 0o100644
@@ -153,7 +153,7 @@ def package_of_folder(folder: str | Path, inside: str = "") -> Package:
     root = Path(folder)
     if not root.is_dir():
         raise PackageError(
-            f"{str(folder)!r} is no folder here, so it can't be shipped to the cluster; correct the path."
+            f"{str(folder)!r} is not a folder here, so it can't be shipped to the cluster; correct the path."
         )
     prefix = f"{inside.rstrip('/')}/" if inside else ""
     return Package(root.name, {prefix + path: content for path, content in _read_folder(root)})

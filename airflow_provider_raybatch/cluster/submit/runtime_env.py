@@ -65,7 +65,7 @@ def with_packages(
 def copied(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:
     """A deep copy, since what an author passes belongs to them.
 
-    :raises SpecError: it is no mapping.
+    :raises SpecError: it is not a mapping.
     """
     if runtime_env is None:
         return {}

@@ -145,7 +145,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _telling(text: str, mark: str | None) -> str:
-    """The line that says what went wrong: the one with the mark, else the last that is no traceback's."""
+    """The line with the cause: the one with the mark, else the last one outside of a traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
     if mark is not None:
         lines = [line for line in lines if mark in line] or lines

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CSV as Python's csv module reads it (RFC 4180, comma, double quote), record by record and with its errors.
 
-Lines end at a line feed only: a lone carriage return is no line end, as the module itself insists outside
+Lines end at a line feed only: a lone carriage return is not a line end, as the module itself insists outside
 of quotes. A quoted field ends where a comma or a line end follows its quote. Without this (the module's
 `strict`), a forgotten quote takes the next rows into its field, and quotes inside a field are lost.
 """

@@ -2,8 +2,8 @@
 """Where the rows of a text file begin: one fast pass, so that text can be cut and counted like Parquet.
 
 A row ends at a line feed; in CSV only where the number of double quotes so far is even (RFC 4180), so quoted
-line feeds are safe. Blank lines are no rows. Where a CSV file has quotes or carriage returns in other places,
-the csv module itself is asked from there on, since it is what reads the rows later.
+line feeds are safe. Blank lines are not rows. After a quote or a carriage return in any other place of a
+CSV file, the csv module itself finds the rows, since it also reads them later.
 """
 
 from __future__ import annotations

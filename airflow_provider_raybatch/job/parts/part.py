@@ -179,7 +179,7 @@ def _failure(outcome: RowOutcome) -> dict[str, str] | None:
     if isinstance(outcome.result, Response):
         return None
     found = {"step": outcome.result.step, "reason": outcome.result.reason, "request": outcome.request}
-    # Half of a surrogate pair, which a user's function may put there, is no text that Arrow takes.
+    # Half of a surrogate pair, which a user's function may put there, is not text that Arrow takes.
     return {name: text.encode("utf-8", "replace").decode() for name, text in found.items()}
 
 

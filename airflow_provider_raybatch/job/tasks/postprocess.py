@@ -124,7 +124,7 @@ def note(
 def column_types(ranges: Iterable[Mapping[str, Seen]]) -> dict[str, pa.DataType]:
     """The type of each column that the function adds, in the order in which rows bring them.
 
-    :raises RaybatchError: no type fits all values of a column, or the columns are no table's.
+    :raises RaybatchError: no type fits all values of a column, or the columns don't form a table.
     """
     found: dict[str, Seen] = {}
     for columns in ranges:

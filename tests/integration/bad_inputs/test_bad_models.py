@@ -70,7 +70,7 @@ VLLM = [
         "no such type",
         "does not compile",
     ),
-    case("schema that is no json", structured(json='{"type": '), "does not compile"),
+    case("schema that is not JSON", structured(json='{"type": '), "does not compile"),
     case("grammar that does not compile", structured(grammar="root ::= ::="), "does not compile"),
     case("empty choice", structured(choice=[]), "choice"),
     case(

@@ -37,7 +37,7 @@ JSONL_ROWS = {
     "missing column": BadRow("template", "the row has no column 'text'", {"other": 1}),
     "broken line": BadRow("read", "the line is not JSON (", '{"text": "x'),
     "a key twice": BadRow("read", "has the key 'text' twice", '{"text": "x", "text": "y"}'),
-    "line that is no object": BadRow("read", "but list instead of an object", '["x"]'),
+    "line that is not an object": BadRow("read", "but list instead of an object", '["x"]'),
     "half a surrogate pair": BadRow("read", "the line is not JSON (", '{"text": "\\ud800"}'),
     "too long a prompt": BadRow(
         "tokenize", "the prompt has 60 tokens and the context holds 50", {"text": "w " * 60}
@@ -63,7 +63,7 @@ CSV_ROWS = {
 CHAT_ROWS = {
     "no messages": BadRow("template", "column 'chat' has no message in it", {"chat": []}),
     "null messages": BadRow("template", "column 'chat' is null", {"chat": None}),
-    "text that is no chat": BadRow("template", "no JSON list of messages", {"chat": "hello"}),
+    "text that is not a chat": BadRow("template", "no JSON list of messages", {"chat": "hello"}),
     "message without a role": BadRow("template", "a message without a role", {"chat": [{"content": "x"}]}),
     "message without content": BadRow("template", "a message without content", {"chat": [{"role": "user"}]}),
 }

@@ -43,7 +43,7 @@ SPEC = [
         "choose a folder outside",
     ),
     case(
-        "function that is no import path",
+        "function that is not an import path",
         {"prompt_function": "make prompt"},
         "'make prompt' is not an import path",
         "'package.module:function'",
@@ -51,7 +51,7 @@ SPEC = [
     case("empty template", template(""), "prompt: ", "at least 1 character"),
     case("no messages", {"messages": []}, "messages", "at least 1 item"),
     case(
-        "parallel size that is no number",
+        "parallel size that is not a number",
         {"engine": "vllm", "engine_args": {"tensor_parallel_size": "two"}},
         "tensor_parallel_size: ",
         "whole number",

@@ -68,7 +68,7 @@ def start_last_night(airflow: AirflowStack, api: AirflowApi) -> Run:
 
 def start_now(airflow: AirflowStack, api: AirflowApi) -> Run:
     airflow.show_dags({"RAYBATCH_EXAMPLE_DEFERRABLE": "true", "RAYBATCH_EXAMPLE_ENGINE": "echo"})
-    return api.trigger(DAG_ID, min_share=0)  # an echo is no question
+    return api.trigger(DAG_ID, min_share=0)  # the echo engine writes no questions
 
 
 def test_table_holds_what_the_manifest_counts(night, airflow):

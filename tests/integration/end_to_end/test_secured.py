@@ -57,14 +57,14 @@ def task(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake
         "DEFERRABLE": "true",
     }
     airflow.show_dags({f"RAYBATCH_EXAMPLE_{name}": value for name, value in example.items()})
-    run = api.trigger("nightly_synthetic_data", min_share=0)  # an echo is no question
+    run = api.trigger("nightly_synthetic_data", min_share=0)  # the echo engine writes no questions
     run.wait(timeout=300)
     return run.task("generate")
 
 
 @pytest.fixture
 def as_airflow(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-    """The connection as this process, which is no part of the stack, finds it."""
+    """The connection as this process, which is not part of the stack, finds it."""
     connection = {"conn_type": "aws", **lake.connection()}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
 

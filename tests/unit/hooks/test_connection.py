@@ -111,13 +111,13 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"host": "a b"}, "field host: 'a b' is no address"),
-        ({"host": "ftp://head"}, "field host: 'ftp://head' is no address"),
+        ({"host": "a b"}, "field host: 'a b' is not an address"),
+        ({"host": "ftp://head"}, "field host: 'ftp://head' is not an address"),
         ({"host": "http://me:1234567@head"}, "field host: it carries a login, which would end up in logs"),
         ({"host": "http://me:1234567@head:port"}, "field host: it carries a login"),
         ({"host": "http://me:[1234567@head"}, "field host: it carries a login"),
         ({"host": "https://me:x/1234567@head"}, "field host: it carries a login"),
-        ({"host": "head:port"}, "field host: 'head:port' is no address"),
+        ({"host": "head:port"}, "field host: 'head:port' is not an address"),
         ({"host": "head", "schema": "grpc"}, "field schema: 'grpc' is unknown; use http or https"),
         ({"host": "head", "extra": "{"}, "field extra: it is no JSON object"),
         ({"host": "head", "extra": "[1]"}, "field extra: it is no JSON object"),
@@ -134,8 +134,8 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
             {"host": "head", "extra": json.dumps({"ca_bundle": __file__, "verify": "False"})},
             "test_connection.py' contradicts verify; remove one of them.",
         ),
-        ({"host": "head", "extra": '{"connect_timeout": true}'}, "True is no positive number of seconds."),
-        ({"host": "head", "extra": '{"connect_timeout": "inf"}'}, "'inf' is no positive number of seconds."),
+        ({"host": "head", "extra": '{"connect_timeout": true}'}, "True is not a positive number of seconds."),
+        ({"host": "head", "extra": '{"connect_timeout": "inf"}'}, "'inf' is not a positive number"),
         ({"host": "head", "extra": '{"headers": ["1234567"]}'}, "field headers in extra: it is no JSON obj"),
         (
             {"host": "head", "extra": '{"headers": "x"}'},
@@ -147,11 +147,11 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
         ),
         (
             {"host": "head", "extra": '{"connect_timeout": 0}'},
-            "field connect_timeout in extra: 0 is no positive",
+            "field connect_timeout in extra: 0 is not a positive",
         ),
         (
             {"host": "head", "extra": '{"request_timeout": "x"}'},
-            "field request_timeout in extra: 'x' is no pos",
+            "field request_timeout in extra: 'x' is not a pos",
         ),
         *(
             (
@@ -165,9 +165,9 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
                 ("me:1234567@people", "it carries a login"),
                 (
                     "javascript:alert(1)",
-                    "'javascript:alert(1)' is no address that a browser opens; use https",
+                    "'javascript:alert(1)' is not an address that a browser opens; use https",
                 ),
-                ("people.example.com", "'people.example.com' is no address that a browser opens"),
+                ("people.example.com", "'people.example.com' is not an address that a browser opens"),
             ]
         ),
         ({"host": "head", "extra": '{"seal_key": 1234567}'}, "field seal_key in extra: a value of type int"),

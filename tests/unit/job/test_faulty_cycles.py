@@ -92,7 +92,7 @@ def test_a_store_that_goes_down_at_any_call_leaves_all_or_nothing(
         begins = len(proxy.calls)
         proxy.choose = after(begins + number, fault)
         with reading(direct):
-            with contextlib.suppress(StorageError):  # what follows the commit is no failure
+            with contextlib.suppress(StorageError):  # an error after the commit is not a failure
                 attempt(place, 0, source)
             assert len(proxy.calls) > begins + number, "it ended before its fault"
             before = published(direct)

@@ -48,9 +48,9 @@ def test_may_be_a_text(ray: FakeRay, run: Run) -> None:
     [
         (
             "tomorrow",
-            "deadline: 'tomorrow' is no moment; give a datetime, or ISO 8601 such as '2026-01-31T",
+            "deadline: 'tomorrow' is not a point in time; give a datetime, or ISO 8601 such as '2026-01-31T",
         ),
-        (3600, "deadline: 3600 is no moment; give a datetime, or ISO 8601 such as"),
+        (3600, "deadline: 3600 is not a point in time; give a datetime, or ISO 8601 such as"),
         ("2100-01-31T06:00:00", "deadline: '2100-01-31T06:00:00' has no time zone; add one, such as"),
         (datetime(2100, 1, 31), "deadline: datetime.datetime(2100, 1, 31, 0, 0) has no time zone; add"),  # noqa: DTZ001
         (

@@ -131,8 +131,8 @@ def test_misuse_is_found_when_the_dag_is_parsed(arguments: dict[str, Any], sente
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"entrypoint": " "}, "entrypoint: ' ' is no command"),
-        ({"entrypoint": "x", "metadata": "m"}, "metadata: 'm' is no dictionary"),
+        ({"entrypoint": " "}, "entrypoint: ' ' is not a command"),
+        ({"entrypoint": "x", "metadata": "m"}, "metadata: 'm' is not a dictionary"),
         (
             {"entrypoint": "x", "runtime_env": {"working_dir": "/no/such"}},
             "working_dir: '/no/such' does not",

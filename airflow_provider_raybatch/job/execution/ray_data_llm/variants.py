@@ -59,7 +59,7 @@ def variant(spec: BatchInferenceSpec) -> Variant:
     }
     if name not in known:
         raise SpecError(
-            f"processor: {name!r} is no processor of Ray Data LLM; use one of {', '.join(known)}."
+            f"processor: {name!r} is not a processor of Ray Data LLM; use one of {', '.join(known)}."
         )
     made: Variant = known[name](spec)
     return made

@@ -25,7 +25,7 @@ PARAMS: dict[str, Any] = {
     "sampling": {},
     "model": "",
     "postprocess": "labels:parse",
-    # Of the Ray jobs that are no batch inferences.
+    # For Ray jobs that are not batch inferences.
     "seconds": 600,
 }
 MODES = {"blocking": False, "deferrable": True}

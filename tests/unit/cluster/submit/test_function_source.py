@@ -62,11 +62,11 @@ def test_names_that_only_an_import_can_show_pass(folder, path):
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("prompts", "is no import path"),
-        ("prompts:", "is no import path"),
-        ("pro-mpts:build", "is no import path"),
+        ("prompts", "is not an import path"),
+        ("prompts:", "is not an import path"),
+        ("pro-mpts:build", "is not an import path"),
         ("missing:build", "there is no module 'missing'"),
-        ("prompts.sub:build", "is a module and no package"),
+        ("prompts.sub:build", "is a module and not a package"),
         ("team.gone:build", "has no source file"),
         ("spaced.mod:build", "namespace package"),
         ("broken:build", "line 1"),
@@ -85,7 +85,7 @@ def test_what_can_not_be_shipped_gets_its_sentence(folder, path, told):
 def test_extension_modules_are_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "fast.abi3.so").write_bytes(b"")
-    with pytest.raises(PackageError, match="no plain Python source"):
+    with pytest.raises(PackageError, match="not plain Python source"):
         package_of_source("fast:build")
 
 

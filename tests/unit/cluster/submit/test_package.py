@@ -160,7 +160,7 @@ def test_a_folder_without_its_caches(tmp_path):
 
 
 def test_a_missing_folder(tmp_path):
-    with pytest.raises(PackageError, match="is no folder here"):
+    with pytest.raises(PackageError, match="is not a folder here"):
         package_of_folder(tmp_path / "nowhere")
 
 

@@ -119,7 +119,7 @@ def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
 
 
 class Picky:
-    """A tokeniser that refuses one text, as real ones refuse what is no text."""
+    """A tokeniser that refuses one text, as real ones refuse what is not text."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -101,7 +101,7 @@ def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any],
     "text", ["{'{text}'}", '{"text": {row.text}}', "{text: 1} {other} {} {1}", "{{row.text}}"]
 )
 def test_braces_that_name_no_column_are_text(tmp_path: Path, text: str) -> None:
-    path = jsonl(tmp_path, [{"text": "a", "1": "digits are no name here"}])
+    path = jsonl(tmp_path, [{"text": "a", "1": "digits are not a name here"}])
     assert look(path, prompt="{row.text}" + text).rows == 1
 
 
