@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replica tells the queue, and what it gets."""
+"""What a replica reports to the queue, and what it gets."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def no_rows() -> Ordinals:
 
 
 class GoneError(Exception):
-    """The queue has taken the replica that asks for lost: its rows belong to others now, so it must end."""
+    """The queue counts the calling replica as lost and has given its rows to others, so it must end."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a replica says when it asks.
+    """What a replica reports when it asks for rows.
 
-    :param answered: rows that its engine has answered since it joined, or that never got there.
-    :param work: output tokens since it joined, best with those of unanswered rows; any unit does that is the
-        same for all replicas.
+    :param answered: rows that its engine has answered since it joined, or that failed before the engine.
+    :param work: output tokens since it joined, best with those of unanswered rows. Another unit will do if
+        all replicas use it.
     :param finished: rows that are written since it last asked.
     :param lengths: of the rows answered since it last asked, by label: their number, and the sum of their
         tokens.
@@ -44,13 +44,13 @@ class Grant:
 
     :param rows: in the order in which they are to begin.
     :param read: pieces that it reads from storage and keeps until they are named in `release`.
-    :param borrow: rows that come from another replica's memory, by its name; from storage should that fail.
-    :param repeated: of `rows`, those that a process which is gone may have written.
-    :param alone: whether `rows` must be alone in the engine, since one of them may kill it.
+    :param borrow: rows that come from another replica's memory, by its name; from storage if that fails.
+    :param repeated: those of `rows` that a lost process may have written.
+    :param alone: whether `rows` must run without other rows in the engine, since one of them may kill it.
     :param failed: rows that have killed an engine, to be written as failed.
     :param release: pieces that no other replica will ask it for.
-    :param give_back: number of rows, of those that it has not begun, that it is to give back.
-    :param flush: whether it gets more only after all that it has is written.
+    :param give_back: how many of the rows that it has not begun it must give back.
+    :param flush: whether it gets more rows only after it has written all that it has.
     :param ask_below: it asks again when it holds fewer unanswered rows, and with each flush.
     """
 

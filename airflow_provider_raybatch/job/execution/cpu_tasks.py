@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU work spread over the cluster as Ray tasks: they ask for no CPU, so nothing can keep them waiting."""
+"""CPU work spread over the cluster as Ray tasks. They request no CPU, so they never wait for one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Shared = TypeVar("Shared")
 
 
 def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) -> Callable[..., T]:
-    """`function`, in a process of its own on this node where it calls or imports users' code.
+    """`function`; if it calls or imports a user's code, in a process of its own on this node.
 
-    The driver's memory holds the job's key, and its output is the job's log: no code of users may reach them.
+    The driver's memory holds the job's key, and its output is the job's log: a user's code must reach
+    neither.
     """
     if not calls_users_code(spec) and spec.postprocess is None:
         return function
@@ -48,9 +49,9 @@ def calls_users_code(spec: BatchInferenceSpec) -> bool:
 def spread(
     function: Callable[[Item, Shared], T], items: Sequence[Item], shared: Shared, at_once: int
 ) -> Iterable[T]:
-    """`function(item, shared)` of each item, in their order, a few at once.
+    """`function(item, shared)` for each item, in order, a few at a time.
 
-    :param at_once: how many tasks run beside each other at most.
+    :param at_once: tasks that run concurrently, at most.
     """
     task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(function)
     given = ray.put(shared)

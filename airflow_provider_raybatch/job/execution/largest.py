@@ -7,14 +7,14 @@ import heapq
 
 
 class Largest:
-    """A heap that is corrected when it is looked at. Each change costs O(log n), amortised."""
+    """A heap with lazy deletion. Each change costs O(log n), amortised."""
 
     def __init__(self) -> None:
         self._values: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
 
     def set(self, name: str, value: int) -> None:
-        """Keep the value of a name; names with values below 1 are never found."""
+        """Set the value of a name; a value below 1 is never found."""
         if self._values.get(name, 0) == value:
             return
         self._values[name] = value
@@ -29,7 +29,7 @@ class Largest:
         self._values.pop(name, None)
 
     def find(self) -> str | None:
-        """The name with the largest value; ``None`` where no value is above 0."""
+        """The name with the largest value; ``None`` if no value is above 0."""
         while self._heap:
             value, name = self._heap[0]
             if self._values.get(name, 0) == -value:

@@ -12,11 +12,11 @@ from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 
 @dataclass
 class Origin:
-    """Where rows are to be taken from.
+    """Where to take rows from.
 
     :param read: pieces to be read from storage.
     :param borrow: rows in other replicas' memory, by name.
-    :param release: pieces that the replica of that name need not keep for others any more.
+    :param release: pieces that the replica of that name no longer needs to keep for others.
     """
 
     read: list[int] = field(default_factory=list)
@@ -25,9 +25,9 @@ class Origin:
 
 
 class Origins:
-    """Which replica has read which piece and keeps it, while rows of the piece are not given.
+    """Which replica has read which piece. It keeps the piece until all rows of it are given to replicas.
 
-    A replica that gives rows back keeps them until another one gets them: the piece may be released already.
+    A replica that gives rows back keeps them until another one gets them, since the piece may be released.
     """
 
     def __init__(self, pieces: Pieces) -> None:
@@ -40,16 +40,16 @@ class Origins:
         self.bytes_read = 0
 
     def open(self, piece: int, rows: int) -> None:
-        """So many rows of a piece are to be given: for the first time, or since they came back."""
+        """Count rows of a piece that must be given to a replica, for the first time or again."""
         self._open[piece] = self._open.get(piece, 0) + rows
 
     def lend(self, name: str, rows: Ordinals) -> None:
-        """A replica keeps rows that it gave back."""
+        """Record that a replica keeps rows that it gave back."""
         self._lender.update(dict.fromkeys(rows.tolist(), name))
         self._lent_by.setdefault(name, set()).update(rows.tolist())
 
     def give(self, name: str, rows: Ordinals) -> Origin:
-        """Rows are given to a replica."""
+        """Give rows to a replica, and say where it takes them from."""
         origin = Origin()
         borrowed: dict[str, list[Ordinals]] = {}
         for piece, part in self._pieces.split(rows).items():
@@ -66,7 +66,7 @@ class Origins:
         return origin
 
     def drop(self, name: str) -> None:
-        """A replica is gone, and what it kept with it."""
+        """Forget a lost replica and what it kept."""
         for piece in self._read_by.pop(name, ()):
             del self._reader[piece]
         for row in self._lent_by.pop(name, ()):
@@ -79,7 +79,7 @@ class Origins:
         self._read_by.setdefault(name, set()).add(piece)
 
     def _from_lenders(self, part: Ordinals, borrowed: dict[str, list[Ordinals]]) -> Ordinals:
-        """Borrow what was given back. Returns the other rows."""
+        """Borrow the rows that were given back, and return the others."""
         if not self._lender:
             return part
         lent = np.array([row in self._lender for row in part.tolist()])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frozen listing as the queue sees it: pieces that are read whole, and their rows to be done."""
+"""The frozen listing as the queue sees it: pieces that are read whole, and their unfinished rows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ Ordinals: TypeAlias = npt.NDArray[np.int64]
 
 
 class Pieces:
-    """What is read at once: a Parquet row group, a run of rows of a text file, or a small file.
+    """Units of reading: a Parquet row group, a run of rows of a text file, or a small file.
 
-    Keeps a bit a row, and 24 bytes a piece. Labels cost a byte a row more, and groups four; both may be
-    memory maps. With all of them that is 5.2 bytes a row and 24 bytes a piece.
+    Takes one bit per row and 24 bytes per piece; labels add one byte per row, groups four. Both may be
+    memory maps. All together that is 5.2 bytes per row and 24 bytes per piece.
 
     :param rows: of each piece, at least 1, in the order in which they lie on disk.
     :param sizes: bytes of each piece, as read from storage.
-    :param done: for each row whether nothing is to be done for it; ``None`` where all rows are to be done. It
-        is packed, and not kept.
-    :param labels: for each row a class (0 to 255) of rows with answers of about the same length, such as the
-        row's own limit, or the length of its prompt, on a log scale.
-    :param groups: for each row a number that it shares with rows of the same prefix.
-    :raises ValueError: the arguments' lengths do not belong together, or a piece is empty.
+    :param done: for each row whether it is finished; ``None`` if none is. The array is packed, not kept.
+    :param labels: for each row a class from 0 to 255; the answers of a class have about the same length. For
+        example the row's own limit or the length of its prompt, on a log scale.
+    :param groups: for each row the number of its group; rows of one group have the same prefix.
+    :raises ValueError: the lengths of the arguments don't match, or a piece is empty.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Pieces:
         self.groups = groups
         self._todo = None if done is None else np.packbits(~done)
         self.left: Ordinals = counts
-        """Rows of each piece that are to be done."""
+        """Number of unfinished rows of each piece."""
         if done is not None and len(counts):
             self.left = counts - np.add.reduceat(done, self._first[:-1], dtype=np.int64)
 
@@ -61,7 +60,7 @@ class Pieces:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the pieces that have rows to be done: what one pass over them reads."""
+        """Bytes of the pieces with unfinished rows: what one pass over them reads."""
         return int(self.sizes[self.left > 0].sum())
 
     @property
@@ -71,7 +70,7 @@ class Pieces:
         return sum(array.nbytes for array in kept if array is not None)
 
     def rows(self, piece: int) -> Ordinals:
-        """The rows of a piece that are to be done."""
+        """The unfinished rows of a piece."""
         first, stop = int(self._first[piece]), int(self._first[piece + 1])
         if self._todo is None:
             return np.arange(first, stop, dtype=np.int64)

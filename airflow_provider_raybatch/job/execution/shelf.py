@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of opened pieces that are still free, in the order in which they are to be given."""
+"""The free rows of opened pieces, in the order in which replicas get them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 
 _SMALL_GROUP = 64
-"""Rows of a group that stay together, however few are asked for."""
+"""A group of up to so many rows is never split, even if fewer are asked for."""
 
 
 class Shelf:
     """The free rows of the pieces that one replica has opened.
 
-    Longest first (Graham, SIAM Journal on Applied Mathematics 17(2), 1969: the list that begins with the
-    longest jobs ends at most 4/3 - 1/(3m) later than the best possible one on m equal machines, any list 2 -
-    1/m). Rows of about the same length, and rows of the same group, stay in the order in which they lie on
-    disk.
+    Longest first: on m equal machines, a list that begins with the longest jobs takes at most 4/3 - 1/(3m)
+    times as long as the optimum, any other list up to 2 - 1/m times (Graham, SIAM Journal on Applied
+    Mathematics 17(2), 1969). Rows of about the same length, and rows of the same group, stay in their order on disk.
     """
 
     def __init__(self, pieces: Pieces, costs: Costs) -> None:
@@ -38,7 +37,7 @@ class Shelf:
         self._sort()
 
     def take(self, count: int) -> Ordinals:
-        """The next rows, at least one if there is one; a few more where a group would be cut."""
+        """The next rows, at least one if there is one; a few more if a group would be split."""
         if self._costs.version != self._version:
             self._sort()
         count = self._whole_groups(max(1, count))
@@ -67,7 +66,7 @@ class Shelf:
         groups = self._pieces.groups
         if groups is None or count >= len(self._rows):
             return count
-        # A group of many more rows is cut: its prefix pays on both sides.
+        # A much larger group is split: the prefix cache pays off on both sides.
         window = max(count, _SMALL_GROUP)
         after = groups[self._rows[count : count + window]]
         others = np.flatnonzero(after != groups[self._rows[count - 1]])

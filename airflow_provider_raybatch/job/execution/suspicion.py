@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for a row that kills the engine, by halving what was in it.
+"""Find the row that kills the engine, by halving the rows that were in it.
 
-Suspected rows run with no other row beside them. The first death makes two groups of the rows that were in
-the engine. A group that kills the engine is halved again. A group that passes is cleared. So a single row
-that kills is found after at most ceil(log2(n)) + 1 deaths, n being the rows in the engine at the first one,
-and after two at least.
+Suspected rows run without other rows in the engine. The first death makes two groups of the rows that were in
+the engine. A group that kills the engine is halved again; a group that finishes is cleared. So one poison row
+is found after at least 2 and at most ceil(log2(n)) + 1 deaths, where n is the number of rows in the engine at
+the first death.
 
-A process that says nothing before it ends (a lost node, a SIGKILL, no memory) proves little: then a single
-row is blamed for the fourth death in which it was alone.
+A process that ends without a report (a lost node, a SIGKILL, no memory) is weak evidence: a single row is
+blamed only at the fourth such death in which it was alone.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SILENT_DEATHS_TO_BLAME = 4
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that are to run with no other row in the engine.
+    """Rows that must run without other rows in the engine.
 
-    :param silent_deaths: of processes that had exactly these rows, and did not say why they ended.
+    :param silent_deaths: deaths of processes that had exactly these rows, without a report of the reason.
     """
 
     rows: Ordinals
@@ -34,22 +34,22 @@ class Group:
 
 
 class Suspicion:
-    """Groups that wait for an empty engine, and the rows that were found to kill it."""
+    """Groups that wait for an empty engine, and the poison rows found so far."""
 
     def __init__(self) -> None:
         self.groups: deque[Group] = deque()
         self.poison: Ordinals = np.empty(0, dtype=np.int64)
-        """Rows to be reported as failed, and not to be run again."""
+        """Rows to report as failed and never to run again."""
 
     def suspect(self, rows: Ordinals) -> None:
-        """An engine died with these rows and maybe with others in it: the first death."""
+        """The first death of an engine, with these rows and maybe others in it."""
         if len(rows):
             self._halve(rows)
 
     def died(self, group: Group, engine_died: bool) -> None:
         """An engine died with this group alone.
 
-        :param engine_died: whether the replica said that its engine ended by itself.
+        :param engine_died: whether the replica reported that its engine ended by itself.
         """
         silent = 0 if engine_died else group.silent_deaths + 1
         if len(group.rows) > 1:

@@ -23,7 +23,7 @@ NAME = "ray_data_llm"
 
 
 def check_processor(spec: BatchInferenceSpec) -> None:
-    """What Ray's processor would do wrong in silence is refused.
+    """Refuse what Ray's processor would silently get wrong.
 
     :raises PreflightError: the job needs a feature of engine ``vllm``, or there is no server to call.
     """
@@ -41,7 +41,7 @@ def check_processor(spec: BatchInferenceSpec) -> None:
 
 
 def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset:
-    """Read, Ray's processor, write. Lazy: nothing runs until it is consumed."""
+    """Read, pass through Ray's processor, write. Lazy: nothing runs until it is consumed."""
     from ray.data.llm import build_processor
 
     kind = variant(job.spec)
@@ -67,7 +67,7 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
 
 
 def added(total: ReplicaReport | None, one: ReplicaReport) -> ReplicaReport:
-    """Ray's stages don't say which engine answered a row, so all of them count as one."""
+    """Add up reports. Ray's stages don't say which engine answered a row, so all engines count as one."""
     if total is None:
         return replace(one, replica=NAME)
     sums = ("rows", "written", "errors", "input_tokens", "output_tokens")
@@ -83,7 +83,7 @@ def _keep(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bound_restarts(processor: Any, restarts: int) -> None:
-    """By default Ray Data restarts an engine that a row kills for ever; only the stage object can say no."""
+    """By default Ray Data restarts an engine without limit; only the stage object can change that."""
     for name in processor.list_stage_names():
         if "Engine" in name:
             processor.get_stage_by_name(name).map_batches_kwargs["max_task_retries"] = restarts

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before and after Ray's processor: plain functions for ``map_batches`` and ``map``.
+"""The stages before and after Ray's processor: plain functions for ``map_batches`` and ``map``.
 
-A row travels with its ordinal and, pickled, its input columns, which Ray's stages therefore can't touch or
-collide with. A row that fails before the engine carries its failure in ``__inference_error__``, the column by
-which Ray's stages pass it over; every row has that column, since a null in it would silently skip whole
+A row travels with its ordinal and its pickled input columns, so that Ray's stages can't change them or
+collide with their names. A row that fails before the engine has its failure in ``__inference_error__``; Ray's
+stages skip a row by that column. Every row has the column, since a null in it would silently skip whole
 blocks.
 """
 
@@ -88,9 +88,9 @@ def _encoded(
 
 @functools.lru_cache(maxsize=4)
 def _chat_encoder(args: str, model: str) -> ChatEncoder:
-    """Once a worker process: loading a tokeniser takes seconds.
+    """Cached per worker process, since loading a tokeniser takes seconds.
 
-    :param args: the engine's arguments as JSON, of which some say which tokeniser it is.
+    :param args: the engine's arguments as JSON; some of them select the tokeniser.
     :param model: the spec's arguments of the model as JSON.
     """
     from transformers import AutoTokenizer
@@ -107,7 +107,7 @@ def _chat_encoder(args: str, model: str) -> ChatEncoder:
 
 
 def before(row: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The processor's preprocess: payloads that travelled as text become what the stage takes."""
+    """The processor's preprocess: payloads that travelled as JSON text become objects."""
     if "body" not in row:
         return {ERROR: row[ERROR]}
     body = json.loads(row["body"])
@@ -123,7 +123,7 @@ def before(row: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
-    """After the processor, every row in one schema, whatever Ray's stages added, dropped or left null."""
+    """After the processor: bring every row into one schema, whatever Ray's stages added or dropped."""
     error = row.get(ERROR) or ""
     result = _failure(error) if error else variant(job.spec).response(row)
     if isinstance(result, Response):
@@ -136,7 +136,7 @@ def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
-    """Settled rows to a part."""
+    """Write settled rows to a part."""
     asked_at = []
     groups: dict[bytes, tuple[list[RowOutcome], list[pa.Table]]] = {}
     for row in batch.to_pylist():
@@ -148,7 +148,7 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
             result = _response(json.loads(row["response"]))
         asked_at.append(carried["at"])
         columns = pa.ipc.open_stream(carried["columns"]).read_all()
-        # Columns may have other types in another chunk; a part has one type for each.
+        # A column may have another type in another chunk, but has one type in a part.
         outcomes, inputs = groups.setdefault(columns.schema.serialize().to_pybytes(), ([], []))
         outcomes.append(carried["asked"].outcome(carried["ordinal"], result))
         inputs.append(columns)
@@ -179,7 +179,7 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
 
 
 def _packed(row: pa.Table) -> bytes:
-    """Arrow's own format, which keeps types, and of a slice only the slice."""
+    """Arrow's IPC format: keeps types, and writes only the rows of a slice."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, row.schema) as writer:
         writer.write_table(row)

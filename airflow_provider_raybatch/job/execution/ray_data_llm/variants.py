@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray Data LLM's processors, one class each: what a row must bring, and where its response is found.
+"""Ray Data LLM's processors, one class each: the columns that a row needs, and where its response is.
 
-Traps that are avoided here, all seen with Ray 2.60: Ray carries a row as one Arrow struct, which gives every
-row the keys of all others, so every row has the same keys, and structured output travels as JSON text. The
-engine tokenises text with special tokens although the chat template has written them, so rows bring token
-ids. The processors' scheduler sizes are those of a server, so they are set.
+Pitfalls of Ray 2.60 that are avoided here: Ray stores rows as Arrow structs, which gives every row the keys
+of all others, so every row gets the same keys, and structured output travels as JSON text. The engine adds
+special tokens to text to which the chat template has added them already, so rows carry token ids. The
+processors' defaults for the scheduler are those of a server, so they are set.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class Variant(Protocol):
     """One of Ray's processors."""
 
     needs_tokens: bool
-    """Whether a row brings token ids."""
+    """Whether a row carries token ids."""
 
     def config(self, plan: Plan) -> Any:
         """Ray's processor config. :raises SpecError: a field of `processor` is not the user's to set."""
 
     def check(self) -> None:
-        """What can be seen before the job pays for anything.
+        """Refuse what is known to fail before the job pays for anything.
 
         :raises PreflightError: the processor has no server to call.
         """
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
-        """What a row brings; with ``None``, the same keys for a row that will be passed over."""
+        """The columns of a row; with ``None``, the same keys for a row that will be skipped."""
 
     def response(self, row: Mapping[str, Any]) -> Response | RowFailure:
-        """What the processor made of it."""
+        """The response in a row that went through the processor."""
 
 
 def variant(spec: BatchInferenceSpec) -> Variant:
@@ -80,14 +80,13 @@ class VllmVariant:
         import ray.data.llm
 
         spec = self._spec
-        # Four batches overlap within a task; enough tasks to offer every sequence slot four times measured
-        # best.
+        # Four batches overlap within a task. Tasks for four times the sequence slots measured best.
         rows = plan.rows_per_chunk
         fields: dict[str, Any] = {
             "batch_size": rows,
             "max_concurrent_batches": plan.chunks_in_flight,
             "concurrency": (plan.replicas, plan.replicas),
-            # vLLM's metrics for Ray import Ray Serve, which a batch cluster seldom has.
+            # vLLM's metrics for Ray import Ray Serve, which few batch clusters have.
             "log_engine_metrics": False,
             **dict.fromkeys(_STAGES, False),
         }
@@ -130,7 +129,7 @@ class VllmVariant:
         return sampling
 
     def response(self, row: Mapping[str, Any]) -> Response | RowFailure:
-        """See :class:`Variant`. Ray tells no finish reason: a response of `max_tokens` tokens was cut off."""
+        """See :class:`Variant`. Ray gives no finish reason: a response of `max_tokens` tokens was cut off."""
         generated = int(row["num_generated_tokens"])
         cut = self._max_tokens is not None and generated >= int(self._max_tokens)
         completion = Completion(str(row["generated_text"]), "length" if cut else "stop", generated)
@@ -143,13 +142,13 @@ class SglangVariant(VllmVariant):
     name = "SGLangEngineProcessorConfig"
 
     def _engine_defaults(self, plan: Plan) -> dict[str, Any]:
-        return {}  # its arguments have names of their own
+        return {}  # SGLang has other names for its arguments
 
     def check(self) -> None:
-        """SGLang takes other names for constraints, and Ray passes on what it is given."""
+        """SGLang has other names for constraints, and Ray passes them on unchecked."""
         if "structured_outputs" in self._spec.sampling:
             raise PreflightError(
-                "sampling: SGLang knows no 'structured_outputs'; use its 'json_schema', 'regex' or 'ebnf'."
+                "sampling: SGLang has no 'structured_outputs'; use its 'json_schema', 'regex' or 'ebnf'."
             )
 
     def _sampling(self) -> dict[str, Any]:
@@ -179,7 +178,7 @@ class HttpVariant:
         return ray.data.llm.HttpRequestProcessorConfig(**fields)
 
     def check(self) -> None:
-        """A server that does not answer is the rows' failure."""
+        """Nothing: if the server does not answer, its rows fail."""
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
         """See :class:`Variant`. The payload goes as JSON text and is read back by :func:`payload_of`."""
@@ -225,7 +224,7 @@ class ServeVariant(HttpVariant):
         )
 
     def check(self) -> None:
-        """A deployment that is not there would be waited for without an end."""
+        """Refuse a missing deployment, since Ray would wait for it without end."""
         from ray import serve
 
         found = serve.status().applications
@@ -243,7 +242,7 @@ class ServeVariant(HttpVariant):
 
 
 def openai_response(answer: Any) -> Response | RowFailure:
-    """A response out of an OpenAI-style answer; anything else is the row's failure."""
+    """The response in an OpenAI-style answer; any other answer fails the row."""
     choices = answer.get("choices") if isinstance(answer, Mapping) else None
     if choices is None or len(choices) == 0:
         return RowFailure("engine", f"the server answered without a completion: {str(answer)[:500]}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a chunk as requests, with the two identities that they are written under."""
+"""The rows of a chunk as requests, with row id and request key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.row import Request, Response, RowFailure, Row
 
 @dataclass(frozen=True)
 class Asked:
-    """One row, ready for the engine, or with the reason why it never gets there."""
+    """One row, ready for the engine, or failed before it."""
 
     request: Request | RowFailure
     key: bytes | None = None
@@ -34,7 +34,7 @@ class Asked:
 
 
 class Asker:
-    """Turns rows into requests, alike in the replicas and where keys are looked up before."""
+    """Turns rows into requests: the same way in the replicas as in the earlier lookup of keys."""
 
     def __init__(self, spec: BatchInferenceSpec, render: Render, keyer: Keyer) -> None:
         self._render = render
@@ -44,7 +44,8 @@ class Asker:
     def ask(self, rows: Sequence[Any], repetitions: Mapping[int, int] | None = None) -> list[Asked]:
         """The requests of `rows`.
 
-        :param repetitions: how many rows before it ask the same, by place in `rows`; for sampled requests.
+        :param repetitions: number of earlier rows with an equal request, by place in `rows`; for sampled
+            requests.
         """
         numbers = repetitions or {}
         return [
@@ -62,7 +63,7 @@ class Asker:
 
 
 def read_columns(spec: BatchInferenceSpec) -> list[str] | None:
-    """Columns that asking reads; ``None`` for all."""
+    """Columns that requests and row ids need; ``None`` for all."""
     columns = needed_columns(spec)
     if columns is None or spec.id_column is None:
         return columns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU utilisation as NVIDIA's driver reports it."""
+"""GPU utilisation, as NVIDIA's driver reports it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class GpuMeter:
-    """Running mean over the GPUs this process may see; ``None`` where NVML does not tell it.
+    """Running mean over the GPUs that this process may see; ``None`` if NVML does not report it.
 
-    It is a figure for people, so nothing that NVML refuses (a MIG slice has no utilisation) ends anything.
+    It is only shown to users, so an error of NVML (a MIG slice has no utilisation) is ignored.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class GpuMeter:
             pynvml.nvmlInit()
             self._nvml = pynvml
             self._handles = [self._handle(name) for name in _visible(pynvml.nvmlDeviceGetCount())]
-        except Exception:  # NVML's errors are made at run time and differ from one version to the next
+        except Exception:  # NVML makes its exceptions at run time, different ones in each version
             self._handles = []
 
     def _handle(self, name: str) -> Any:
@@ -37,7 +37,7 @@ class GpuMeter:
             return
         try:
             readings = [self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in self._handles]
-        except Exception:  # as above; the reports, and with them an order to drain, hang on this thread
+        except Exception:  # as above; this thread also sends reports and receives orders to drain
             self._handles = []
             return
         self._sum += sum(readings) / len(readings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an engine that is still starting makes headway: a large model may take an hour to load."""
+"""Whether an engine that is still starting makes progress: a large model may take an hour to load."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _STEP = 16 * 1024 * 1024
 
 
 def steps() -> int:
-    """What this process and those below it have read and written by now, in steps of 16 MiB.
+    """What this process and its children have read and written so far, in steps of 16 MiB.
 
-    A download or a load from a slow disk makes some each minute, a process that hangs makes none. 0 where
-    that can't be told.
+    A download or a load from a slow disk makes some each minute, a process that hangs makes none. 0 if it
+    can't be measured.
     """
     try:
         import psutil  # vLLM brings it; an engine without it has no model to load
@@ -22,9 +22,9 @@ def steps() -> int:
     with contextlib.suppress(psutil.Error):
         here = psutil.Process()
         for process in (here, *here.children(recursive=True)):
-            with contextlib.suppress(psutil.Error, AttributeError):  # ended meanwhile, or no Linux
+            with contextlib.suppress(psutil.Error, AttributeError):  # it has ended, or this is not Linux
                 counters = process.io_counters()
-                # Mapped files are in the former alone, what lies in memory already in the latter.
+                # The first two count mapped files, the last two what is in the page cache already.
                 moved += counters.read_bytes + counters.write_bytes
                 moved += counters.read_chars + counters.write_chars
     return moved // _STEP
