@@ -77,7 +77,7 @@ class RayOperator(LiteralTextOperator):
         in it, the task starts a private Ray for itself and always runs blocking.
     :param deferrable: free the worker while the job runs; default is Airflow's ``[operators]
         default_deferrable``.
-    :param poll_interval: seconds between two looks at the job, default 10.
+    :param poll_interval: seconds between two polls, default 10.
     :param timeout: seconds or ``timedelta`` from the start of an attempt to the job's deadline; default none.
         Each attempt has its own. With `deferrable`, Airflow's `execution_timeout` is one, too.
     :param deadline: the moment at which the job of any attempt must have ended: a ``datetime`` or its text in
@@ -194,7 +194,7 @@ class RayOperator(LiteralTextOperator):
             self.log.info("Job %s is an earlier run's; following this run's own.", handle["submission_id"])
             return self.execute(context)
         if not outcome.saw_the_end:
-            outcome = self._resumption(context).look_again(outcome, str(handle["submission_id"]))
+            outcome = self._resumption(context).recheck(outcome, str(handle["submission_id"]))
         return self._end(context, outcome, handle)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -208,7 +208,7 @@ class RayOperator(LiteralTextOperator):
             if handle is None:
                 failure_class = known.failure_class or FailureClass.INTERNAL
                 raise self._failure(failure_class, f"{known.state}: {known.message}") from error
-            return self._end(context, resumption.look_again(known, handle["submission_id"]), handle)
+            return self._end(context, resumption.recheck(known, handle["submission_id"]), handle)
 
     def on_kill(self) -> None:
         """Stop the job of a task that is killed while it blocks a worker. Runs in a signal handler."""

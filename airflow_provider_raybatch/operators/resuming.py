@@ -41,7 +41,7 @@ class Resumption:
 
     :param find_run: the attempt as it is on record, ``None`` where no job of its run is.
     :param control: what a follower tells the job of a submission id.
-    :param poll_interval: seconds between two looks, should the job be followed from here.
+    :param poll_interval: seconds between two polls, should the job be followed from here.
     :param stop_at_deadline: whether a job that runs past its deadline is stopped.
     :param retries_left: whether another attempt would take the job over.
     :param killing: from here on a kill of the task stops the job.
@@ -78,9 +78,9 @@ class Resumption:
             "fingerprint": job.metadata.get(FINGERPRINT),
         }
 
-    def look_again(self, known: Outcome, submission_id: str) -> Outcome:
-        """What became of the job; `known`, as the trigger left it, where the cluster doesn't say."""
-        from airflow_provider_raybatch.cluster.follow.loop import Followed, look_again
+    def recheck(self, known: Outcome, submission_id: str) -> Outcome:
+        """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""
+        from airflow_provider_raybatch.cluster.follow.loop import Followed, recheck
         from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
         try:
@@ -99,7 +99,7 @@ class Resumption:
                 from_start=False,
                 control=self.control(run, submission_id),
             )
-            return run_blocking(look_again(address, job, known, self.log, leave_to_a_retry=self.retries_left))
+            return run_blocking(recheck(address, job, known, self.log, leave_to_a_retry=self.retries_left))
         except RaybatchError as error:
             self.log.error("The job can't be asked how it ended: %s", error)
             return known

@@ -46,10 +46,10 @@ class RayJobSensor(BaseSensorOperator):
         default_deferrable``.
 
     The other parameters are those of Airflow's sensors; while deferred, `poke_interval` is the time between
-    two looks, and the driver's log lines appear in the task's log. The job goes on when the sensor times out
+    two polls, and the driver's log lines appear in the task's log. The job goes on when the sensor times out
     or is killed. A sensor goes by Ray's status, and doesn't keep a batch inference from its `orphan_timeout`.
-    A cluster without an answer is borne until the sensor's `timeout`; while deferred, for 10 minutes at most,
-    after which the attempt fails and may be retried.
+    A cluster that does not answer is tolerated until the sensor's `timeout`. While deferred, after 10 minutes
+    the attempt fails and may be retried.
     """
 
     template_fields: Sequence[str] = ("ray_conn_id", "submission_id", "deferrable")
@@ -69,7 +69,7 @@ class RayJobSensor(BaseSensorOperator):
         self.submission_id = submission_id
         self.ray_conn_id = ray_conn_id
         self.deferrable = deferrable
-        self._looked = False
+        self._polled = False
 
     def execute(self, context: Context) -> Any:
         """Wait here, or in the triggerer."""
@@ -80,7 +80,7 @@ class RayJobSensor(BaseSensorOperator):
         if not deferrable:
             return super().execute(context)
         try:
-            verdict = self._look(context)
+            verdict = self._poll(context)
             if verdict is not None and verdict.outcome is not None:
                 return self._judge(verdict.outcome)
         except RayBatchException as error:
@@ -105,8 +105,8 @@ class RayJobSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
-        verdict = self._look(context)
+        """Poll once."""
+        verdict = self._poll(context)
         if verdict is None or verdict.outcome is None:
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value=self._judge(verdict.outcome))
@@ -119,23 +119,23 @@ class RayJobSensor(BaseSensorOperator):
         return self._judge(outcome if outcome.saw_the_end else self._end_now(context) or outcome)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """As Airflow's; where the trigger is gone, a job that has ended meanwhile counts."""
+        """As Airflow's; if the trigger is gone, a job that has ended since then counts."""
         if next_method == _TRIGGER_IS_GONE and (outcome := self._end_now(context)) is not None:
             next_method, next_kwargs = "execute_complete", {"event": {"outcome": outcome.to_json()}}
         return super().resume_execution(next_method, next_kwargs, context)
 
     def _end_now(self, context: Context) -> Outcome | None:
-        """The job's end as the cluster tells it now; ``None`` while it runs, or without an answer."""
-        self._looked = True  # the address was right when the task deferred
+        """How the job ended; ``None`` while it runs, or if the cluster does not answer."""
+        self._polled = True  # the address was right when the task deferred
         try:
-            verdict = self._look(context)
+            verdict = self._poll(context)
         except RayBatchException as error:
             self.log.warning("The job can't be asked how it ended: %s", error)
             return None
         return None if verdict is None else verdict.outcome
 
-    def _look(self, context: Context) -> Verdict | None:
-        """One look; ``None`` without an answer, which is borne until the sensor's own timeout."""
+    def _poll(self, context: Context) -> Verdict | None:
+        """Poll once; ``None`` without an answer, which the sensor accepts until its own timeout."""
         from airflow_provider_raybatch.cluster.follow.outcome import FollowState
         from airflow_provider_raybatch.cluster.follow.poll import poll_once
         from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
@@ -146,16 +146,16 @@ class RayJobSensor(BaseSensorOperator):
         )
 
         job = self._job()
-        first = self._is_first_look(context)
+        first = self._is_first_poll(context)
 
         async def ask(address: ClusterAddress) -> Verdict:
             async with RayJobsClient(address) as client:
                 session_name = (await client.version()).session_name
                 verdict = await poll_once(client, job, FollowState(session_name=session_name))
-                # Looks at an ended job whose log is out of reach are counted, and a poke forgets.
+                # Polls of an ended job whose log can't be read are counted, and a poke keeps no count.
                 while (
                     verdict.outcome is None
-                    and verdict.state.blind_looks
+                    and verdict.state.polls_without_log
                     and verdict.state.unreachable_since is None
                 ):
                     verdict = await poll_once(client, job, verdict.state)
@@ -165,16 +165,16 @@ class RayJobSensor(BaseSensorOperator):
             try:
                 return run_blocking(ask(RayHook(self.ray_conn_id).get_address()))
             except ClusterUnreachableError as error:
-                # Proxies also answer 404 while their backend is away; a wrong address does so from the start.
+                # A proxy also answers 404 while its backend is down; a wrong address does so from the start.
                 if first and isinstance(error, NotARayDashboardError):
                     raise
-                self.log.warning("%s Looking again later.", error)
+                self.log.warning("%s Asking again later.", error)
                 return None
 
-    def _is_first_look(self, context: Context) -> bool:
+    def _is_first_poll(self, context: Context) -> bool:
         """Whether this attempt asks for the first time, in this process or before a reschedule."""
-        looked, self._looked = self._looked, True
-        return not looked and not (self.reschedule and context["ti"].get_first_reschedule_date(context))
+        polled, self._polled = self._polled, True
+        return not polled and not (self.reschedule and context["ti"].get_first_reschedule_date(context))
 
     def _judge(self, outcome: Outcome) -> dict[str, Any]:
         if outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE:

@@ -33,11 +33,11 @@ _UNREADABLE = "unreadable"
 _GOES_ON = {
     # Another triggerer has taken the trigger over.
     "deferred": "The task is still deferred, so job %s goes on.",
-    # No user's word leads there; the next attempt adopts the job.
+    # No user action leads to this state; the next attempt adopts the job.
     "up_for_retry": "The task is going to be retried, so job %s is left to its next attempt.",
     _UNREADABLE: (
-        "Airflow doesn't tell whether somebody ended the task, so job %s goes on; if nobody follows it, it "
-        "ends by its own bounds. Stop it on the Ray dashboard if it is not wanted."
+        "Airflow did not say whether a user ended the task, so job %s keeps running. If it is not wanted, "
+        "stop it on the Ray dashboard; a batch inference that no task follows ends after orphan_timeout."
     ),
 }
 
@@ -48,7 +48,7 @@ class RayJobTrigger(BaseTrigger):
     :param ray_conn_id: the connection that reaches the cluster.
     :param submission_id: the job.
     :param session_name: the Ray session that took it; ``None`` stands for the present one.
-    :param poll_interval: seconds between two looks, default 10.
+    :param poll_interval: seconds between two polls, default 10.
     :param deadline: epoch seconds at which an unfinished job is given up; ``None`` for no deadline.
     :param cancel_on_kill: stop the job when a user marks or clears the deferred task; default yes.
     :param cancel_on_timeout: stop the job at its deadline; default yes.
@@ -115,12 +115,12 @@ class RayJobTrigger(BaseTrigger):
         """Stop the job of a task that a user marked or cleared.
 
         Airflow also calls this when another triggerer has taken the trigger over; the task then is still
-        deferred, or waits for a retry, and its job is left alone. So it is where the task's state can't be
-        read: a healthy job is worth more than the minutes until an unwanted one ends itself.
+        deferred, or waits for a retry, and its job is left alone. It is also left alone if the task's state
+        can't be read: a healthy job is worth more than the minutes until an unwanted one ends itself.
 
-        Until a trigger has ended, Airflow's triggerer cancels it anew at each of its looks, once a second
-        (`TriggerRunner.cancel_triggers` in 3.3 and 3.4), also while this is at work. So the work is a task
-        of its own, which no cancellation reaches; it ends by its own bound.
+        Airflow's triggerer cancels a trigger once a second until it has ended
+        (`TriggerRunner.cancel_triggers` in 3.3 and 3.4), also while this method runs. So the work runs in a
+        task of its own, which is not cancelled and which has its own time limit.
         """
         if not self.cancel_on_kill:
             return
@@ -156,15 +156,15 @@ class RayJobTrigger(BaseTrigger):
             )
             return await follow_to_the_end(self._address, job, self.log)
         except (RayBatchException, SpecError, ClusterUnreachableError) as error:
-            # The job was submitted through this connection, so what is wrong now may pass, or is wrong on
-            # this machine alone. A retry finds the job again.
+            # The job was submitted through this connection, so the error may be temporary, or only on this
+            # machine. A retry finds the job again.
             return Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, str(error))
         except RaybatchError as error:
             return Outcome("failed", error.failure_class, str(error))
 
     async def _find_address(self) -> ClusterAddress:
-        # Airflow says "not found" also while its API server is away, and what was there when the task
-        # deferred is rarely gone for good.
+        # Airflow also reports "not found" while its API server is down, and the connection existed when the
+        # task deferred.
         for wait in _CONNECTION_WAITS:
             try:
                 return await RayHook(self.ray_conn_id).aget_address()
@@ -185,7 +185,7 @@ class RayJobTrigger(BaseTrigger):
                     dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
                 )
             except Exception as error:
-                self.log.warning("Airflow doesn't tell the task's state: %s", error)
+                self.log.warning("Airflow did not return the task's state: %s", error)
             else:
                 state = (states.get(ti.run_id) or {}).get(key)
                 return None if state is None else str(state)

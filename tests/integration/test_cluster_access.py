@@ -122,7 +122,7 @@ async def test_with_the_token_everything_works(token_ray_cluster):
 
 @pytest.mark.parametrize(
     ("token", "told"),
-    [(None, "wants a token (401"), ("0" * 64, "refuses the token (403"), ("x", "token (40")],
+    [(None, "requires a token (401"), ("0" * 64, "refuses the token (403"), ("x", "token (40")],
 )
 async def test_without_the_right_token_nothing_does(token_ray_cluster, token, told):
     address = dataclasses.replace(token_ray_cluster.address, token=token)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A follower's side of a job's control channel: it knows the job's events, and tells the job what it wants.
+"""A follower's side of a job's control channel: verify the job's events, send it orders.
 
-An order is a package of the cluster's store under a name that only holders of the job's key know. Ray's Jobs
-API overwrites it, and the driver reads it there.
+An order is a package in the cluster's store, under a name derived from the job's key. The Jobs API lets the
+follower overwrite it, and the driver reads it there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Control:
     """What one attempt of a task wants of its job.
 
     :param key: of the job.
-    :param attempt: number of the task's attempt; a later one is obeyed.
+    :param attempt: number of the task's attempt; orders of the latest one win.
     :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
     :param orphan_timeout: seconds without a follower after which it ends itself; 0 for never.
     """
@@ -47,16 +47,16 @@ class Control:
 
     @property
     def interval(self) -> float:
-        """Seconds between two orders. Several may be lost before the job takes itself for an orphan."""
+        """Seconds between two orders; several may be lost before the job counts as an orphan."""
         if not self.orphan_timeout:
             return _LONGEST_INTERVAL
         return min(_LONGEST_INTERVAL, self.orphan_timeout / _ORDERS_A_LEASE)
 
 
 class Lease:
-    """Renews a job's lease while it is followed: an order at the first look, and then one in a while.
+    """Renews a job's lease while it is followed: one order at the first poll, then one each interval.
 
-    :param control: what to tell the job.
+    :param control: what the orders say.
     """
 
     def __init__(self, control: Control) -> None:
@@ -82,11 +82,11 @@ class Lease:
         )
         uri = f"gcs://{order_package(control.key)}"
         try:
-            await client.has_package(uri)  # this makes Ray forget the order ten minutes after the last one
+            await client.has_package(uri)  # makes Ray delete the order ten minutes after the last one
             await client.upload_package(uri, write_order(order, control.key))
         except ClusterError as error:
             if self._warned:
                 return None
             self._warned = True
-            return f"The job could not be told that it is followed: {error} This is tried again."
+            return f"The job's lease could not be renewed: {error} This is tried again."
         return None

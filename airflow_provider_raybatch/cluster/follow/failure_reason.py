@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a job failed, where it doesn't say so itself: Ray's words as a failure class and a sentence."""
+"""Why a job failed without an event of its own: Ray's message as a failure class and a sentence."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A failure in the contract's words."""
+    """A failure class and a message for users."""
 
     failure_class: FailureClass
     message: str
 
 
 def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
-    """Judge a FAILED job that left no event behind.
+    """The reason of a FAILED job that emitted no event.
 
     :param tail: the end of the driver's log.
     """
@@ -54,7 +54,7 @@ def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
         "TypeError",
         "ValueError",
     )):
-        # So Ray takes a runtime env that it can't read: accepted first, refused when its actor is made.
+        # Ray accepts a runtime env that it can't read, and fails when it starts the actor.
         failure_class = FailureClass.USER_ERROR
     if info.error_type == "JOB_ENTRYPOINT_COMMAND_ERROR" and info.driver_exit_code in _KILLED_EXIT_CODES:
         return Diagnosis(
@@ -79,7 +79,7 @@ def reason_of(info: JobInfo, tail: Sequence[str] = ()) -> Diagnosis:
 
 
 def shortened(message: str, tail: Sequence[str] = ()) -> str:
-    """The telling line: the last exception in Ray's message or in the log, else the message's last line."""
+    """The cause: the last exception in Ray's message or in the log, else the message's last line."""
     for lines in (message.splitlines(), tail):
         found = [line.strip() for line in lines if _TELLING.match(line.strip())]
         if found:

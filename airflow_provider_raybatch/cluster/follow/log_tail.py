@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lines of a log's tail are new: Ray tells no offsets, so two looks are laid over each other."""
+"""Find the new lines of a log: Ray gives no offsets, so consecutive tails are overlapped."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _LEAST_OVERLAP = 4
 
 
 def digest(line: str) -> str:
-    """A short stand-in of a line, to remember it by."""
+    """A short digest of a line, kept instead of the line."""
     return hashlib.blake2b(line.encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
 def first_new(seen: Sequence[str], tail: Sequence[str], limit: int) -> int | None:
-    """Index of the first line in `tail` that an earlier look didn't show.
+    """Index of the first line in `tail` that earlier polls didn't show.
 
-    :param seen: what the earlier look ended with, oldest first; the whole log if it has fewer than `limit`
-        lines.
-    :param tail: the present look.
-    :param limit: most lines that a look shows.
-    :return: ``None`` when the two don't meet: more lines came in between than a look shows.
+    :param seen: digests of the last lines that earlier polls showed, oldest first; of the whole log if it has
+        fewer than `limit` lines.
+    :param tail: digests of the lines that this poll shows.
+    :param limit: lines in `seen` at most.
+    :return: ``None`` when the two don't overlap: lines in between were missed.
     """
     if not seen or not tail:
         return 0
@@ -29,16 +29,16 @@ def first_new(seen: Sequence[str], tail: Sequence[str], limit: int) -> int | Non
 
 
 def tells_growth(seen: Sequence[str], tail: Sequence[str], limit: int) -> bool:
-    """Whether a look that shows the end of a log alone leaves no doubt about what is new in it.
+    """Whether it is certain which lines of a short tail are new.
 
-    Few lines may look alike: they count only if they overlap in one way, and by more than a line or two.
+    A few lines may be equal by chance, so the two must overlap in one way only, and by several lines.
     """
     starts = list(_starts(seen, tail, limit)) if seen else []
     return len(starts) == 1 and starts[0] >= min(_LEAST_OVERLAP, len(seen))
 
 
 def _starts(seen: Sequence[str], tail: Sequence[str], limit: int) -> Iterator[int]:
-    # Lines are only ever added: where the whole log was seen, at least the growth is new.
+    # Logs only grow: if the whole log was seen, at least as many lines are new as it has grown by.
     least = max(0, len(tail) - len(seen)) if len(seen) < limit else 0
     for new in range(least, len(tail)):
         start = len(tail) - new

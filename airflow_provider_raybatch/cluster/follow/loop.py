@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trigger, blocking operator and sensor do alike: follow a job, and stop it when it is time."""
+"""Follow a job, and stop it at its deadline: shared by trigger, operator and sensor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 _ASK_AGAIN_SECONDS = 1.0
 _POSTED_SECONDS = 0.3
 STOP_TIMEOUT = 120.0
-"""Seconds that a job has to end after it was asked to."""
+"""Seconds that a job has to end after a stop request."""
 
 
 class Log(Protocol):
@@ -45,7 +45,7 @@ class Followed:
     """A job and how it is to be followed.
 
     :param session_name: the Ray session that took the job; ``None`` stands for the present one.
-    :param poll_interval: seconds between two looks.
+    :param poll_interval: seconds between two polls.
     :param deadline: epoch seconds at which an unfinished job is given up.
     :param stop_at_deadline: whether it is stopped then.
     :param from_start: ``False`` for a follower that was restarted.
@@ -62,7 +62,7 @@ class Followed:
 
 
 def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
-    """A receiver of the driver's lines that writes them into the task's log."""
+    """A callback that writes the driver's lines into the task's log."""
 
     def write(lines: list[FollowedLine]) -> None:
         for line in lines:
@@ -72,7 +72,7 @@ def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
 
 
 async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
-    """Follow a job until it ended, its deadline passed, or its cluster was silent for too long."""
+    """Follow a job until its end, its deadline, or too long a time without an answer."""
     from airflow_provider_raybatch.cluster.follow.control import Lease
     from airflow_provider_raybatch.cluster.follow.poll import follow
     from airflow_provider_raybatch.cluster.jobs_api.shared_client import shared_client
@@ -96,14 +96,14 @@ async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) ->
         return outcome
 
 
-async def look_again(
+async def recheck(
     address: ClusterAddress, job: Followed, told: Outcome, log: Log, *, leave_to_a_retry: bool
 ) -> Outcome:
-    """What became of a job whose follower ended without having seen the job's end.
+    """The outcome of a job whose follower ended before the job did.
 
-    The job itself is asked first: a finished one counts, whatever its follower said.
+    The cluster is asked first: the outcome of a finished job counts more than the follower's.
 
-    :param told: what the follower said; kept where the cluster doesn't answer or doesn't know the job.
+    :param told: the follower's outcome; kept if the cluster doesn't answer or doesn't know the job.
     :param leave_to_a_retry: whether another attempt takes over a job that still runs. If not, and the
         deadline has not passed, the job is followed from here.
     """
@@ -137,7 +137,7 @@ async def stop_jobs_of(
 ) -> list[str]:
     """Stop the job of one run of a task, whichever of its submissions that is.
 
-    The cluster is asked again until `timeout` while it, or a proxy before it, has no answer.
+    While the cluster, or a proxy before it, does not answer, it is asked again until `timeout`.
 
     :return: submission ids of the jobs that were stopped.
     """
@@ -151,7 +151,7 @@ async def stop_jobs_of(
 
 
 async def latest_job(address: ClusterAddress, key: SubmissionKey) -> JobInfo | None:
-    """The latest job of a run, ``None`` where it has none."""
+    """The latest job of a run, ``None`` if it has none."""
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
     from airflow_provider_raybatch.cluster.submit.resolve import latest_submission
 
@@ -162,7 +162,7 @@ async def latest_job(address: ClusterAddress, key: SubmissionKey) -> JobInfo | N
 
 
 async def _answered(ask: Callable[[], Awaitable[Answer]], deadline: float) -> Answer:
-    """An answer, asked for until `deadline` while the cluster, or a proxy before it, has none."""
+    """Retry `ask` until `deadline` while the cluster, or a proxy before it, does not answer."""
     from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 
     while True:
@@ -192,9 +192,9 @@ async def stop_at_once(
     may_come: Callable[[], bool],
     timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
 ) -> bool:
-    """Ask a job to stop before anything else is asked, and then wait until it has ended.
+    """Send a stop request first, and then wait until the job has ended.
 
-    :param may_come: whether the job is being submitted: then a cluster that doesn't know it is asked again.
+    :param may_come: whether the job is still being submitted; then a stop of an unknown job is repeated.
     :return: whether there was something to stop.
     """
     from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
@@ -226,7 +226,7 @@ async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Ou
     except RaybatchError as error:
         log.error("%s", error)
         return replace(outcome, message=f"{outcome.message} It could not be stopped: {error}")
-    # It may have ended by itself between the last look and the order to stop, even by publishing.
+    # It may have ended by itself, or published, between the last poll and the stop request.
     finished = await _ended(client, job, STOP_TIMEOUT)
     if finished is not None and finished.state in {"succeeded", "failed"}:
         return finished
@@ -251,7 +251,7 @@ async def _ended(client: RayJobsClient, job: Followed, unreachable_timeout: floa
             client, job.submission_id, state, lease=lease, unreachable_timeout=unreachable_timeout
         )
         state = verdict.state
-        undecided = state.unreachable_since is not None or state.blind_looks
+        undecided = state.unreachable_since is not None or state.polls_without_log
         if verdict.outcome is not None or not undecided:
             return verdict.outcome
         await asyncio.sleep(_ASK_AGAIN_SECONDS)

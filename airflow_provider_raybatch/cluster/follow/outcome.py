@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a look at a job means: pure decisions, without a client.
+"""Decide what a poll of a job means: running, ended, lost or unreachable. Pure, without a client.
 
 Lost, failed, unreachable and stopped are different things with different consequences.
 """
@@ -36,7 +36,7 @@ _RAYS_OWN = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t[A-Z]+ \w+\.py:\d+ -- "
     r"|\(autoscaler \+"
 )
-_LOOKS_FOR_THE_END = 3
+_POLLS_FOR_THE_END = 3
 _LEAST_LINES = 8
 
 
@@ -54,13 +54,13 @@ class FollowState:
     """What a follower remembers between two polls.
 
     :param session_name: of the Ray session that took the job; ``None`` if unknown.
-    :param from_start: whether the first look shows all lines, or (after a restart of the follower) only the
+    :param from_start: whether the first poll shows all lines, or (after a restart of the follower) only the
         last progress.
-    :param seen: stand-ins of the last lines so far.
-    :param expected_lines: how many lines the next look asks for first.
-    :param looked: whether the log was read at least once.
+    :param seen: digests of the last lines so far.
+    :param expected_lines: how many lines the next poll asks for first.
+    :param log_read: whether the log was read at least once.
     :param unreachable_since: epoch seconds, ``None`` while the cluster answers.
-    :param blind_looks: looks at a finished job whose log could not be read.
+    :param polls_without_log: polls of a finished job whose log could not be read.
     :param events: how many of the job's events were seen; a line with a lower number is a copy.
     """
 
@@ -68,15 +68,15 @@ class FollowState:
     from_start: bool = True
     seen: tuple[str, ...] = ()
     expected_lines: int = TAIL_LINES
-    looked: bool = False
+    log_read: bool = False
     unreachable_since: float | None = None
-    blind_looks: int = 0
+    polls_without_log: int = 0
     events: int = 0
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One look at a job.
+    """What one poll found.
 
     :param at: epoch seconds.
     :param info: ``None`` when the cluster doesn't know the job, or gave no answer (then `error` says why).
@@ -95,11 +95,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended.
+    """How a job ended.
 
     :param failure_class: ``None`` only for ``succeeded``.
     :param message: one sentence or a few lines for people.
-    :param summary: of the dataset, where the job committed one.
+    :param summary: of the dataset, if the job committed one.
     :param info: the job as last seen.
     """
 
@@ -111,7 +111,7 @@ class Outcome:
 
     @property
     def saw_the_end(self) -> bool:
-        """Whether nothing can come after it: the job has ended, or the cluster knows it no more."""
+        """Whether the outcome is final: the job has ended, or the cluster no longer knows it."""
         ended = self.info is not None and self.info.status.is_terminal
         return ended or self.state in {"succeeded", "lost", "deleted"}
 
@@ -129,7 +129,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What follows from a look: `outcome` is ``None`` while the job goes on."""
+    """What follows from a poll: `outcome` is ``None`` while the job runs."""
 
     state: FollowState
     lines: tuple[FollowedLine, ...] = ()
@@ -147,12 +147,12 @@ def judge(
     deadline: float | None = None,
     unreachable_timeout: float = 600.0,
 ) -> Verdict:
-    """What a look means; pure.
+    """Decide what a poll means.
 
-    :param key: of the job, by which its events are told from text; without it, only Ray's status counts.
+    :param key: of the job, which proves that a line is an event; without it, only Ray's status counts.
     :param deadline: epoch seconds after which an unfinished job has the outcome ``timeout``; the caller stops
         it.
-    :param unreachable_timeout: seconds without an answer that are borne.
+    :param unreachable_timeout: seconds without an answer after which the outcome is ``unreachable``.
     """
     if observation.error is not None:
         return _no_answer(observation, state, observation.error, deadline, unreachable_timeout)
@@ -170,8 +170,8 @@ def judge(
         if deadline is not None and observation.at >= deadline:
             return Verdict(state, lines, _too_late(info))
         return Verdict(state, lines)
-    if observation.tail is None and state.blind_looks + 1 < _LOOKS_FOR_THE_END:
-        return Verdict(replace(state, blind_looks=state.blind_looks + 1), lines)
+    if observation.tail is None and state.polls_without_log + 1 < _POLLS_FOR_THE_END:
+        return Verdict(replace(state, polls_without_log=state.polls_without_log + 1), lines)
     return Verdict(state, lines, _ended(info, observation.tail, key))
 
 
@@ -225,18 +225,18 @@ def _too_late(info: JobInfo) -> Outcome:
 
 
 def _ended(info: JobInfo, tail: tuple[str, ...] | None, key: str | None) -> Outcome:
-    # Where the log is out of reach, Ray's message still holds its last ten lines.
+    # If the log can't be read, Ray's message still has its last ten lines.
     lines = tail if tail is not None else tuple(info.message.splitlines())
     signed = (read_line(line, key) for line in reversed(lines))
     told = [found.event for found in signed if found and isinstance(found.event, (Failed, Committed))]
     committed = next((event for event in told if isinstance(event, Committed)), None)
     if committed is not None:
-        # Whatever befell the driver after that, and whatever it said of it: the dataset stands.
+        # A `committed` event is final, even if the driver fails later.
         return Outcome("succeeded", None, committed.text(), committed.summary, info)
     if info.status is JobStatus.SUCCEEDED:
         return Outcome("succeeded", None, "The job finished successfully.", None, info)
     last = next((event for event in told if isinstance(event, Failed)), None)
-    # A stop may overtake a driver that ends itself at its deadline; why it ended is the driver's word.
+    # A stop may reach a driver that is ending itself at its deadline; the driver's own event says why.
     if info.status is JobStatus.STOPPED and (last is None or last.failure_class is not FailureClass.TIMEOUT):
         stopped = last is not None and last.failure_class is FailureClass.CANCELLED
         message = last.message if last and stopped else "The job was stopped outside of this task."
@@ -254,7 +254,7 @@ def _new_lines(
     digests = tuple(digest(line) for line in tail)
     start = first_new(state.seen, digests, TAIL_LINES)
     skipped: str | None = None
-    if not state.looked and not state.from_start:
+    if not state.log_read and not state.from_start:
         new = _last_progress(tail, key)
     elif start is None:
         skipped, new = f"More than {len(tail):,} lines", tail
@@ -267,16 +267,16 @@ def _new_lines(
         kept = tuple(line for line in early if MARKER in line)
         skipped = skipped or f"{len(early) - len(kept):,} lines"
         new = kept + new
-    added = digests if start is None or not state.looked else digests[start:]
+    added = digests if start is None or not state.log_read else digests[start:]
     known = () if start is None else state.seen
-    # How long a log was at the first look says nothing about how fast it grows.
-    expected = min(TAIL_LINES, _LEAST_LINES + 2 * len(added)) if state.looked else 8 * _LEAST_LINES
+    # The length of the log at the first poll says nothing about how fast it grows.
+    expected = min(TAIL_LINES, _LEAST_LINES + 2 * len(added)) if state.log_read else 8 * _LEAST_LINES
     followed, told = _followed(new, key, state.events)
     state = replace(
         state,
         seen=(known + added)[-TAIL_LINES:] if added else state.seen,
         expected_lines=expected,
-        looked=True,
+        log_read=True,
         events=told,
     )
     if skipped:
@@ -294,7 +294,7 @@ def _last_progress(tail: tuple[str, ...], key: str | None) -> tuple[str, ...]:
 
 
 def _followed(lines: tuple[str, ...], key: str | None, seen: int) -> tuple[tuple[FollowedLine, ...], int]:
-    """The lines as they are shown, and how many events of the job have been seen."""
+    """The lines for the task's log, and the number of the job's events seen so far."""
     followed = []
     for line in lines:
         found = read_line(line, key)

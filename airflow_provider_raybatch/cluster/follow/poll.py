@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following a job to its end, one look at a time; what a look means is decided in `outcome`."""
+"""Poll a job until it ends; `outcome` decides what each poll means."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CATCH_UP_LINES = 20 * TAIL_LINES
 
 
 async def observe(client: RayJobsClient, submission_id: str, state: FollowState) -> Observation:
-    """Look once. Raises nothing that the client raises: an unreachable cluster is an observation too."""
+    """Poll once. An unreachable cluster is an observation, not an exception."""
     try:
         info = await client.info(submission_id)
         if info is None:
@@ -36,7 +36,7 @@ async def observe(client: RayJobsClient, submission_id: str, state: FollowState)
     except ClusterError as error:
         return Observation(at=time.time(), error=str(error))
     try:
-        # After the state, so that the log of a finished job is read when nothing is added to it any more.
+        # After the status: the log of a finished job is then complete.
         tail, limit = await _end_of_log(client, info, state)
     except ClusterError:
         return Observation(at=time.time(), info=info)
@@ -44,13 +44,14 @@ async def observe(client: RayJobsClient, submission_id: str, state: FollowState)
 
 
 async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) -> tuple[list[str], int]:
-    """The end of the log from where the last look ended, and how many lines were asked for.
+    """The end of the log from where the last poll ended, and how many lines were asked for.
 
-    Ray gives the last lines of a file, and no offsets. So few are asked for, and more where these don't meet
-    what was seen before. Of an ended job the last word is wanted, which noise may follow.
+    Ray gives the last lines of a file, without offsets. So the first request asks for few lines, and further
+    ones for more until the lines overlap with those seen before. The last event of an ended job may lie far
+    above the end, so many lines are read then.
     """
     steps = [_CATCH_UP_LINES, TAIL_LINES]
-    if state.looked and not info.status.is_terminal and state.expected_lines < TAIL_LINES:
+    if state.log_read and not info.status.is_terminal and state.expected_lines < TAIL_LINES:
         steps += [min(TAIL_LINES, 8 * state.expected_lines), state.expected_lines]
     while True:
         asked = steps.pop()
@@ -77,8 +78,8 @@ async def poll_once(
 ) -> Verdict:
     """One step of following, shared by trigger, operator and sensor: :func:`observe`, then :func:`judge`.
 
-    :param lease: of a batch inference, renewed while the job runs; other jobs have none, and no events
-        either.
+    :param lease: of a batch inference, renewed while the job runs; other jobs have neither a lease nor
+        events.
     """
     observation = await observe(client, submission_id, state)
     verdict = judge(
@@ -110,15 +111,15 @@ async def follow(
     unreachable_timeout: float = 600.0,
     from_start: bool = True,
 ) -> Outcome:
-    """Follow a job to its end, and keep its lease; it is never stopped here.
+    """Follow a job to its end and renew its lease; never stops the job.
 
     :param session_name: of the Ray session that took the job.
-    :param poll_interval: seconds between two looks.
-    :param lease: see :func:`look`.
+    :param poll_interval: seconds between two polls.
+    :param lease: see :func:`poll_once`.
     :param deadline: epoch seconds; see :func:`judge`.
     :param on_lines: gets new lines of the driver's log, each once, in order; never an empty list.
-    :param from_start: ``False`` for a follower that was restarted: all but the last progress is taken as told
-        already.
+    :param from_start: ``False`` for a follower that was restarted: only the last progress event of the log
+        so far is emitted.
     """
     state = FollowState(session_name=session_name, from_start=from_start)
     # Followers that start together, as after a restart of the triggerer, spread over the interval.

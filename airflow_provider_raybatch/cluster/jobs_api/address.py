@@ -58,9 +58,9 @@ class ClusterAddress:
                 f"url: {self.shown} carries a login, which would end up in logs; put it into the "
                 "connection's headers."
             )
-        # A list, since a header and a cookie may bear one name, or that of the token.
+        # A list, since a header, a cookie and the token may have the same name.
         for name, value in [("token", self.token or ""), *self.headers.items(), *self.cookies.items()]:
-            # Refused here, since the HTTP library would show the value.
+            # Refused here, since the HTTP library's error would show the value.
             if not value.isascii() or not value.isprintable() or value != value.strip():
                 raise SpecError(
                     f"{name}: its value has a space at an end, a line feed or the like that no header can "

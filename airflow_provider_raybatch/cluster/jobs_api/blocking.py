@@ -26,7 +26,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
     thread = threading.Thread(target=context.run, args=(runner.run,), name="raybatch-blocking", daemon=True)
     thread.start()
     try:
-        # Not thread.join(), which takes a thread for ended once it was interrupted (Python < 3.13).
+        # Not thread.join(): once interrupted, it treats the thread as ended (Python < 3.13).
         runner.done.wait()
     except BaseException:
         runner.cancel()
@@ -51,7 +51,7 @@ class _Runner:
         try:
             self._value = asyncio.run(self._main())
         except BaseException as error:
-            # Whatever it is, the waiting thread raises it.
+            # The waiting thread raises it, even a BaseException.
             self._error = error
         finally:
             self.done.set()

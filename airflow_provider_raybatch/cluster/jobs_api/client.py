@@ -46,7 +46,7 @@ _STOP_AGAIN_SECONDS = 1.0
 
 
 class ContentPackage(Protocol):
-    """A zip whose name says its content, which is made only where a cluster lacks it."""
+    """A zip that is named after its content, and made only if the cluster lacks it."""
 
     @property
     def uri(self) -> str:
@@ -58,7 +58,7 @@ class ContentPackage(Protocol):
 
 
 class RayJobsClient:
-    """An async context manager; of use in one event loop, and only when entered.
+    """An async context manager, bound to one event loop and usable only inside `async with`.
 
     :raises SpecError: when entered: the CA bundle or the environment's proxy can't be used.
 
@@ -94,14 +94,14 @@ class RayJobsClient:
         return ClusterVersion(ray_version=answer["ray_version"], session_name=answer.get("session_name"))
 
     async def submit(self, request: JobRequest) -> None:
-        """Submit a job, once. Without an answer the job may or may not exist: ask :meth:`info`.
+        """Submit a job, without retries. If no answer comes, the job may or may not exist: ask :meth:`info`.
 
-        :raises JobExistsError: the cluster knows the submission id already, whatever became of that job.
+        :raises JobExistsError: the submission id is taken already, even if that job has ended.
         """
         if request.submission_id != sanitised(request.submission_id):
             raise RequestRejectedError(
                 f"submission_id: {request.submission_id!r} has characters other than letters, digits and "
-                "._-; Ray would keep it as a job that no endpoint reaches."
+                "._-; Ray would store a job that no endpoint finds."
             )
         path = "api/jobs/"
         response = await self._http.request("POST", path, json=request.body(), repeat=False, tolerated={500})
@@ -168,7 +168,7 @@ class RayJobsClient:
             await asyncio.sleep(_STOP_AGAIN_SECONDS)
 
     async def log_tail(self, info: JobInfo, lines: int = TAIL_LINES) -> list[str]:
-        """The last whole lines of the driver's log, read by an endpoint that reads no more than these.
+        """The last complete lines of the driver's log; the endpoint reads only the end of the file.
 
         :param info: as :meth:`info` gave it: the node of the driver is needed. While that is unknown the
             whole log is read, which then is short.
@@ -179,7 +179,7 @@ class RayJobsClient:
             params = {
                 "node_id": info.driver_node_id,
                 "filename": f"job-driver-{info.submission_id}.log",
-                "lines": str(lines + 1),  # the last one may not be whole yet
+                "lines": str(lines + 1),  # the last one may be incomplete
             }
             response = await self._http.request("GET", "api/v0/logs/file", params=params, repeat=True)
             text = response.text
@@ -204,7 +204,7 @@ class RayJobsClient:
         return response.status_code != 404
 
     async def upload_package(self, uri: str, content: bytes) -> None:
-        """Put a package into the cluster's store, under a name that must say its content.
+        """Put a package into the cluster's store, under a content-hashed name.
 
         Call :meth:`has_package` first, also for new ones: else Ray never deletes an unreferenced package.
 
@@ -270,7 +270,7 @@ class RayJobsClient:
     def _is_unknown_job(self, method: str, path: str, response: httpx.Response) -> bool:
         if response.status_code != 404:
             return False
-        # A proxy without its backend also answers 404; read as Ray's answer, it would write off a live job.
+        # A proxy without its backend also answers 404; as Ray's answer it would say that a live job is gone.
         if "does not exist" in response.text:
             return True
         raise self._http.status_error(method, path, response)

@@ -11,13 +11,13 @@ class ClusterError(RaybatchError):
 
 
 class ClusterUnreachableError(ClusterError):
-    """No usable answer: no connection, a timeout or a 5xx. May be better later."""
+    """No usable answer: no connection, a timeout or a 5xx. A retry may help."""
 
     failure_class = FailureClass.CLUSTER_UNREACHABLE
 
 
 class AuthenticationError(ClusterError):
-    """The cluster, or a proxy before it, wants a token (401) or another one (403)."""
+    """The cluster, or a proxy before it, requires a token (401) or another one (403)."""
 
     failure_class = FailureClass.USER_ERROR
 
@@ -31,7 +31,7 @@ class TlsError(ClusterError):
 class NotARayDashboardError(ClusterUnreachableError):
     """Something other than a Ray dashboard answers at the address.
 
-    The address is wrong, or a proxy's backend is away. The replies don't tell which, so a retry may help.
+    The address is wrong, or a proxy's backend is down. The replies are the same, so a retry may help.
     """
 
 
@@ -46,7 +46,7 @@ class PackageTooLargeError(ClusterError):
 
 
 class PackageError(ClusterError, ValueError):
-    """What was to be shipped to the cluster can't be: not found, of an unsupported kind, or too large."""
+    """Something can't be shipped to the cluster: it is missing, of an unsupported kind, or too large."""
 
     failure_class = FailureClass.USER_ERROR
 
@@ -64,7 +64,7 @@ class StaleStateError(ClusterError):
 
 
 class StopTimeoutError(ClusterError):
-    """A job that was asked to stop is still alive after the time that was given to it."""
+    """A job is still alive when the time to stop has passed."""
 
     failure_class = FailureClass.INTERNAL
 

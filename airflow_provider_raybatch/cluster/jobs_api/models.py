@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Jobs API takes and gives, under Ray's own names (``ray.dashboard.modules.job.common``)."""
+"""Requests and responses of the Jobs API, under Ray's own names (``ray.dashboard.modules.job.common``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 TAIL_LINES = 1000
-"""Lines of a driver's log that one look reads."""
+"""Lines of a driver's log that one poll reads."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -80,7 +80,7 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job as the cluster knows it, without its runtime env, whose ``env_vars`` may hold secrets.
+    """A job's state on the cluster, without its runtime env, whose ``env_vars`` may hold secrets.
 
     :param submission_id: empty for a driver that was not submitted through the Jobs API.
     :param error_type: Ray's ``JobErrorType`` as text, such as ``JOB_ENTRYPOINT_COMMAND_ERROR``.
@@ -147,6 +147,6 @@ class ClusterResources:
 def sanitised(submission_id: str) -> str:
     """`submission_id` with everything but letters, digits and ``._-`` replaced.
 
-    A slash in an id leaves Ray with a record that stays PENDING for good and that no endpoint reaches.
+    A slash in an id leaves Ray with a record that stays PENDING and that no endpoint finds.
     """
     return _UNSAFE.sub("-", submission_id)

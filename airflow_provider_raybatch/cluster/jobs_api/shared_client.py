@@ -28,7 +28,7 @@ _CLIENTS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, _Shared]] = 
 
 @asynccontextmanager
 async def shared_client(address: ClusterAddress) -> AsyncIterator[RayJobsClient]:
-    """A client that others of this event loop use, too; closed when the last of them leaves.
+    """A client shared by all users in this event loop; closed when the last of them leaves.
 
     Only equal addresses share: url, credentials, headers, cookies, TLS settings and time limits.
 
@@ -51,5 +51,5 @@ async def shared_client(address: ClusterAddress) -> AsyncIterator[RayJobsClient]
         if not shared.users:
             del clients[key]
             if shared.is_open:
-                # A task of its own: Airflow cancels a trigger again and again until it has ended.
+                # In a separate task, since Airflow cancels a trigger repeatedly until it has ended.
                 await asyncio.shield(asyncio.ensure_future(shared.client.__aexit__(None, None, None)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP to a dashboard: timeouts, bounded retries with jitter, every failure as one sentence."""
+"""HTTP to a dashboard: timeouts, bounded retries with jitter, one sentence for each failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WHOLE_ANSWER = 10
 """How many request timeouts an answer may take from its first byte to its last."""
 
 _MOST_AT_ONCE = 32
-"""Requests in flight; the HTTP library's pool takes quadratic time where hundreds wait inside it."""
+"""Requests in flight; the HTTP library's pool needs quadratic time if hundreds wait inside it."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Transport:
         content: bytes | None = None,
         tolerated: AbstractSet[int] = frozenset(),
     ) -> httpx.Response:
-        """Send one request, and again while it fails for want of an answer and `repeat` allows.
+        """Send one request; with `repeat`, again while no answer comes.
 
         :param path: relative to the address, such as ``api/jobs/``.
         :param repeat: whether the request may be sent more than once.
@@ -170,7 +170,7 @@ class Transport:
             )
         if isinstance(error, (httpx.UnsupportedProtocol, httpx.TooManyRedirects)):
             return NotARayDashboardError(
-                f"{url} sends requests in circles or elsewhere ({error}); correct the url."
+                f"{url} redirects in a loop or to another server ({error}); correct the url."
             )
         what = str(error) or type(error).__name__
         return ClusterUnreachableError(
@@ -183,7 +183,7 @@ class Transport:
         url, code, told = self._address.shown, response.status_code, excerpt(response.text)
         if code == 401:
             return AuthenticationError(
-                f"The Ray cluster at {url} wants a token (401: {told}); make it the connection's password "
+                f"The Ray cluster at {url} requires a token (401: {told}); make it the connection's password "
                 "(`ray get-auth-token` on the cluster prints it)."
             )
         if code == 403:
@@ -193,8 +193,8 @@ class Transport:
             )
         if code == 413:
             return PackageTooLargeError(
-                f"{url} takes no body of this size (413: {told}); make the package smaller, or raise the "
-                "limit of the proxy before the cluster."
+                f"{url} does not accept a body of this size (413: {told}); make the package smaller, or "
+                "raise the limit of the proxy before the cluster."
             )
         if code in {408, 425, 429} or (code >= 500 and not refused_inside(response.text)):
             return ClusterUnreachableError(

@@ -91,8 +91,8 @@ class EmbeddedCluster:
         self._exit.close()
 
     def _take_turn(self) -> int:
-        # The lock belongs to the open file and not to a process: the reaper holds it too, so that after a
-        # SIGKILL the next one waits until the memory of the dead one's Ray is free.
+        # The lock belongs to the open file, not to a process. The reaper holds it too, so that after a
+        # SIGKILL the next task waits until the previous Ray has freed its memory.
         path = Path(tempfile.gettempdir()) / f"airflow-provider-raybatch-{os.getuid()}.lock"
         try:
             lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)

@@ -30,14 +30,15 @@ _SMALL_HOST = 32 * _GIB
 _LOG_LINES = 20
 _LOOK_SECONDS = 0.25
 _END_SECONDS = 20.0
-# Of a Unix socket's path 107 bytes are usable (unix(7)), of which Ray's session takes about 75.
+# A Unix socket's path has at most 107 bytes (unix(7)); Ray's session takes about 75 of them.
 _LONGEST_TEMP = 20
 # Settings that would make the new Ray look for another one, or take another's token.
 _FOREIGN = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_AUTH_TOKEN_PATH")
-# How long Ray waits for its own parts: 30 and 60 s by default, too short for a busy host.
-_PATIENCE = ("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT")
+# How long Ray waits for its own processes: 30 and 60 s by default, too short for a busy host.
+_STARTUP_TIMEOUTS = ("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT")
 _AWS_TOKENS = ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")  # botocore reads both
-# Less than any of Ray's fixed patiences (`ray start` gives a raylet 30 s): what fails sooner fails again.
+# Below Ray's fixed timeouts (`ray start` waits 30 s for a raylet). A start that fails sooner did not time
+# out, so it would fail again.
 _QUICK_FAILURE_SECONDS = 20.0
 
 _open_pipes: set[int] = set()
@@ -110,7 +111,7 @@ class RayHead:
         except EmbeddedClusterError:
             if not started + _QUICK_FAILURE_SECONDS < time.monotonic() < deadline:
                 raise
-        # A busy host. Ray's files are in memory now, so that the second time is quicker.
+        # A timeout on a busy host. Ray's files are in the page cache now, so the second start is faster.
         self._exit.close()
         return self._try_to_start(deadline)
 
@@ -186,7 +187,7 @@ class RayHead:
 
     def _environment(self) -> dict[str, str]:
         environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-        environment.update(dict.fromkeys(_PATIENCE, str(int(self._startup_timeout))))
+        environment.update(dict.fromkeys(_STARTUP_TIMEOUTS, str(int(self._startup_timeout))))
         if "AWS_ACCESS_KEY_ID" in self._env:
             # S3 refuses a key together with another key's token.
             for name in _AWS_TOKENS:
@@ -229,7 +230,7 @@ def _exit_code(home: Path) -> int | None:
 async def _is_ready(client: RayJobsClient, home: Path) -> bool:
     try:
         session = (await client.version()).session_name
-        # Another Ray may have been quicker to take the port.
+        # Another Ray may have taken the port first.
         return session is not None and (home / session).is_dir() and await client.takes_jobs()
     except ClusterError:
         return False

@@ -105,7 +105,7 @@ def _check_content(file: Path, function: str, import_path: str) -> None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names.update(target.id for target in targets if isinstance(target, ast.Name))
         elif hasattr(node, "body"):
-            # A condition, a loop or the like may make the name: the job finds out by importing it.
+            # The name may be defined in an `if`, a loop or the like: the job's import decides.
             names.add(function)
     if function not in names and "*" not in names:
         raise PackageError(

@@ -88,7 +88,7 @@ def package_of_files(files: Mapping[str, bytes], name: str = "files") -> Package
 
 @lru_cache(maxsize=1)
 def package_of_provider() -> Package:
-    """What the job needs of this package, which is nothing that needs Airflow or httpx."""
+    """The modules of this package that the job imports; none of them needs Airflow or httpx."""
     root = Path(airflow_provider_raybatch.__file__).parent
     files = {"__init__.py": (root / "__init__.py").read_bytes(), "py.typed": b""}
     for folder in ("contract", "storage", "job"):

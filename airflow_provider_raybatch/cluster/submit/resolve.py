@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One submission, whatever dies: which job of a task's run counts, and what follows from its state.
+"""Exactly one job for a run, even after crashes: which submission counts, and what its state implies.
 
 A submission id is ``raybatch-<dag>-<task>-<hash of task key and run token>-<k>``. Ray creates an id at most
-once, so two processes that both want number k get one job between them, and a process that died after its
+once, so two processes that submit number k share one job, and a process that died after its
 POST finds the job again.
 """
 
@@ -42,7 +42,7 @@ _WITHOUT_RESULT = {
 }
 _MOST_SUBMISSIONS = 1000
 _MOST_ROUNDS = 5
-_SLUG_LENGTH = 32  # of each name; the hash tells apart what is cut
+_SLUG_LENGTH = 32  # of each name; the hash keeps shortened names distinct
 _POST_ATTEMPTS = 4
 _POST_WAIT = 1.0
 _POST_GRACE = 8.0  # less than a cancelled run_blocking is waited for
@@ -54,7 +54,7 @@ def _slug(name: str) -> str:
 
 @dataclass(frozen=True)
 class SubmissionKey:
-    """Whose job it is: a task instance, and one run of it (a retry keeps the token, a clear renews it)."""
+    """A task instance and one run of it (a retry keeps the token, a clear renews it)."""
 
     task: TaskKey
     run_token: str
@@ -72,7 +72,7 @@ class SubmissionKey:
         return f"{self.task.dag_id}.{self.task.task_id}{mapped} / {self.task.run_id}"
 
     def metadata(self, fingerprint: str) -> dict[str, str]:
-        """What the job says about itself on the cluster, for machines and for people."""
+        """The job's metadata on the cluster."""
         return {
             TASK_KEY: self.task.digest,
             RUN_TOKEN: self.run_token,
@@ -130,7 +130,7 @@ def decide(
     on_stale_state: OnStaleState = "replace",
     finished: bool = False,
 ) -> Decision:
-    """Judge the highest submission of a run; pure.
+    """Decide what to do about the highest submission of a run; pure.
 
     :param latest: ``None`` when there is none yet.
     :param fingerprint: of what is to be submitted now.
@@ -168,7 +168,7 @@ async def submit_or_adopt(
     *,
     stop_timeout: float = 120.0,
 ) -> Submitted:
-    """Come to exactly one job for this run: the one that is there, or a new one.
+    """Return the one job of this run: the existing one, or a new one.
 
     :param fingerprint: of the job's arguments; travels as metadata.
     :param build: makes the request of a submission id; called only when one is to be submitted. The metadata
@@ -209,7 +209,7 @@ async def submit_or_adopt(
         info = await _submit(client, request)
         if info.metadata.get(RUN_TOKEN) == key.run_token and info.metadata.get(FINGERPRINT) == fingerprint:
             return Submitted(info.submission_id, number, False, session_name, info, decision.reason)
-        # Another process took this number in between, with other arguments: judge what it made.
+        # Another process took this number in between, with other arguments: decide again.
     raise JobExistsError(
         f"Another process keeps submitting jobs for {key.task} with other arguments; make sure that only "
         "one runs."
@@ -283,7 +283,7 @@ async def latest_submission(client: RayJobsClient, key: SubmissionKey) -> tuple[
             return k - 1, latest
         latest = info
     raise ClusterError(
-        f"{key.task} has {_MOST_SUBMISSIONS} submissions in this run; something submits in circles. Clear "
+        f"{key.task} has {_MOST_SUBMISSIONS} submissions in this run, so something keeps submitting; clear "
         "the task."
     )
 

@@ -49,7 +49,7 @@ def with_packages(
 ) -> dict[str, Any]:
     """A copy of `runtime_env` with our working directory and our modules in front of the user's.
 
-    :raises SpecError: the user set a `working_dir`, of which a job has only one.
+    :raises SpecError: the user set a `working_dir`; a job can have only one.
     """
     merged = copied(runtime_env)
     if merged.get("working_dir") is not None:

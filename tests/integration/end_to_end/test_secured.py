@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster that wants a token, and S3 that wants keys."""
+"""A cluster that requires a token, and S3 that requires keys."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ MUTANTS = (
         "triggers-word-counts",
         _BASE,
         "        if not outcome.saw_the_end:\n"
-        '            outcome = self._resumption(context).look_again(outcome, str(handle["submission_id"]))\n',
+        '            outcome = self._resumption(context).recheck(outcome, str(handle["submission_id"]))\n',
         "",
         "A trigger that could not reach the cluster fails a task whose dataset is there.",
         _RESUMED,

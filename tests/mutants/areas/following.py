@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "ends-without-its-log",
         _JUDGING,
-        "    if observation.tail is None and state.blind_looks + 1 < _LOOKS_FOR_THE_END:\n",
+        "    if observation.tail is None and state.polls_without_log + 1 < _POLLS_FOR_THE_END:\n",
         "    if False:\n",
         "A job whose log can't be read for a second hands no dataset over.",
         _JUDGED,
@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         "last-look-is-short",
         _FOLLOWING,
-        "    if state.looked and not info.status.is_terminal and state.expected_lines < TAIL_LINES:\n",
-        "    if state.looked and state.expected_lines < TAIL_LINES:\n",
+        "    if state.log_read and not info.status.is_terminal and state.expected_lines < TAIL_LINES:\n",
+        "    if state.log_read and state.expected_lines < TAIL_LINES:\n",
         "Noise after a commit hides it: the dataset is paid for again.",
         ("cluster/follow/test_last_words.py::test_a_job_that_is_stopped_after_its_commit_was_shown",),
     ),

@@ -111,7 +111,7 @@ def test_bears_a_cluster_that_is_away(
     ray.down = True
     with pytest.raises(AirflowSensorTimeout):
         sensor(timeout=0.2).execute(run.context())
-    assert "Looking again later" in capsys.readouterr().out
+    assert "Asking again later" in capsys.readouterr().out
 
 
 def without_a_backend(*asked: Any) -> Any:

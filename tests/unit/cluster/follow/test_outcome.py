@@ -222,7 +222,7 @@ def test_a_finished_job_without_its_log_is_looked_at_again():
 
 def test_rays_message_stands_in_for_a_log_out_of_reach():
     observation = look("FAILED", None, message=f"last logs:\n{FAILED}\n")
-    state = FollowState(session_name="s1", blind_looks=2)
+    state = FollowState(session_name="s1", polls_without_log=2)
     assert judge(observation, state).outcome.failure_class is FailureClass.STORAGE
 
 

@@ -65,7 +65,7 @@ async def test_refusals_are_not_repeated(ray, client):
     ("code", "body", "kind", "told"),
     [
         (400, "bad field", RequestRejectedError, "400: bad field"),
-        (401, "Unauthorized: no token", AuthenticationError, "wants a token"),
+        (401, "Unauthorized: no token", AuthenticationError, "requires a token"),
         (403, "Forbidden", AuthenticationError, "refuses the token"),
         (404, "404: Not Found", NotARayDashboardError, "correct the url"),
         (404, "<html>default backend</html>", NotARayDashboardError, "an HTML page"),
