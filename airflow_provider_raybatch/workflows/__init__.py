@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that synthetic data, curation and evaluation share: plain Python for tasks around batch inference.
+"""Steps around batch inference: synthetic data, curation and evaluation, in plain Python.
 
-They run in tasks on Airflow's workers. Only `aws_conn_id` needs Airflow, so they work in a notebook, too.
-Their libraries are in the extra ``workflows``.
+They run in tasks on Airflow's workers. Only `aws_conn_id` needs Airflow, so they also work in a notebook. The
+extra ``workflows`` installs their libraries.
 
 Data flows through three modules: :mod:`~airflow_provider_raybatch.workflows.rows` reads what an operator
 returned as Arrow record batches, :mod:`~airflow_provider_raybatch.workflows.sift` passes these through steps,
-and :mod:`~airflow_provider_raybatch.workflows.writer` publishes what is kept and what is dropped. The steps
-are in `schema_check`, `duplicates` and `filters`. `scores`, `statistics` and `pairwise` measure, `promotion`
-decides, `card` and `comparison` report. `prompts` has what a DAG file gives its operators.
+and :mod:`~airflow_provider_raybatch.workflows.writer` publishes the kept and the dropped rows. The steps are
+in `schema_check`, `duplicates` and `filters`. `scores`, `statistics` and `pairwise` measure, `promotion`
+decides, `card` and `comparison` report. `prompts` makes prompts and sampling for a DAG's operators.
 """

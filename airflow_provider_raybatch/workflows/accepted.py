@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that earlier nights accepted: their digests and signatures, one small file a night beside the data."""
+"""Index of the rows that earlier runs accepted: their digests and signatures, one small file per run."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ _MADE_BY = b"raybatch"
 
 
 def digest(text: str) -> bytes:
-    """Of a text, without regard to upper case and the kind of white space."""
+    """Digest of a text, ignoring case and the kind and amount of white space."""
     return hashlib.blake2b(" ".join(text.casefold().split()).encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 class Accepted:
-    """Accepted rows of other nights, to find their duplicates.
+    """Rows that other runs accepted, to find duplicates of them.
 
-    :param index: folder of the index, local or ``s3://``; the first night has none yet.
-    :param night: of this run: what an earlier attempt of it accepted doesn't count, so that it can be
-        repeated. Any name that is unique to the run, such as ``{{ ds }}``.
+    :param index: folder of the index, local or ``s3://``; may not exist yet.
+    :param night: name of this run, unique among runs, such as ``{{ ds }}``. Rows that an earlier attempt of
+        the same run accepted are ignored, so that a run can be repeated.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
-    :raises WorkflowError: a file of the index can't be read, or two nights were indexed in different ways.
+    :raises WorkflowError: a file of the index can't be read, or two runs were indexed with different
+        settings.
     """
 
     def __init__(self, index: str, night: str, aws_conn_id: str | None = None) -> None:
@@ -72,18 +73,18 @@ class Accepted:
 
     @property
     def nights(self) -> list[str]:
-        """Names of the nights it knows."""
+        """Names of the runs in the index."""
         return list(self._nights)
 
     def name(self, number: int) -> tuple[str, str]:
-        """Id and night of a row."""
+        """Id and run of a row."""
         at = int(np.searchsorted(self._starts, number, "right")) - 1
         return self._ids[at][number - self._starts[at]].as_py(), self._nights[at]
 
     def check(self, columns: Sequence[str], shingles: Shingles | None = None) -> None:
-        """Refuse to compare with rows that were indexed in another way.
+        """Check that the index was made with these settings.
 
-        :raises WorkflowError: they were.
+        :raises WorkflowError: it was made with others.
         """
         if self._made_by is None:
             return
@@ -101,12 +102,12 @@ class Accepted:
             made_by = json.loads(table.schema.metadata[_MADE_BY])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
             raise WorkflowError(
-                f"index: {path!r} in {self._index} is not a night's index ({error}); remove it, and "
-                "index that night again."
+                f"index: {path!r} in {self._index} is not the index of a run ({error}); remove it, "
+                "and index that run again."
             ) from error
         if self._made_by not in (None, made_by):
             raise WorkflowError(
-                f"index: {path!r} in {self._index} was made with {made_by}, and another night with "
+                f"index: {path!r} in {self._index} was made with {made_by}, and another run with "
                 f"{self._made_by}; index one of them again."
             )
         self._made_by = made_by
@@ -122,13 +123,14 @@ def remember(
     shingles: Shingles | None = None,
     aws_conn_id: str | None = None,
 ) -> int:
-    """Add a night's accepted rows to the index; a repeated night replaces its own file.
+    """Add the accepted rows of a run to the index; a repeated run replaces its own file.
 
     :param accepted: the rows that were published.
     :param index: folder of the index.
     :param night: see :class:`Accepted`.
-    :param columns: whose texts are compared, as in :class:`ExactDuplicates` and :class:`NearDuplicates`.
-    :param id_column: names a row in the reasons of later nights.
+    :param columns: columns whose texts are compared, as in :class:`ExactDuplicates` and
+        :class:`NearDuplicates`.
+    :param id_column: column that names a row in the reasons of later runs.
     :returns: number of rows.
     :raises WorkflowError: a column is missing, or `index` is not the location of a folder.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card beside a dataset: what it holds, what it was made by, what it cost; as JSON and as Markdown."""
+"""A card for a dataset: contents, origin and cost, as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COSTS = ("input_tokens", "cached_tokens", "output_tokens", "seconds")
 
 @dataclass
 class Card:
-    """Filled step by step, then written.
+    """A data card. Add facts, runs and samples, then call :meth:`write`.
 
     :param title: of the dataset.
-    :param facts: anything else worth a line, such as thresholds.
+    :param facts: further lines, such as thresholds.
     :param prompts: by step.
     :param funnel: rows left after each step.
     :param samples: rows by kind, such as ``accepted``.
@@ -37,13 +37,12 @@ class Card:
     runs: list[dict[str, Any]] = field(default_factory=list)
 
     def add_run(self, step: str, result: Result, model: str, aws_conn_id: str | None = None) -> None:
-        """Add what a batch inference delivered and cost, by its manifest.
+        """Add the rows and the cost of a batch inference, from its manifest.
 
-        Tokens are those of delivered rows; the share of reused and duplicate rows was not paid for by this
-        run.
+        Tokens are those of delivered rows; this run did not pay for those of reused and duplicate rows.
 
         :param result: what the operator returned.
-        :param model: its name: a manifest holds the digest only.
+        :param model: name of the model; a manifest has its digest only.
         :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
         :raises WorkflowError: `result` has no manifest that can be read.
         """
@@ -78,7 +77,7 @@ class Card:
         self.samples[kind] = picked
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """The card as plain data."""
         totals = {name: round(sum(run.get(name, 0) for run in self.runs), 1) for name in _COSTS}
         return {
             "title": self.title,
@@ -92,7 +91,7 @@ class Card:
         }
 
     def as_markdown(self) -> str:
-        """For people."""
+        """The card as a page for readers."""
         lines = [f"# {_cell(self.title)}", ""]
         lines += [f"- {_cell(name)}: {_cell(value)}" for name, value in self.facts.items()]
         if self.funnel:
@@ -118,7 +117,7 @@ class Card:
     def write(self, folder: str, name: str = "card", aws_conn_id: str | None = None) -> dict[str, str]:
         """Write ``<name>.json`` and ``<name>.md``; each appears whole or not at all.
 
-        :param folder: such as the dataset's destination, never its `uri`, which holds data alone.
+        :param folder: such as the dataset's destination; never its `uri`, which holds data files only.
         :returns: `card_uri` and `card_markdown_uri`.
         :raises WorkflowError: `folder` is not the location of a folder.
         """
@@ -135,7 +134,7 @@ def _table(names: tuple[str, ...], rows: list[list[Any]]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Text that stays in its cell, whatever a model wrote."""
+    """Escaped text for a table cell, whatever a model wrote."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates side by side: a table, a plot and one self-contained page."""
+"""Compare candidates: a table, a plot and a self-contained page."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class ComparisonReport:
 
     @property
     def metrics(self) -> list[str]:
-        """Of all candidates, in the order in which they come."""
+        """Names of the metrics of all candidates, in order of appearance."""
         return list(dict.fromkeys(name for one in self.candidates for name in one.metrics))
 
     def rows(self) -> list[list[str]]:
-        """The table with its head: figures with intervals, differences with p-values."""
+        """The table with its header: metrics with intervals, differences with p-values."""
         head = ["model", *(f"{name} [95 %]" for name in self.metrics)]
         head += [f"{name} against {self.baseline}" for name in self.metrics]
         body = []
@@ -86,7 +86,7 @@ class ComparisonReport:
         }
 
     def png(self) -> bytes:
-        """One panel a metric: figures as points, intervals as bars."""
+        """One panel per metric: values as points, intervals as bars."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -109,7 +109,7 @@ class ComparisonReport:
         return sink.getvalue()
 
     def as_html(self) -> str:
-        """One page with the plot in it, which loads nothing."""
+        """One page with the plot embedded, which loads nothing."""
         head, *body = [[html.escape(cell) for cell in row] for row in self.rows()]
         table = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body)
         decision = f"<p><strong>{html.escape(self.decision.reason)}</strong></p>" if self.decision else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact and near duplicates: within the data of a night, and of what earlier nights accepted."""
+"""Drop exact and near duplicates: within a run, and of rows that earlier runs accepted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from airflow_provider_raybatch.workflows.signature_index import SignatureIndex
 
 
 class ExactDuplicates:
-    """Drops a row whose texts an earlier row has, compared by digest; the first one is kept.
+    """Drops a row with the same texts as an earlier row, compared by digest.
 
-    Rules: ``exact_duplicate``, and ``accepted_earlier`` for a row of an earlier night.
+    Rules: ``exact_duplicate``, and ``accepted_earlier`` for a row of an earlier run.
 
-    :param columns: that must be equal, all of them; upper case and the kind of white space don't count.
+    :param columns: columns that must all be equal; case and the kind of white space are ignored.
     :param id_column: names the other row in the reason.
-    :param earlier: what earlier nights accepted, compared by these columns; default nothing.
+    :param earlier: rows that earlier runs accepted, compared by these columns; default none.
     :raises WorkflowError: `earlier` was made from other columns.
     """
 
@@ -58,14 +58,14 @@ class ExactDuplicates:
 class NearDuplicates:
     """Drops a row whose text is similar to that of an earlier row that was kept, by MinHash.
 
-    Rules: ``near_duplicate``, and ``similar_to_accepted`` for a row of an earlier night.
+    Rules: ``near_duplicate``, and ``similar_to_accepted`` for a row of an earlier run.
 
-    :param columns: whose texts are compared, joined.
+    :param columns: columns whose texts are joined and compared.
     :param id_column: names the other row in the reason.
-    :param threshold: estimated Jaccard similarity of the shingles from which a row is a duplicate, 0.5 to 1.
+    :param threshold: least estimated Jaccard similarity of the shingles of two duplicates, 0.5 to 1.
     :param shingles: what is compared; see :class:`Shingles`.
-    :param earlier: what earlier nights accepted, made with the same columns and shingles; default nothing.
-    :raises WorkflowError: `threshold` is out of range, or `earlier` was made in another way.
+    :param earlier: rows that earlier runs accepted, indexed with the same columns and shingles; default none.
+    :raises WorkflowError: `threshold` is out of range, or `earlier` was made with other settings.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class NearDuplicates:
         """See :class:`Step`."""
         ids = _ids_of(batch, self._id)
         rows = signatures(joined_texts(batch, self._columns), self._shingles)
-        # What is kept gets its number while the batch is searched, so the ids of all kept rows come first.
+        # Kept rows get their numbers while the batch is searched, so the ids of all of them are added first.
         found = self._index.keep_new(rows)
         for row, match in enumerate(found):
             if match is None:
@@ -107,7 +107,7 @@ class NearDuplicates:
 
 
 class _Ids:
-    """Names of kept rows by their number: accepted ones of earlier nights first."""
+    """Names of kept rows by number: first the rows of earlier runs."""
 
     def __init__(self, earlier: Accepted | None) -> None:
         self._earlier = earlier

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What these parts raise."""
+"""The error of the workflow steps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the dead letters of a batch inference as dropped rows, so that each row's fate is in one dataset."""
+"""Read the dead letters of a batch inference as dropped rows, so that one dataset has every dropped row."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def failed_rows(
     """The rows for which a batch inference has no response.
 
     :param result: what the operator returned.
-    :param step: its name, for ``dropped_by``; ``rule`` is what failed in it, such as ``engine``.
-    :param schema: of the dataset that the rows are written to; a column that a row lacks is null.
+    :param step: name for ``dropped_by``; ``rule`` is the step of the job that failed, such as ``engine``.
+    :param schema: schema of the dataset that gets the rows; columns that a row lacks are null.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :raises WorkflowError: `result` has no manifest that can be read.
     :raises StorageError: the dead letters can't be read.
@@ -50,4 +50,4 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.nulls(len(values), kind)  # Such as a time, which is text in a dead letter.
+        return pa.nulls(len(values), kind)  # For example a timestamp, which is text in a dead letter.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heuristic quality, language, and thresholds: which documents stay, and the rule that drops others."""
+"""Filter rows by heuristic quality, language, or a threshold; each drop names its rule."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LANGUAGE_CHARACTERS = 2000
 class Heuristics:
     """Drops documents that are not running text, by rules like those of Gopher (Rae et al. 2021).
 
-    The rules in their order; each limit can be ``None``, which leaves its rule out.
+    The parameters are in the order of their rules; ``None`` switches a rule off.
 
     :param column: of the text. A null or blank one is dropped by ``empty``.
     :param name: of the step.
-    :param max_characters: ``too_long``; looked at first, so a document of megabytes costs nothing.
+    :param max_characters: ``too_long``; checked first, so that a huge document costs nothing.
     :param min_words: ``too_few_words``.
     :param max_words: ``too_many_words``.
     :param max_control_share: of characters: ``undecodable``, control and replacement characters.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and tokens that are left after each step, and which rules dropped the others."""
+"""Rows and tokens left after each step, and the rules that dropped the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class FunnelStep:
-    """What one step left.
+    """Rows left after one step.
 
     :param name: of the step.
     :param rows: left after it.
@@ -26,7 +26,7 @@ class FunnelStep:
 
 @dataclass
 class Funnel:
-    """Steps in their order; the first one is the input, which drops nothing."""
+    """Steps in order; the first one is the input, which drops nothing."""
 
     steps: list[FunnelStep] = field(default_factory=list)
 
@@ -36,7 +36,7 @@ class Funnel:
         return self.steps[-1].rows if self.steps else 0
 
     def joined(self, later: Funnel) -> Funnel:
-        """This funnel and the steps of one that took its rows further; the other's input is left out."""
+        """This funnel followed by the steps of another one, without the input of the other."""
         return Funnel([*self.steps, *later.steps[1:]])
 
     def as_json(self) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest of a dataset that a task made, beside that of a batch inference."""
+"""The manifest of a dataset that a task wrote; a batch inference has its own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class DerivedManifest(ContractModel):
     """A complete, immutable dataset of Parquet files.
 
     :param uri: the folder that holds `files` and nothing else.
-    :param files: in the order of the dataset; with `partitioned_by` below ``<column>=<value>/``.
-    :param partitioned_by: columns that are in the paths and not in the files, as Hive has it.
+    :param files: in the order of the dataset; if partitioned, below ``<column>=<value>/``.
+    :param partitioned_by: columns that are in the paths and not in the files, as in Hive.
     :param rows: of all files.
     :param created_at: ISO 8601, in UTC.
     """

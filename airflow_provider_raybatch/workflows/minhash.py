@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MinHash signatures of texts, one byte a permutation."""
+"""MinHash signatures of texts, one byte per permutation."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _GROUP_CHARACTERS = 1_000_000
 
 @dataclass(frozen=True)
 class Shingles:
-    """What two texts are compared by: overlapping runs of words, or of characters for short texts.
+    """The units of comparison: overlapping runs of words, or of characters for short texts.
 
     :param kind: ``word`` or ``char``.
-    :param size: of a run. With words and 3, one changed word changes three runs; so for texts of fewer than
-        about 30 words, ``char`` with 5 is better.
+    :param size: length of a run. One changed word changes three runs of three words, so for texts of fewer
+        than about 30 words ``char`` with 5 is better.
     """
 
     kind: Literal["word", "char"] = "word"
@@ -44,7 +44,7 @@ class Shingles:
             )
 
     def of(self, text: str) -> list[str]:
-        """The different runs; upper case, and the kind and number of white space, don't count."""
+        """The distinct runs of a text; case and the kind of white space are ignored."""
         words = text.casefold().split()
         if self.kind == "word":
             if len(words) <= self.size:
@@ -58,7 +58,7 @@ class Shingles:
 
 
 def signatures(texts: Sequence[str], shingles: Shingles) -> Signatures:
-    """One row of 128 bytes a text: the lowest byte of each hash, which is enough for an estimate."""
+    """A row of 128 bytes for each text: the lowest byte of each hash, which is enough for an estimate."""
     rows: Signatures = np.empty((len(texts), PERMUTATIONS), np.uint8)
     for start, stop in _groups(texts):
         matrix = RMinHash.digest_matrix_from_token_sets(
@@ -69,7 +69,7 @@ def signatures(texts: Sequence[str], shingles: Shingles) -> Signatures:
 
 
 def _groups(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Ranges of few characters, or of one text: shingles take about a hundred times their memory."""
+    """Split the texts into small groups, since shingles take about a hundred times the memory of a text."""
     start = characters = 0
     for number, text in enumerate(texts):
         if number > start and characters + len(text) > _GROUP_CHARACTERS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One finished dataset, whether a batch inference or a `DatasetWriter` made it."""
+"""Open one finished dataset, of a batch inference or of a `DatasetWriter`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from airflow_provider_raybatch.workflows.manifest import DerivedManifest
 from airflow_provider_raybatch.workflows.places import Folder, StorageError, credentials, place
 
 Result: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
-"""What a task returned, the `extra` of an asset event, a manifest's uri, or a destination (its newest)."""
+"""What a task returned, the `extra` of an asset event, the uri of a manifest, or a destination (its newest
+dataset)."""
 
 _BATCH_ROWS = 4096
 _BATCH_BYTES = 16 * 1024 * 1024
@@ -66,7 +67,7 @@ class Opened:
             return {}
         pairs = [segment.partition("=") for segment in path.split("/")[:-1]]
         values = {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}
-        # The one file of an empty dataset lies in no partition.
+        # The single file of an empty dataset has no partition in its path.
         return {**dict.fromkeys(self.manifest.partitioned_by), **values}
 
     def _parquet(self, stream: Any, file: ManifestFile) -> pq.ParquetFile:
@@ -138,7 +139,7 @@ def _manifest_uri(result: Result) -> str:
 
 
 def _batch_rows(parquet: pq.ParquetFile) -> int:
-    """Rows of a batch: fewer where rows are large, such as documents of megabytes."""
+    """Rows per batch; fewer if rows are large, such as documents of megabytes."""
     meta = parquet.metadata
     groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
     widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)

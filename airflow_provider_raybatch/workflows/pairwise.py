@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of answers, judged in both orders, because judges prefer a place."""
+"""Pairs of answers, judged in both orders, because judges have a position bias."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_raybatch.workflows.rows import require
 from airflow_provider_raybatch.workflows.statistics import Interval, proportion_interval
 
 PAIR_COLUMNS = ("pair", "order", "question", "first", "second")
-"""What :func:`both_orders` writes; `order` is ``ab`` or ``ba``."""
+"""Columns of :func:`both_orders`; `order` is ``ab`` or ``ba``."""
 
 
 def both_orders(
@@ -28,11 +28,11 @@ def both_orders(
     question: str = "question",
     response: str = "response",
 ) -> Iterator[pa.RecordBatch]:
-    """Two rows for each question that both answered: the candidate first (``ab``), and second (``ba``).
+    """Two rows for each question that both answered: the candidate first (``ab``), then second (``ba``).
 
     Holds the baseline's answers in memory and streams the candidate's.
 
-    :param key: column that names the question, unique in each of the two.
+    :param key: column that names the question; unique in each of the two datasets.
     :returns: batches with :data:`PAIR_COLUMNS`, all of them text, for a `DatasetWriter`.
     :raises WorkflowError: a column is missing, or the baseline has a question twice.
     """
@@ -54,20 +54,21 @@ def both_orders(
 
 @dataclass(frozen=True)
 class PairwiseResult:
-    """What a judge said of the pairs.
+    """The result of judging pairs.
 
-    A pair is won where both orders choose the same answer. Where the orders disagree, position and not the
-    answer decided, so the pair counts as a tie.
+    An answer wins a pair if the judge chooses it in both orders. If the orders disagree, the position
+    decided, so the pair counts as a tie.
 
-    :param wins: pairs of the candidate; with `losses` and `ties` all that were judged in both orders.
-    :param disagreements: of the ties, those in which the two orders disagree.
-    :param incomplete: pairs of which one order is missing or has no choice; they don't count.
+    :param wins: pairs that the candidate won; with `losses` and `ties` all pairs that were judged in both
+        orders.
+    :param disagreements: ties in which the two orders disagree.
+    :param incomplete: pairs for which one order is missing or has no choice; not counted.
     :param agreement: share of pairs whose orders agree.
-    :param win_rate: of the candidate, among the pairs that one of the two won; ``None`` if none did.
-    :param p_value: two-sided, of an even win rate (sign test, exact).
-    :param chose_first: share of the choices of A or B that went to the first place; 0.5 without position
-        bias.
-    :param bias_p_value: two-sided, of no position bias: among the pairs whose orders chose the same place.
+    :param win_rate: of the candidate, among the pairs that are not ties; ``None`` if all are ties.
+    :param p_value: of an exact two-sided sign test against an even win rate.
+    :param chose_first: share of the first position among the choices of A or B; 0.5 without position bias.
+    :param bias_p_value: of a two-sided test against no position bias, among the pairs whose orders chose the
+        same position.
     """
 
     wins: int
@@ -89,8 +90,8 @@ class PairwiseResult:
 def settle(batches: Iterable[pa.RecordBatch], response: str = "response") -> PairwiseResult:
     """Pair the judgements of both orders.
 
-    :param batches: of the judge's dataset, with `pair`, `order` and its choice.
-    :param response: column of the choice; JSON text of a choice counts, too.
+    :param batches: of the judge's dataset, with `pair`, `order` and the choice.
+    :param response: column of the choice, as plain text or as a JSON string.
     :raises WorkflowError: a column is missing, or no pair was judged in both orders.
     """
     seen: dict[str, dict[str, str]] = {}
@@ -110,7 +111,7 @@ def settle(batches: Iterable[pa.RecordBatch], response: str = "response") -> Pai
 
 
 def _result(pairs: list[tuple[str, str]], incomplete: int) -> PairwiseResult:
-    # In the order "ba" the candidate is in the second place.
+    # In the order "ba" the candidate is second.
     flipped = {FIRST: SECOND, SECOND: FIRST, TIE: TIE}
     agreed = [ab for ab, ba in pairs if ab == flipped[ba]]
     wins, losses = agreed.count(FIRST), agreed.count(SECOND)
@@ -153,5 +154,5 @@ def _texts(batch: pa.RecordBatch, columns: tuple[str, ...]) -> list[pa.Array]:
 def _both(batches: list[list[pa.Array]]) -> tuple[pa.Array, pa.Array]:
     empty = pa.array([], pa.string())
     keys, answers = zip([empty, empty], *batches, strict=True)
-    # All answers together may be longer than the 2 GiB of a `string` array.
+    # All answers together may exceed the 2 GiB limit of a `string` array.
     return pa.concat_arrays(keys), pa.concat_arrays([one.cast(pa.large_string()) for one in answers])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders on disks and in S3, reached with an Airflow connection; only this module knows the storage."""
+"""Folders on disks and in S3; the only module of the workflows that uses the storage layer."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:
 
 
 def place(uri: str, aws_conn_id: str | None = None) -> Folder:
-    """The folder at `uri`, which need not exist."""
+    """The folder at `uri`; it need not exist."""
     return folder(uri, credentials(uri, aws_conn_id))
 
 
 def destination(uri: str, aws_conn_id: str | None, field: str = "destination") -> Folder:
-    """A folder that is written to.
+    """The folder at `uri`, to write to.
 
     :param field: the argument that an error names.
     :raises WorkflowError: `uri` is not the location of a folder.
@@ -46,7 +46,7 @@ def destination(uri: str, aws_conn_id: str | None, field: str = "destination") -
 
 
 def files_at(uri: str, aws_conn_id: str | None, field: str) -> tuple[Folder, list[Entry]]:
-    """The files at a location, which is a file, a folder or a bucket, and the folder that they lie below.
+    """The files at a location (a file, a folder or a bucket), and the folder that contains them.
 
     :param field: the argument that an error names.
     :raises WorkflowError: `uri` is not a location.
@@ -63,7 +63,7 @@ def files_at(uri: str, aws_conn_id: str | None, field: str) -> tuple[Folder, lis
 
 
 def s3_parts(uri: str) -> dict[str, str]:
-    """Bucket and key prefix of an ``s3://`` location, as `S3ToRedshiftOperator` takes them; else nothing."""
+    """Bucket and key prefix of an ``s3://`` location, such as `S3ToRedshiftOperator` needs; else empty."""
     if not uri.startswith("s3://"):
         return {}
     bucket, _, key = uri.removeprefix("s3://").partition("/")

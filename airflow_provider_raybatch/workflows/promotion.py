@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a candidate replaces the baseline, by a rule."""
+"""Decide by a rule whether a candidate replaces the baseline."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Scores: TypeAlias = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One model's figures.
+    """The metrics of one model.
 
-    :param metrics: intervals by the name of the metric; empty for a candidate that failed.
-    :param against_baseline: paired comparisons by the name of the metric; empty for the baseline itself.
-    :param failure: why there are no figures, or only some; such a candidate is never promoted.
+    :param metrics: intervals by name of the metric; empty for a failed candidate.
+    :param against_baseline: paired comparisons by name of the metric; empty for the baseline itself.
+    :param failure: why metrics are missing; such a candidate is never promoted.
     """
 
     name: str
@@ -29,12 +29,12 @@ class Candidate:
 
     @classmethod
     def of(cls, name: str, scores: Scores, questions: int, baseline: Scores | None = None) -> Candidate:
-        """The figures of a candidate by its scores.
+        """The metrics of a candidate, from its scores.
 
-        :param scores: by metric and question; empty for a candidate that failed.
-        :param questions: of the benchmark; a candidate with fewer scores is incomplete, which is a failure.
-        :param baseline: scores of the baseline, ``None`` for the baseline itself. Metrics for which it has
-            not all scores are not compared.
+        :param scores: by metric and question; empty for a failed candidate.
+        :param questions: number of questions in the benchmark; a candidate with fewer scores has failed.
+        :param baseline: scores of the baseline; ``None`` for the baseline itself. Metrics for which its
+            scores are incomplete are not compared.
         :raises WorkflowError: a score is not finite, or the two answered different questions.
         """
         answered = min((len(by_key) for by_key in scores.values()), default=0)
@@ -55,10 +55,10 @@ class Candidate:
 class Rule:
     """When a candidate replaces the baseline.
 
-    :param metric: that decides.
-    :param least_gain: difference to the baseline that is needed.
-    :param alpha: greatest p-value of the paired test, two-sided; it is divided by the number of candidates
-        that are compared (Bonferroni), so that more candidates don't make a chance promotion more likely.
+    :param metric: the metric that decides.
+    :param least_gain: required difference to the baseline.
+    :param alpha: largest two-sided p-value of the paired test. It is divided by the number of compared
+        candidates (Bonferroni), so that more candidates don't make a promotion by chance more likely.
     """
 
     metric: str
@@ -70,7 +70,7 @@ class Rule:
 class Decision:
     """The outcome of a rule.
 
-    :param promoted: name of the candidate; ``None`` to hold the baseline.
+    :param promoted: name of the candidate; ``None`` to keep the baseline.
     :param reason: one sentence.
     """
 
@@ -79,7 +79,7 @@ class Decision:
 
 
 def decide(baseline: str, candidates: Sequence[Candidate], rule: Rule) -> Decision:
-    """Promote the best candidate that passes the rule, or hold.
+    """Promote the best candidate that passes the rule, or keep the baseline.
 
     :param candidates: with or without the baseline itself.
     """

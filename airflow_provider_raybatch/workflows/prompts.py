@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts and grammars for batch inferences on what another one made: repair, judge by a rubric or in pairs.
+"""Prompts and JSON schemas for a second batch inference: repair responses, judge by a rubric or in pairs.
 
-Prompts are row templates: they are given to an operator whose `source` is the dataset in question. Loads
+Prompts are row templates for an operator whose `source` is the dataset to repair or judge. The module imports
 nothing heavy, so a DAG file may import it.
 """
 
@@ -17,7 +17,7 @@ from airflow_provider_raybatch.workflows.errors import WorkflowError
 
 FIRST, SECOND, TIE = "A", "B", "tie"
 CHOICES = [FIRST, SECOND, TIE]
-"""Of a judge of pairs."""
+"""The choices of a pairwise judge."""
 
 
 def repair_messages(
@@ -29,11 +29,11 @@ def repair_messages(
 ) -> list[dict[str, Any]]:
     """`messages` of the batch inference that repairs failed responses.
 
-    Its source is the dropped dataset of :func:`~airflow_provider_raybatch.workflows.sift.sift`; the
-    placeholders of the original prompt are filled from its columns, as are the failed response and the error.
+    Its source is the dropped dataset of :func:`~airflow_provider_raybatch.workflows.sift.sift`; its columns
+    fill the placeholders of the original prompt, and hold the failed response and the error.
 
     :param prompt: the row template of the first request, or its `messages`.
-    :param response: column of the failed response, which the second one must not have: see `output_prefix`.
+    :param response: column of the failed response; the new response needs another name, see `output_prefix`.
     :param reason: column of the error.
     """
     asked = (
@@ -54,9 +54,9 @@ def repair_messages(
 
 @dataclass(frozen=True)
 class Rubric:
-    """One criterion and what its scores mean.
+    """One criterion and the meaning of its scores.
 
-    :param criterion: what is judged, as a question.
+    :param criterion: what to judge, as a question.
     :param levels: meaning of each score, at least two.
     :param max_reason: characters of the reason.
     :raises WorkflowError: there are fewer than two levels.
@@ -87,7 +87,7 @@ class Rubric:
         )
 
     def schema(self) -> dict[str, Any]:
-        """JSON schema of a judgement; `reason` comes first, so that the score follows from it."""
+        """JSON schema of a judgement; `reason` comes first, so that the model derives the score from it."""
         return {
             "type": "object",
             "properties": {
@@ -99,7 +99,7 @@ class Rubric:
         }
 
     def sampling(self, max_tokens: int = 256) -> dict[str, Any]:
-        """The operator's `sampling`: greedy, and no other score or form is possible."""
+        """The operator's `sampling`: greedy, and restricted to a valid judgement."""
         return {
             "temperature": 0,
             "max_tokens": max_tokens,

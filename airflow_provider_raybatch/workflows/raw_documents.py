@@ -19,7 +19,7 @@ from airflow_provider_raybatch.workflows.sift import Checked, Drop, text_column
 _BATCH_ROWS = 2048
 _BATCH_BYTES = 16 * 1024 * 1024
 LONGEST_LINE = 64 * 1024 * 1024
-"""Bytes. A longer line is a broken row, and its rest is passed over."""
+"""Bytes. A longer line is a broken row, and the rest of it is skipped."""
 
 
 def read_raw(
@@ -28,11 +28,11 @@ def read_raw(
     """Documents with these columns as text, and `source`, `line`, `origin` and `broken`.
 
     :param sources: files or folders, local or ``s3://``; ``*.jsonl``, ``*.csv`` (UTF-8, with a header) and
-        ``*.parquet`` are read, other files are left out.
-    :param columns: to read; a value that is not text becomes its JSON, a missing one is null.
+        ``*.parquet`` are read, other files are ignored.
+    :param columns: to read; a value that is not text is written as JSON; a missing one is null.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
-    :returns: batches; `source` is the file, `line` counts its rows from 1, `origin` names the row by both,
-        `broken` says what is wrong with the row, else null. The first batch is empty.
+    :returns: batches; `source` is the file, `line` the number of the row in it, from 1, `origin` both as one
+        name, and `broken` the error of a broken row, else null. The first batch is empty.
     :raises WorkflowError: there is no such file, or a Parquet or CSV file lacks a column or can't be read.
     """
     schema = pa.schema([

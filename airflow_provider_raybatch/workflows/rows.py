@@ -21,7 +21,7 @@ class Rows:
 
     :param results: each as :data:`Result`.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
-    :raises WorkflowError: a result has no manifest, no dataset is given, or their columns can't be united.
+    :raises WorkflowError: a result has no manifest, no dataset is given, or the types of a column differ.
     """
 
     def __init__(self, *results: Result, aws_conn_id: str | None = None) -> None:
@@ -39,18 +39,18 @@ class Rows:
 
     @property
     def manifests(self) -> list[BatchManifest | DerivedManifest]:
-        """Of the datasets, in their order."""
+        """Manifests of the datasets, in order."""
         return [one.manifest for one in self._datasets]
 
     @property
     def count(self) -> int:
-        """Rows, by the manifests."""
+        """Number of rows, from the manifests."""
         return sum(file.rows for one in self._datasets for file in one.manifest.files)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """At least one batch, empty where there are no rows, so that the columns are always known.
+        """At least one batch, which is empty if there are no rows, so that the columns are always known.
 
-        :param columns: only these, in this order; by default all. A dataset without one of them has nulls.
+        :param columns: only these, in this order; by default all. A column that a dataset lacks is null.
         :raises WorkflowError: there is no such column.
         """
         names = list(self.schema.names if columns is None else columns)
@@ -63,16 +63,16 @@ class Rows:
                 yield _united(batch, schema)
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-        """Row by row as dictionaries: simple and slower."""
+        """Rows as dictionaries: simpler, but slower."""
         for batch in self.batches(columns):
             yield from batch.to_pylist()
 
 
 def require(schema: pa.Schema, name: str, field: str = "columns") -> None:
-    """Refuse a column that isn't there.
+    """Check that a column exists.
 
     :param field: the argument that the error names.
-    :raises WorkflowError: it isn't.
+    :raises WorkflowError: it does not exist.
     """
     if name not in schema.names:
         raise WorkflowError(

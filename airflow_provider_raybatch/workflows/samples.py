@@ -16,10 +16,10 @@ from airflow_provider_raybatch.workflows.sift import with_column
 def one_row_a_sample(
     batches: Iterable[pa.RecordBatch], completions: str = "completions", response: str = "response"
 ) -> Iterator[pa.RecordBatch]:
-    """The batches with as many rows as samples; a batch inference with ``n`` = 1 has one a row already.
+    """One row per sample; with ``n`` = 1 that is one row per input row.
 
-    :param completions: column of all samples, which is left out. Where there is none, rows stay as they are.
-    :param response: column of the first sample's text, which becomes that of each.
+    :param completions: column of all samples; removed. If it does not exist, rows stay as they are.
+    :param response: column of the first sample's text; gets the text of each sample.
     :returns: batches with one more column, `sample`, that counts from 0.
     :raises WorkflowError: there is no column `response`, or `sample` is a column already.
     """

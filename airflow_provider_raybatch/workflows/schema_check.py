@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that a response is the JSON that was asked for."""
+"""Check that a response is JSON that fits a schema."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _LONGEST_RESPONSE = 1_000_000
 
 
 class SchemaCheck:
-    """Drops responses that are not JSON of a schema.
+    """Drops responses that are not JSON, or do not fit a schema.
 
     Rules: ``no_response``, ``too_long`` (more than a million characters), ``not_json``, ``schema``.
 
-    :param schema: JSON schema of an object; it may be the one in `structured_outputs`, which a model without
-        a grammar, or one that is cut off, does not keep.
+    :param schema: JSON schema of an object. It may be the one in `structured_outputs`: a response that was
+        cut off, or generated without structured output, can violate it.
     :param column: of the responses.
-    :param extract: whether each property becomes a column: scalars with their type, all else as JSON text.
+    :param extract: whether each property becomes a column: scalars with their type, other values as JSON
+        text.
     :param prefix: put before the names of these columns.
     :raises WorkflowError: `schema` is not a JSON schema, or `extract` finds no properties in it.
     """
@@ -68,7 +69,7 @@ class SchemaCheck:
         return Checked(batch, drops)
 
     def check(self, text: str | None) -> Any:
-        """The value of one response, or its :class:`Drop`."""
+        """The parsed value of one response, or its :class:`Drop`."""
         if text is None or not text.strip():
             return Drop("no_response", "the response is empty")
         if len(text) > _LONGEST_RESPONSE:
@@ -90,7 +91,7 @@ class SchemaCheck:
 
 
 def clause(error: jsonschema.ValidationError) -> str:
-    """What is wrong, in one clause that names field and value."""
+    """The error as a clause that names field and value."""
     field = ".".join(str(part) for part in error.absolute_path) or "the response"
     value, limit = _short(json.dumps(error.instance, ensure_ascii=False)), error.validator_value
     match error.validator:
@@ -124,7 +125,7 @@ def _array(values: list[Any], rule: Any) -> pa.Array:
     if kind is None:
         return pa.array([None if one is None else json.dumps(one) for one in values], pa.string())
     if pa.types.is_int64(kind):
-        # JSON schema calls 4.0 an integer, too; one beyond 64 bits is null.
+        # In JSON schema 4.0 is an integer, too. An integer beyond 64 bits becomes null.
         values = [None if one is None or abs(one) >= 2**63 else int(one) for one in values]
     if pa.types.is_float64(kind):
         values = [None if one is None or abs(one) > sys.float_info.max else float(one) for one in values]
@@ -132,7 +133,7 @@ def _array(values: list[Any], rule: Any) -> pa.Array:
 
 
 def _kind(rule: Any) -> pa.DataType | None:
-    """Arrow type of a property; ``None`` where its values become JSON text."""
+    """Arrow type of a property; ``None`` if its values become JSON text."""
     if not isinstance(rule, dict):
         return None
     named = rule.get("type")

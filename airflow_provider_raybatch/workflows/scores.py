@@ -20,13 +20,13 @@ from airflow_provider_raybatch.workflows.rows import require
 from airflow_provider_raybatch.workflows.sift import text_column
 
 Score = Callable[[str, str], float]
-"""Of a prediction, given the known answer: 0 to 1."""
+"""Score of a prediction, given the known answer: 0 to 1."""
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d{1,40})(\.\d{1,40})?(\s*/\s*\d{1,40})?")
 _ENDLESS = re.compile(r"(\^|\*\*)\s*[{(]*\s*\w+\s*(\^|\*\*)|(\^|\*\*)\s*[{(]*\s*\d{4,}|\d{4,}\s*!")
-"""Towers of powers and large factorials, which would take hours and all memory to work out."""
+"""Towers of powers and large factorials, which would take hours and all memory to evaluate."""
 _LONGEST_EXPRESSION = 4000
 _SECONDS = 5
 
@@ -37,7 +37,7 @@ def normalized(text: str) -> str:
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """1 where both are the same after :func:`normalized`, else 0."""
+    """1 if both are equal after :func:`normalized`, else 0."""
     return float(normalized(prediction) == normalized(answer))
 
 
@@ -51,10 +51,10 @@ def f1(prediction: str, answer: str) -> float:
 
 
 def numeric_equal(prediction: str, answer: str) -> float:
-    """1 where both are the same number or expression, else 0: by value where both are plain, or math-verify.
+    """1 if both are the same number or expression, else 0.
 
-    Of a longer prediction the last 4,000 characters count. In a thread other than the main one, math-verify's
-    own limit of five seconds an expression doesn't work.
+    Plain numbers are compared by value, other expressions by math-verify. Only the last 4,000 characters of a
+    prediction count. math-verify's own limit of five seconds per expression only works in the main thread.
     """
     said, known = _number(prediction), _number(answer)
     if said is not None and known is not None:
@@ -70,10 +70,10 @@ def numeric_equal(prediction: str, answer: str) -> float:
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Chance that one of k samples is correct, estimated without bias (Chen et al. 2021).
+    """Unbiased estimate of the chance that one of k samples is correct (Chen et al. 2021).
 
-    :param samples: that were drawn.
-    :param correct: of these.
+    :param samples: number of samples.
+    :param correct: number of correct ones.
     :raises WorkflowError: k is not between 1 and `samples`, or `correct` not between 0 and `samples`.
     """
     if not 1 <= k <= samples:
@@ -97,11 +97,11 @@ class QuestionScores:
 
     @property
     def mean(self) -> float:
-        """Over the samples."""
+        """Mean score of the samples."""
         return sum(self.samples) / len(self.samples)
 
     def passes(self, k: int) -> float:
-        """pass@k, where a sample is correct with a score of 1."""
+        """pass@k; a sample with score 1 is correct."""
         return pass_at_k(len(self.samples), sum(one >= 1 for one in self.samples), k)
 
 
@@ -116,11 +116,12 @@ def score_answers(
     """Score each row of a batch inference over a benchmark.
 
     :param batches: such as :meth:`Rows.batches`.
-    :param score: one of this module, or a function of prediction and known answer.
+    :param score: a function of this module, or another one of prediction and known answer.
     :param key: column that names the question, by which candidates are compared.
     :param answer: column of the known answer.
     :param response: column of the prediction.
-    :param completions: column of all samples, for `n` > 1: ``completions``; default only `response`.
+    :param completions: column of all samples, ``completions`` for `n` > 1; by default `response` is the only
+        sample.
     :raises WorkflowError: a column is missing, or a question has no known answer.
     """
     for batch in batches:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass rows through steps: what each one keeps, and what it drops by which rule and why."""
+"""Pass rows through steps; each step keeps rows, or drops them with a rule and a reason."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from airflow_provider_raybatch.workflows.rows import require
 from airflow_provider_raybatch.workflows.writer import DatasetWriter
 
 DROP_COLUMNS = ("dropped_by", "rule", "reason")
-"""Added to dropped rows: name of the step, rule, and one clause."""
+"""Columns of dropped rows: name of the step, rule, and reason."""
 _BETWEEN = "\n\0\n"
-"""Between joined texts: a word of its own, so that no text runs into the next one."""
+"""Separator of joined texts: a separate word, so that texts don't run together."""
 
 
 class Drop(NamedTuple):
-    """Why a row is dropped: a rule's name, and one clause about this row."""
+    """Why a row is dropped: the name of the rule, and a clause about this row."""
 
     rule: str
     reason: str
 
 
 class Checked(NamedTuple):
-    """What a step made of a batch: all its rows, perhaps with more columns, and a drop or ``None`` each."""
+    """A checked batch: all its rows, perhaps with more columns, and for each row a drop or ``None``."""
 
     batch: pa.RecordBatch
     drops: Sequence[Drop | None]
 
 
 class Step(Protocol):
-    """A check of rows. May remember rows of earlier batches, so a step is for one pass over the data."""
+    """A check of rows. A step may remember rows of earlier batches, so use it for one pass only."""
 
     name: str
 
     def __call__(self, batch: pa.RecordBatch) -> Checked:
-        """Check each row. Columns are added also to a batch without rows."""
+        """Check each row. An empty batch gets the added columns, too."""
 
 
 def sift(
@@ -50,10 +50,10 @@ def sift(
     dropped: DatasetWriter,
     tokens: str | None = None,
 ) -> Funnel:
-    """Pass each row through `steps`, until one drops it.
+    """Pass each row through `steps` until one drops it.
 
     :param batches: such as :meth:`Rows.batches`.
-    :param kept: gets the rows that pass, with the columns that steps added.
+    :param kept: gets the rows that pass all steps, with the columns that steps added.
     :param dropped: gets the others, with the columns of the input and ``dropped_by``, ``rule``, ``reason``.
     :param tokens: a column of the input that counts tokens, summed in the funnel; default none.
     :raises WorkflowError: two steps have one name, or a column is missing.
@@ -97,7 +97,7 @@ def text_column(batch: pa.RecordBatch, name: str) -> list[str | None]:
 
 
 def joined_texts(batch: pa.RecordBatch, columns: Sequence[str]) -> list[str]:
-    """The texts of some columns, joined; null is the empty text."""
+    """The joined texts of some columns; null counts as empty."""
     texts = [text_column(batch, name) for name in columns]
     return [_BETWEEN.join(text or "" for text in row) for row in zip(*texts, strict=True)]
 
@@ -137,7 +137,7 @@ def _write_drops(
     keep: pa.Array,
 ) -> None:
     gone = [drop for drop in drops if drop is not None]
-    # Rows that an earlier sift dropped, and a repair brought back, have these columns; the new drop counts.
+    # Rows that an earlier sift dropped and a repair brought back have these columns; they are replaced.
     out = rows.filter(pc.invert(keep)).select([one for one in rows.schema.names if one not in DROP_COLUMNS])
     columns = ([step] * len(gone), [drop.rule for drop in gone], [drop.reason for drop in gone])
     for name, values in zip(DROP_COLUMNS, columns, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index of MinHash signatures that finds similar ones: locality-sensitive hashing in sorted arrays."""
+"""Index that finds similar MinHash signatures: locality-sensitive hashing in sorted arrays."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from airflow_provider_raybatch.workflows.minhash import PERMUTATIONS, Signatures
 
 _BYTE = 256
 _MOST_CANDIDATES = 64
-"""Of one band's bucket: a boilerplate beginning may be in a million texts."""
+"""Candidates per bucket of a band: a million texts may share a boilerplate beginning."""
 _BLOCK = 65_536
 
 
 class SignatureIndex:
     """Finds an indexed signature whose estimated Jaccard similarity reaches a threshold.
 
-    Locality-sensitive hashing: signatures with an equal band of 4 or 8 bytes are compared. Keys are kept in
-    sorted arrays, which are merged as they grow: 128 bytes of signature and 256 or 192 of keys a text.
+    Locality-sensitive hashing: signatures with an equal band of 4 or 8 bytes are compared. Keys are in sorted
+    arrays, which are merged as they grow. A text takes 128 bytes for its signature and 256 or 192 for its
+    keys.
 
-    :param threshold: similarity, 0.5 to 1. Of pairs at 0.6 and above at least 98 in 100 are found.
+    :param threshold: similarity, 0.5 to 1. At least 98 % of the pairs at 0.6 and above are found.
     :raises WorkflowError: `threshold` is out of range.
     """
 
@@ -43,10 +44,10 @@ class SignatureIndex:
         return self._size
 
     def keep_new(self, rows: Signatures) -> list[tuple[int, float] | None]:
-        """For each signature the most similar one that was kept before; if ``None``, it is kept.
+        """For each signature the most similar one kept so far; if ``None``, the signature itself is kept.
 
-        :param rows: in the order in which they count.
-        :returns: number of the kept signature, counted from 0 in the order of keeping, and similarity.
+        :param rows: signatures, in order.
+        :returns: number of the kept signature, from 0 in the order in which they were kept, and similarity.
         """
         keys = self._keys(rows)
         candidates = self._candidates(keys)
@@ -69,7 +70,7 @@ class SignatureIndex:
         return found
 
     def add(self, rows: Signatures) -> None:
-        """Keep signatures without looking for similar ones."""
+        """Keep signatures without a search for similar ones."""
         if not len(rows):
             return
         numbers: npt.NDArray[np.uint32] = np.arange(self._size, self._size + len(rows), dtype=np.uint32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals of a metric, and paired tests between two candidates. The unit is the question."""
+"""Confidence intervals of a metric, and paired tests of two candidates. The unit is the question."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from airflow_provider_raybatch.workflows.errors import WorkflowError
 
 _RESAMPLES = 4999
 _CELLS = 4_000_000
-"""Numbers that a bootstrap holds at once, which bounds its memory."""
+"""Numbers that a bootstrap holds at a time, which bounds its memory."""
 _MOST_RESAMPLED = 5000
-"""Values beyond which the mean's distribution is normal enough for Student's t; a bootstrap would be slow."""
+"""Above this number of values Student's t is accurate enough, and a bootstrap would be slow."""
 _SEED = 20_260_101
 
 Values: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
@@ -50,12 +50,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidate against baseline, over the questions that both answered.
+    """Candidate compared with baseline, over the questions that both answered.
 
     :param difference: candidate minus baseline.
-    :param p_value: two-sided, of no difference.
+    :param p_value: of a two-sided test against no difference.
     :param test: ``mcnemar`` (exact) or ``permutation`` (of signs).
-    :param wins: questions on which the candidate is better; with `losses` and `ties` all of them.
+    :param wins: questions on which the candidate is better; with `losses` and `ties` all questions.
     """
 
     difference: Interval
@@ -73,9 +73,9 @@ class Comparison:
 def proportion_interval(
     successes: int, count: int, level: float = 0.95, method: Literal["wilson", "exact"] = "wilson"
 ) -> Interval:
-    """Of a share, such as exact match.
+    """Interval of a proportion, such as exact match.
 
-    :param method: ``exact`` (Clopper-Pearson) covers at least at its level, and is wider than ``wilson``.
+    :param method: ``exact`` (Clopper-Pearson) guarantees its level, and is wider than ``wilson``.
     :raises WorkflowError: there are no questions, or more successes than questions.
     """
     _check(count, level)
@@ -86,10 +86,10 @@ def proportion_interval(
 
 
 def mean_interval(values: Values, level: float = 0.95) -> Interval:
-    """Of a mean of scores between 0 and 1, such as F1 or pass@k.
+    """Interval of a mean of scores between 0 and 1, such as F1 or pass@k.
 
-    Only 0 and 1: Wilson. At most 5,000 values: bootstrap (BCa, with a fixed seed). More: Student's t. Values
-    that are all the same, where a bootstrap knows no spread: exact, as if each question were passed or
+    Scores of 0 and 1 only: Wilson. Up to 5,000 values: bootstrap (BCa, with a fixed seed). More values:
+    Student's t. Equal values have no spread for a bootstrap: exact, as if each question were passed or
     failed.
 
     :raises WorkflowError: there are no values, or one is not finite.
@@ -118,12 +118,12 @@ def mean_interval(values: Values, level: float = 0.95) -> Interval:
 def compare(candidate: Mapping[str, float], baseline: Mapping[str, float], level: float = 0.95) -> Comparison:
     """A paired comparison by question.
 
-    Where all scores are 0 or 1: McNemar's exact test, and Bonett and Price's interval (2012) of the
-    difference. Else a permutation of signs, and a bootstrap of the differences.
+    If all scores are 0 or 1: McNemar's exact test, and Bonett and Price's interval (2012) of the difference.
+    Else a permutation test of the signs, and a bootstrap of the differences.
 
     :param candidate: score by question.
     :param baseline: score by question.
-    :raises WorkflowError: the two have no questions in common, or not the same.
+    :raises WorkflowError: the two have different questions, or none in common.
     """
     if set(candidate) != set(baseline):
         odd = sorted(set(candidate) ^ set(baseline))
@@ -146,14 +146,14 @@ def compare(candidate: Mapping[str, float], baseline: Mapping[str, float], level
 
 
 def mcnemar(wins: int, losses: int) -> float:
-    """Two-sided p-value of McNemar's exact test: questions that only one of the two got right."""
+    """Two-sided p-value of McNemar's exact test, from the questions that only one of the two got right."""
     return 1.0 if wins + losses == 0 else float(stats.binomtest(wins, wins + losses).pvalue)
 
 
 def permutation(differences: Values) -> float:
     """Two-sided p-value of the mean difference, by random signs with a fixed seed; exact for few questions.
 
-    Beyond 5,000 differences Student's paired t-test, which is the same there.
+    Above 5,000 differences Student's paired t-test, which gives the same there.
     """
     data = _array(differences)
     data = data[data != 0]
@@ -176,7 +176,7 @@ def permutation(differences: Values) -> float:
 def _difference(differences: npt.NDArray[np.float64], level: float) -> Interval:
     estimate, count = float(differences.mean()), len(differences)
     if np.ptp(differences) == 0:
-        # As many ties as questions tell only that a difference is rare.
+        # If all questions are ties, the data say only that a difference is rare.
         bound = 1 - float(stats.binomtest(count, count).proportion_ci(level, "exact").low)
         return Interval(
             estimate, max(-1.0, estimate - bound), min(1.0, estimate + bound), count, "constant", level
@@ -202,7 +202,7 @@ def _of_mean(data: npt.NDArray[np.float64], level: float) -> tuple[float, float,
 
 
 def _paired_proportions(wins: int, losses: int, count: int, level: float) -> Interval:
-    """Bonett and Price 2012: Wald's interval of two paired shares, after one more win, loss and two ties."""
+    """Bonett and Price 2012: Wald interval of paired proportions, with a win, a loss and two ties added."""
     better, worse = (wins + 1) / (count + 2), (losses + 1) / (count + 2)
     centre = better - worse
     half = float(stats.norm.ppf(0.5 + level / 2)) * math.sqrt((better + worse - centre**2) / (count + 2))
@@ -215,7 +215,7 @@ def _array(values: Values) -> npt.NDArray[np.float64]:
     data = np.asarray(values, dtype=np.float64)
     if not np.isfinite(data).all():
         raise WorkflowError(
-            "values: one is not a finite number; a question without a score is to be left out."
+            "values: one of them is not a finite number; leave out questions without a score."
         )
     return data
 

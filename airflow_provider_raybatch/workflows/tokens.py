@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Count the tokens of texts that no model has seen yet, for a funnel."""
+"""Count the tokens of texts before any inference, for a funnel."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def count_tokens(
 ) -> Iterator[pa.RecordBatch]:
     """The batches with one more column, for the `tokens` of :func:`~.sift.sift`.
 
-    :param column: of the text; null counts 0.
-    :param into: the new column.
+    :param column: column of the text; null has 0 tokens.
+    :param into: name of the new column.
     :param count: tokens of a text, such as ``lambda text: len(tokenizer.encode(text))``.
     :raises WorkflowError: there is no such text column, or `into` is a column already.
     """

@@ -24,9 +24,9 @@ from airflow_provider_raybatch.workflows.places import StorageError
 from airflow_provider_raybatch.workflows.places import destination as destination_folder
 
 PART_BYTES = 64 * 1024 * 1024
-"""Compressed bytes of a part, about."""
+"""Approximate size of a part, in compressed bytes."""
 _WAITING_BYTES = 64 * 1024 * 1024
-"""Bytes of rows that wait for their row group, over all partitions."""
+"""Bytes of rows that are not in a row group yet, over all partitions."""
 _OPEN_BYTES = 192 * 1024 * 1024
 """Compressed bytes of unfinished parts, over all partitions."""
 _MOST_PARTITIONS = 1000
@@ -38,7 +38,7 @@ _PARTITION_TYPES = (
     pa.types.is_boolean,
     pa.types.is_date,
 )
-"""Their values survive the way into a path and back."""
+"""Types whose values can be written into a path and read back."""
 
 
 @dataclass
@@ -60,16 +60,15 @@ class _Part:
 
 
 class DatasetWriter:
-    """Writes one dataset; a context manager, which publishes at its end unless an exception passes through.
+    """Writes one dataset. A context manager that publishes at its end, unless an exception is raised.
 
-    Readers go by the manifest, which is written last, so they never see a part of a dataset. Memory is
+    Readers start from the manifest, which is written last, so they never see an incomplete dataset. Memory is
     bounded, whatever the number of rows.
 
-    :param destination: folder, local or ``s3://``; may hold earlier datasets, which are kept. The files are
-        in ``data/<version>/``, the manifest in ``manifests/<version>.json``, with a copy in
-        ``manifest.json``.
+    :param destination: folder, local or ``s3://``; earlier datasets in it are kept. The files are in
+        ``data/<version>/``, the manifest in ``manifests/<version>.json``, with a copy in ``manifest.json``.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
-    :param partition_by: columns that go into the paths as ``column=value/``, at most 1,000 combinations.
+    :param partition_by: columns that become path segments ``column=value/``, at most 1,000 combinations.
     :raises WorkflowError: `destination` is not the location of a folder.
     """
 
@@ -101,7 +100,7 @@ class DatasetWriter:
 
     @property
     def manifest(self) -> DerivedManifest:
-        """Of the published dataset.
+        """Manifest of the published dataset.
 
         :raises WorkflowError: it is not published yet.
         """
@@ -111,11 +110,11 @@ class DatasetWriter:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What a task returns for the next one, with the names of a batch inference's result."""
+        """What a task returns for the next one, with the same keys as a batch inference's result."""
         return self.manifest.result()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. The first batch, which may be empty, decides the columns.
+        """Add rows. The first batch defines the columns; it may be empty.
 
         :raises WorkflowError: the columns differ from the first batch's, or there are too many partitions.
         """
@@ -127,14 +126,14 @@ class DatasetWriter:
                 self._add(prefix, rows)
 
     def publish(self) -> None:
-        """Write what is left, then the manifest. The end of a ``with`` block calls it.
+        """Write the remaining rows, then the manifest. The end of a ``with`` block calls this.
 
-        :raises WorkflowError: no batch came, so the columns are unknown.
+        :raises WorkflowError: no batch was written, so the columns are unknown.
         """
         if self._schema is None:
-            raise WorkflowError("rows: there is not even an empty batch; write one, which tells the columns.")
+            raise WorkflowError("rows: no batch was written; write at least an empty one with the columns.")
         if not self._parts and not self._files:
-            self._parts[""] = _Part()  # An empty file still tells the columns to readers of the folder.
+            self._parts[""] = _Part()  # An empty file still shows readers of the folder the columns.
         for prefix in sorted(self._parts):
             self._finish(prefix)
         uri = f"{self._folder.uri}/data/{self._version}"
@@ -154,7 +153,7 @@ class DatasetWriter:
         self._manifest = manifest
 
     def _discard(self) -> None:
-        with contextlib.suppress(StorageError):  # The error that led here matters more.
+        with contextlib.suppress(StorageError):  # The original error matters more.
             self._folder.delete(f"data/{self._version}/{file.path}" for file in self._files)
 
     def _begin(self, schema: pa.Schema) -> None:
@@ -235,6 +234,6 @@ class DatasetWriter:
 
 
 def _segments(name: str, values: pa.Array) -> list[str]:
-    """The folder of each value, as Hive writes it."""
+    """The path segment of each value, as in Hive."""
     texts = values.cast(pa.string()).to_pylist()
     return [f"{quote(name)}={_NULL if text in (None, '') else quote(text, safe='')}/" for text in texts]

@@ -19,7 +19,8 @@ class Shelf:
 
     Longest first: on m equal machines, a list that begins with the longest jobs takes at most 4/3 - 1/(3m)
     times as long as the optimum, any other list up to 2 - 1/m times (Graham, SIAM Journal on Applied
-    Mathematics 17(2), 1969). Rows of about the same length, and rows of the same group, stay in their order on disk.
+    Mathematics 17(2), 1969). Rows of about the same length, and rows of the same group, keep their order on
+    disk.
     """
 
     def __init__(self, pieces: Pieces, costs: Costs) -> None:
