@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}
@@ -32,6 +35,15 @@ def asking(prompt: str, fields: dict[str, Any]) -> dict[str, Any]:
 def spec(**fields: Any) -> BatchInferenceSpec:
     """The same, parsed."""
     return parse(BatchInferenceSpec, document(**fields))
+
+
+def spec_error(**fields: Any) -> str:
+    """The one sentence that refuses such a spec."""
+    with pytest.raises(SpecError) as caught:
+        spec(**fields)
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def submitted(

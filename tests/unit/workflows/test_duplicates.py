@@ -167,7 +167,7 @@ def test_an_index_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkflowError, match=r"has columns \['text'\], and here they are \['q'\]"):
         ExactDuplicates(["q"], "id", earlier)
     (tmp_path / "index/3.parquet").write_bytes(b"half a file")
-    with pytest.raises(WorkflowError, match=r"index: '3.parquet' in .* is not a night's index"):
+    with pytest.raises(WorkflowError, match=r"index: '3.parquet' in .* is not the index of a run"):
         Accepted(index, "2")
 
 

@@ -120,7 +120,7 @@ def test_a_hundred_thousand_questions() -> None:
 def test_what_is_no_metric() -> None:
     with pytest.raises(WorkflowError, match="values: there are no questions"):
         mean_interval([])
-    with pytest.raises(WorkflowError, match="values: one is not a finite number"):
+    with pytest.raises(WorkflowError, match="values: one of them is not a finite number"):
         mean_interval([float("nan")])
     with pytest.raises(WorkflowError, match=r"level: 95 is not between 0\.5 and 1"):
         proportion_interval(1, 2, level=95)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which changes of a spec make another dataset, and which make other responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.specs import spec, submitted
+
+
+class TestFingerprint:
+    def test_who_runs_it_and_its_limits_are_no_part(self) -> None:
+        one = submitted(0, deadline=1.0)
+        other = submitted(1, token="other", max_error_fraction=0.5)
+        assert one.fingerprint == other.fingerprint == spec().fingerprint
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"source": ["/data/other.jsonl"]},
+            {"prompt": "Say: {row.text}"},
+            {"model": "other"},
+            {"sampling": {"temperature": 0}},
+            {"engine": "echo", "replicas": 2},
+            {"destination": "/data/out", "destination_format": "jsonl"},
+            {"preserve_order": True},
+        ],
+    )
+    def test_everything_that_changes_the_dataset_is_part(self, fields: dict[str, Any]) -> None:
+        assert spec(**fields).fingerprint != spec().fingerprint
+
+    def test_the_order_of_keys_does_not_matter(self) -> None:
+        one, other = {"temperature": 0, "n": 2}, {"n": 2, "temperature": 0}
+        assert spec(sampling=one).fingerprint == spec(sampling=other).fingerprint
+
+
+class TestResponseDigest:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"source": ["/data/other.jsonl"]},
+            {"destination": "/elsewhere", "destination_format": "jsonl"},
+            {"engine": "echo", "replicas": 4, "batch_size": 7, "num_cpus": 2},
+            {"engine": "echo", "engine_args": {"max_num_seqs": 4, "startup_seconds": 3}},
+            {"preserve_order": True},
+        ],
+    )
+    def test_what_only_changes_how_it_runs_keeps_the_finished_rows(self, fields: dict[str, Any]) -> None:
+        assert spec(**fields).response_digest == spec().response_digest
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"prompt": "Say: {row.text}"},
+            {"model": "other"},
+            {"sampling": {"seed": 1}},
+            {"sampling_column": "s"},
+            {"response_format": "json_object"},
+            {"engine": "vllm", "engine_args": {}},
+            {"engine": "echo", "engine_args": {"quantization": "fp8"}},
+        ],
+    )
+    def test_what_changes_a_response_makes_all_rows_new(self, fields: dict[str, Any]) -> None:
+        assert spec(**fields).response_digest != spec().response_digest

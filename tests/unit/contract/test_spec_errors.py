@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An error of a spec is one sentence with field, value and remedy."""
+
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from tests.support.specs import spec_error
+
+REASONING = (
+    "engine_args: reasoning_parser 'qwen3' lets the model reason before its answer, and the dataset has no "
+    "column for reasoning, so no response would be JSON or structured; remove it, and switch reasoning off "
+    "where the model can (chat_template_kwargs={'enable_thinking': False})."
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"sorce": 1}, "sorce: there is no such field; remove it or correct its spelling."),
+        (
+            {"engine": "echo", "tensor_parallel_size": 2},
+            "tensor_parallel_size: there is no such field; remove it or correct its spelling.",
+        ),
+        ({"model": None}, "model: it must be text, but it is None."),
+        (
+            {"sampling": {"n": 0}},
+            "sampling: n: the number of completions must be a whole number of at least 1, but it is 0.",
+        ),
+        (
+            {"sampling": {"logprobs": 1}},
+            "sampling: logprobs: the dataset has no column for log probabilities; remove it.",
+        ),
+        (
+            {"sampling": {"prompt_logprobs": 0}},
+            "sampling: prompt_logprobs: the dataset has no column for log probabilities; remove it.",
+        ),
+        (
+            {"sampling": {"temperature": float("nan")}},
+            "sampling: temperature: nan is not finite; give a finite number.",
+        ),
+        (
+            {"sampling": {"logit_bias": {"5": float("-inf")}}},
+            "sampling: logit_bias: {'5': -inf} is not finite; give a finite number.",
+        ),
+        (
+            {
+                "engine": "vllm",
+                "engine_args": {"reasoning_parser": "qwen3"},
+                "response_format": "json_object",
+            },
+            REASONING,
+        ),
+        (
+            {
+                "engine": "vllm",
+                "engine_args": {"structured_outputs_config": {"reasoning_parser": "qwen3"}},
+                "sampling": {"structured_outputs": {"choice": ["a"]}},
+            },
+            REASONING,
+        ),
+        (
+            {"sampling": {"n": True}},
+            "sampling: n: the number of completions must be a whole number of at least 1, but it is True.",
+        ),
+        (
+            {"source": ["gs://bucket/x"]},
+            "source: 'gs://bucket/x' has the scheme 'gs'; use a local path or one of file://, s3://, "
+            "https://, http://.",
+        ),
+        (
+            {"source": ["S3://bucket/x"]},
+            "source: 'S3://bucket/x' has the scheme 'S3'; write 's3://bucket/x'.",
+        ),
+        (
+            {"source": ["/in/{{ ds }}/"]},
+            "source: '/in/{{ ds }}/' still has a Jinja expression; the field was not rendered.",
+        ),
+        (
+            {"source": [" "]},
+            "source: a path is empty; name a file, a folder or a glob.",
+        ),
+        (
+            {"source": ["s3:///key"]},
+            "source: 's3:///key' names no bucket; write it as s3://bucket/key.",
+        ),
+        (
+            {"source": ["s3://data-*/x.csv"]},
+            "source: 's3://data-*/x.csv' has a wildcard in its bucket; name one bucket.",
+        ),
+        (
+            {"destination": "https://host/out"},
+            "destination: 'https://host/out' has the scheme 'https'; use a local path or one of file://, "
+            "s3://.",
+        ),
+        (
+            {"destination": "/out/*"},
+            "destination: '/out/*' has a wildcard; name one folder.",
+        ),
+        (
+            {"prompt_function": "not a path"},
+            "prompt_function: 'not a path' is not an import path; write it as 'package.module:function'.",
+        ),
+        (
+            {"prompt": ""},
+            "prompt: string should have at least 1 character, but it is ''.",
+        ),
+        (
+            {"engine": "vllm", "processor": {"a": 1}},
+            "processor: only engine 'ray_data_llm' takes it, not 'vllm'; put vLLM's arguments into "
+            "engine_args.",
+        ),
+        (
+            {"max_error_fraction": 1.5},
+            "max_error_fraction: it must be at most 1, but it is 1.5.",
+        ),
+        (
+            {"source": []},
+            "source: list should have at least 1 item after validation, not 0, but it is [].",
+        ),
+        (
+            {"engine": "sglang"},
+            "engine: it must be 'vllm', 'ray_data_llm' or 'echo', but it is 'sglang'.",
+        ),
+        (
+            {"schema_version": 1, "limits": {}, "destination": {"uri": "/out"}},
+            "schema_version: the job was submitted with a spec of version 1, but this provider reads "
+            "version 2; clear the task, so that it is submitted again.",
+        ),
+    ],
+)
+def test_an_error_is_one_sentence_with_field_value_and_remedy(fields: dict[str, Any], sentence: str) -> None:
+    assert spec_error(**fields) == sentence
+
+
+def test_the_number_of_further_errors_is_told() -> None:
+    assert spec_error(sampling={"n": 0}, sorce=1).endswith(" (and 1 more).")
+
+
+def test_long_values_are_cut() -> None:
+    assert len(spec_error(engine="x" * 5000)) < 300
+
+
+def test_broken_json_is_an_error_of_the_spec() -> None:
+    with pytest.raises(SpecError, match="BatchInferenceSpec: invalid JSON"):
+        parse(BatchInferenceSpec, b"{")
