@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of tokens and time, and a stop, keep finished rows; a slow response is not a stall."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from tests.support.repeated_task import ROWS, RepeatedTask, answers
+from tests.support.s3_server import S3Server
+
+LIMITS: dict[str, tuple[Callable[[], dict[str, Any]], FailureClass, str]] = {
+    "tokens": (lambda: {"max_tokens_total": 100}, FailureClass.LIMIT_REACHED, "of 100 allowed, after"),
+    "deadline": (
+        lambda: {"deadline": time.time() + 8},
+        FailureClass.TIMEOUT,
+        "the job's deadline passed after",
+    ),
+    "stop": (dict, FailureClass.CANCELLED, "the job was stopped after"),
+}
+
+
+@pytest.mark.parametrize(("limit", "on_s3"), [("tokens", False), ("deadline", False), ("stop", True)])
+def test_a_limit_stops_the_job_and_keeps_what_is_done(
+    tmp_path: Path, ray_here: Any, s3: S3Server, limit: str, on_s3: bool
+) -> None:
+    task = RepeatedTask(tmp_path, s3 if on_s3 else None)
+    texts = [f"text {number}" for number in range(ROWS)]
+    task.input(texts)
+    slowly = {
+        "engine": "echo",
+        "engine_args": {"seconds_per_token": 0.5, "max_num_seqs": 20},
+        "replicas": 1,
+        "batch_size": 200,
+    }
+    made, ends, telling = LIMITS[limit]
+    sentence = task.refused(ends, **slowly, **made(), stops=limit == "stop")
+    assert telling in sentence
+    kept = task.kept()
+    assert 0 < kept < ROWS
+    # The rows that the message counts are written, although flush_interval has not passed.
+    assert int(re.findall(r" after ([\d,]+) of 400 rows", sentence)[0]) <= kept
+    assert not task.out.list("data")
+    manifest = task.run(engine="echo")
+    assert answers(manifest, task.out) == {f"r{number}": text for number, text in enumerate(texts)}
+    assert task.asked(manifest) == ROWS - kept
+    assert task.asked_in_all() <= ROWS + 20  # the rows in the engine's slots are asked again
+    assert manifest.counts.resumed == kept
+
+
+def test_a_slow_response_does_not_count_as_a_stall(
+    task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own timeout would end the job: it counts finished chunks, and the only chunk takes longer."""
+    import ray
+
+    context = ray.data.DataContext.get_current()
+    monkeypatch.setattr(context, "execution_no_progress_timeout_s", 2)
+    slow = {"engine": "echo", "engine_args": {"seconds_per_token": 0.25}}
+    task.input(["word " * 104])  # 26 s
+    manifest = task.run(**slow, no_progress_timeout=20)
+    assert manifest.counts.ok == 1
+    assert context.execution_no_progress_timeout_s == -1

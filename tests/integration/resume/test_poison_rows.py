@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that kill the engine: one is found, too many end the job."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.job.execution import pool
+from tests.support.repeated_task import RepeatedTask, answers
+
+
+def test_a_poison_row_is_found_and_all_others_answered(task: RepeatedTask) -> None:
+    texts = ["kill" if number == 21 else f"text {number}" for number in range(32)]
+    task.input(texts)
+    engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "batch_size": 16}
+    manifest = task.run(**engine, max_error_fraction=0.1)
+    assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts) if text != "kill"}
+    (file,) = Path(manifest.dead_letter_uri or "").iterdir()
+    letter = json.loads(file.read_text())
+    assert letter["ordinal"] == 21
+    assert "dies of this row" in letter["reason"]
+    restarts = len(manifest.replicas) - 1
+    assert restarts <= math.ceil(math.log2(32)) + 1
+
+
+def test_a_poison_row_fails_a_job_that_allows_no_failure(
+    task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    consume = pool._consume
+
+    def consume_and_tell(*args: Any) -> None:
+        consume(*args)
+        ended.set()
+
+    monkeypatch.setattr(pool, "_consume", consume_and_tell)
+    # The driver checks once, and not again before all work has ended.
+    monkeypatch.setattr(pool, "_check_moving", lambda *_: ended.wait(200))
+    task.input(["a", "kill", "b"])
+    engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1}
+    sentence = task.refused(FailureClass.POISON_ROW, **engine)
+    assert sentence.startswith("max_error_fraction: 1 of 1 failed rows killed the engine each time")
+
+
+def test_an_engine_that_dies_of_everything_fails_the_job(task: RepeatedTask) -> None:
+    task.input([f"kill {number}" for number in range(200)])
+    engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "max_restarts": 1}
+    sentence = task.refused(FailureClass.ENGINE_DEAD, **engine, max_error_fraction=1.0)
+    assert sentence.startswith("max_restarts: the engine died again and again")

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One task that runs a whole job again and again in this process, and what its engines were asked."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.control.control import Control
+from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.folder import folder as folder_at
+from tests.support.engine_log import engines
+from tests.support.s3_server import S3Server
+
+ROWS = 400
+
+
+class RepeatedTask:
+    """One task, its input and its destination.
+
+    :param s3: server that holds the destination; by default it is in `folder`.
+    """
+
+    def __init__(self, folder: Path, s3: S3Server | None = None) -> None:
+        self.folder = folder
+        self._credentials = None if s3 is None else s3.credentials
+        self._place = str(folder) if s3 is None else f"s3://{s3.new_bucket()}"
+        self.events: list[Any] = []
+        self._submissions = 0
+        self._requests = folder / "requests"
+
+    def input(self, texts: Sequence[str]) -> None:
+        rows = ({"id": f"r{number}", "text": text} for number, text in enumerate(texts))
+        (self.folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(
+        self,
+        token: str = "token",
+        run_id: str = "r1",
+        on_commit: Callable[[], None] | None = None,
+        stops: bool = False,
+        **fields: Any,
+    ) -> BatchManifest:
+        """A new submission of the task, of the run that `token` names.
+
+        :param run_id: another one is another task, with a folder of its own.
+        :param on_commit: called at the `committed` event.
+        :param stops: whether the job is stopped at its first finished rows.
+        """
+        from airflow_provider_raybatch.job.driver import run
+
+        document: dict[str, Any] = {
+            "source": [str(self.folder / "in.jsonl")],
+            "prompt": "{row.text}",
+            "model": "echo",
+            "engine": "echo",
+            "sampling": {"temperature": 0},
+            "destination": self._uri("out" if run_id == "r1" else run_id),
+            "submission": {
+                "task": {"dag_id": "nightly", "run_id": run_id, "task_id": "label"},
+                "run_token": token,
+                "submission_id": f"raybatch-{token}-{self._submissions}",
+            },
+            **fields,
+        }
+        self._submissions += 1
+        document["engine_args"] = {**document.get("engine_args", {}), "request_log": str(self._requests)}
+        self.events.clear()
+        spec = parse(BatchInferenceSpec, json.dumps(document))
+        assert spec.submission is not None
+
+        def emit(event: Any) -> None:
+            self.events.append(event)
+            if event.event == "committed" and on_commit is not None:
+                on_commit()
+            if event.event == "progress" and event.done and stops:
+                control.stop()  # as Ray's SIGTERM does, in this thread
+
+        control = Control(spec, emit)
+        summary = run(spec, spec.submission, emit, Secrets(aws=self._credentials), control)
+        folder, _, name = summary.manifest_uri.rpartition("/")
+        return parse(BatchManifest, folder_at(folder, self._credentials).read(name))
+
+    def _uri(self, name: str) -> str:
+        return f"{self._place}/{name}"
+
+    def refused(self, ends: FailureClass, **fields: Any) -> str:
+        with pytest.raises(RaybatchError) as caught:
+            self.run(**fields)
+        assert caught.value.failure_class is ends, caught.value
+        return str(caught.value)
+
+    def kept(self) -> int:
+        """Good rows in all parts so far."""
+        folder = self.out
+        paths = [entry.path for entry in folder.list("_raybatch/parts") if entry.path.endswith(".parquet")]
+        tables = (pq.read_table(io.BytesIO(folder.read(path)), columns=["ok"]) for path in paths)
+        return sum(sum(table["ok"].to_pylist()) for table in tables)
+
+    def asked(self, manifest: BatchManifest) -> int:
+        """Requests that the engines of the submission that made a manifest have started, by their own log."""
+        return sum(
+            len(engine.asked)
+            for engine in engines(self._requests)
+            if engine.submission == manifest.submission_id
+        )
+
+    def asked_in_all(self) -> int:
+        """Requests that all engines have started so far."""
+        return sum(len(engine.asked) for engine in engines(self._requests))
+
+    @property
+    def out(self) -> Folder:
+        return folder_at(self._uri("out"), self._credentials)
+
+
+def rows_of(manifest: BatchManifest, folder: Folder | None = None) -> list[dict[str, Any]]:
+    folder = folder or folder_at(manifest.uri.rpartition("/data/")[0])
+    paths = (f"{manifest.uri.removeprefix(folder.uri)}/{file.path}".lstrip("/") for file in manifest.files)
+    tables = [pq.read_table(io.BytesIO(folder.read(path))) for path in paths]
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def answers(manifest: BatchManifest, folder: Folder | None = None) -> dict[str, str]:
+    rows = rows_of(manifest, folder)
+    assert len({row["id"] for row in rows}) == len(rows) == manifest.counts.ok
+    return {row["id"]: row["response"] for row in rows}
