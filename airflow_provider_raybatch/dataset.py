@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
@@ -25,15 +25,18 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.storage.folder import Folder
 
 
+Result: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
+"""What a task returned, the `extra` of an asset event, the uri of a manifest, or a destination (its newest
+dataset)."""
+
+
 class DatasetError(RaybatchError):
     """The dataset is not what its manifest says, or can't be opened here."""
 
     failure_class = FailureClass.STORAGE
 
 
-def open_dataset(
-    result: str | os.PathLike[str] | Mapping[str, Any], aws_conn_id: str | None = None
-) -> Dataset:
+def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
     """Open a committed dataset, and check that the files its manifest lists are there and whole.
 
     :param result: what the batch inference task returned, the `extra` of its outlet's event, the manifest's
@@ -48,8 +51,12 @@ def open_dataset(
     from airflow_provider_raybatch.storage.errors import StorageError
     from airflow_provider_raybatch.storage.folder import folder
 
-    uri = _manifest_uri(result)
-    credentials = _credentials(uri, aws_conn_id)
+    uri = manifest_uri_of(result)
+    if uri is None:
+        raise DatasetError(
+            f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned."
+        )
+    credentials = s3_credentials(uri, aws_conn_id)
     parent, _, name = uri.rpartition("/")
     try:
         content = folder(parent or ".", credentials).read(name)
@@ -166,21 +173,24 @@ class Dataset:
             )
 
 
-def _manifest_uri(result: str | os.PathLike[str] | Mapping[str, Any]) -> str:
-    # A task that was skipped, or returned something else, leaves no result at all.
+def manifest_uri_of(result: Result | None) -> str | None:
+    """The manifest's uri in a result; ``None`` if there is none, such as in that of a skipped task."""
     found: object = result
     if isinstance(result, Mapping):
         found = result.get("manifest_uri")
     elif isinstance(result, os.PathLike):
         found = os.fspath(result)
     if not isinstance(found, str) or not found:
-        raise DatasetError(
-            f"result: {shown(result)} has no 'manifest_uri'; give what the batch inference task returned."
-        )
+        return None
     return found if found.endswith(".json") else f"{found.rstrip('/')}/{NEWEST_MANIFEST}"
 
 
-def _credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:
+def s3_credentials(uri: str, aws_conn_id: str | None) -> AwsCredentials | None:
+    """The credentials of a connection for an ``s3://`` location, else ``None``.
+
+    :param aws_conn_id: Airflow connection of type ``aws``; ``None`` for the environment's own identity.
+    :raises RayConnectionError: the connection can't be used.
+    """
     if aws_conn_id is None or split_s3(uri) is None:
         return None
     from airflow_provider_raybatch.hooks.credentials import aws_credentials

@@ -41,6 +41,9 @@ _OF_A_COMMIT = re.compile(
 SCRATCH = ".raybatch-"
 """Begins the name of a file on a local disk that is being written."""
 
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""In the path of a partitioned file: the value null, as Hive writes it."""
+
 # A response store.
 
 STORE_INDEX = "v1/index"

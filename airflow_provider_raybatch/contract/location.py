@@ -33,6 +33,18 @@ def split_s3(uri: str) -> tuple[str, str] | None:
     return bucket, key
 
 
+def s3_prefix(uri: str) -> dict[str, str]:
+    """`bucket` and `key_prefix` of an ``s3://`` folder, as Amazon's operators take them; else empty.
+
+    The prefix ends with a slash, so that it does not match another folder's files.
+    """
+    parts = split_s3(uri)
+    if parts is None:
+        return {}
+    bucket, key = parts
+    return {"bucket": bucket, "key_prefix": f"{key.rstrip('/')}/" if key else ""}
+
+
 def check_location(uri: str, schemes: tuple[str, ...]) -> None:
     """Refuse what can't be a location, or is one only by accident.
 

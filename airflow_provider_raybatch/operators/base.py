@@ -33,7 +33,7 @@ from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConne
 from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
-from airflow_provider_raybatch.operators.deadline import Deadline, moment
+from airflow_provider_raybatch.operators.deadline import Deadline, parse_deadline
 from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
@@ -80,7 +80,7 @@ class RayOperator(LiteralTextOperator):
     :param poll_interval: seconds between two polls, default 10.
     :param timeout: seconds or ``timedelta`` from the start of an attempt to the job's deadline; default none.
         Each attempt has its own. With `deferrable`, Airflow's `execution_timeout` is one, too.
-    :param deadline: the moment at which the job of any attempt must have ended: a ``datetime`` or its text in
+    :param deadline: the time by which the job of any attempt must have ended: a ``datetime`` or its text in
         ISO 8601, with a time zone; default none. Templated. The earlier of it and `timeout` counts. Once it
         has passed, nothing is submitted any more, and the task fails without a retry; what a finished job of
         the run left is still returned.
@@ -289,7 +289,7 @@ class RayOperator(LiteralTextOperator):
         began = context["ti"].start_date.timestamp()  # of the attempt, also after a deferral
         return Deadline(
             of_attempt=None if self._longest is None else began + self._longest,
-            of_run=moment(self.deadline),
+            of_run=parse_deadline(self.deadline),
         )
 
     @property
@@ -425,7 +425,10 @@ class RayOperator(LiteralTextOperator):
         )
 
     def _failure(self, failure_class: FailureClass, message: str) -> RayBatchException:
-        if failure_class is FailureClass.TIMEOUT and Deadline(of_run=moment(self.deadline)).passed_for_good:
+        if (
+            failure_class is FailureClass.TIMEOUT
+            and Deadline(of_run=parse_deadline(self.deadline)).passed_for_good
+        ):
             return RayBatchFailException(message, failure_class)
         return airflow_exception(RaybatchError(message, failure_class))
 

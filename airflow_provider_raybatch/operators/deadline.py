@@ -25,7 +25,7 @@ class Deadline:
 
     @property
     def earlier(self) -> float | None:
-        """What counts for the job."""
+        """The deadline of the job."""
         return min((at for at in (self.of_attempt, self.of_run) if at is not None), default=None)
 
     @property
@@ -34,7 +34,7 @@ class Deadline:
         return self.of_run is not None and time.time() >= self.of_run
 
     def refuse_if_passed(self) -> None:
-        """To be asked before anything is submitted.
+        """Check the deadline before anything is submitted.
 
         :raises RayBatchFailException: there is no time left, and a retry would have none either.
         """
@@ -47,10 +47,10 @@ class Deadline:
             )
 
 
-def moment(value: datetime | str | None) -> float | None:
-    """The argument `deadline` in epoch seconds; an empty text, as a template may leave it, is none.
+def parse_deadline(value: datetime | str | None) -> float | None:
+    """The argument `deadline` in epoch seconds; ``None`` if it is empty, as a template may leave it.
 
-    :raises SpecError: it is neither a moment nor its text in ISO 8601, or has no time zone.
+    :raises SpecError: it is neither a datetime nor its text in ISO 8601, or has no time zone.
     """
     if value is None or value == "":
         return None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
 
+from airflow_provider_raybatch.contract.location import s3_prefix
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -24,7 +26,7 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
     """
     return {
         "uri": summary.uri,
-        **_s3_parts(summary.uri),
+        **s3_prefix(summary.uri),
         "manifest_uri": summary.manifest_uri,
         "dead_letter_uri": summary.dead_letter_uri,
         "format": summary.format,
@@ -39,17 +41,10 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
     }
 
 
-def tell_assets(context: Context, outlets: list[Any], result: Mapping[str, Any]) -> None:
+def publish_asset_events(context: Context, outlets: list[Any], result: Mapping[str, Any]) -> None:
     """Put manifest and counts into `extra` of the event of each outlet :class:`~airflow.sdk.Asset`."""
     kept_back = {"bucket", "key_prefix", "dashboard_url"}
     extra = {name: value for name, value in result.items() if name not in kept_back}
     for outlet in outlets:
         if isinstance(outlet, Asset):
             context["outlet_events"][outlet].extra.update(extra)
-
-
-def _s3_parts(uri: str) -> dict[str, str]:
-    if not uri.startswith("s3://"):
-        return {}
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    return {"bucket": bucket, "key_prefix": f"{key.rstrip('/')}/" if key else ""}

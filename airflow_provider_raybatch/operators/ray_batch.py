@@ -22,7 +22,7 @@ from airflow_provider_raybatch.operators.arguments import (
     build_spec,
 )
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
-from airflow_provider_raybatch.operators.handover import result_of, tell_assets
+from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.secrets import Secrets
 
 
-_LOOKS_A_LEASE = 3
+_POLLS_A_LEASE = 3
 
 
 class RayBatchInferenceOperator(RayOperator):
@@ -271,9 +271,9 @@ class RayBatchInferenceOperator(RayOperator):
 
         spec = with_source_digest(build_spec({name: getattr(self, name) for name in ARGUMENTS}))
         spec = spec.model_copy(update={"deadline": run.deadline.earlier})
-        if 0 < spec.orphan_timeout < _LOOKS_A_LEASE * self.poll_interval:
+        if 0 < spec.orphan_timeout < _POLLS_A_LEASE * self.poll_interval:
             raise SpecError(
-                f"orphan_timeout: {spec.orphan_timeout:g} s is less than {_LOOKS_A_LEASE} times the "
+                f"orphan_timeout: {spec.orphan_timeout:g} s is less than {_POLLS_A_LEASE} times the "
                 f"poll_interval of {self.poll_interval:g} s, so a followed job could end itself; raise it "
                 "or lower poll_interval."
             )
@@ -323,7 +323,7 @@ class RayBatchInferenceOperator(RayOperator):
 
     def announce(self, context: Context, result: Mapping[str, Any]) -> None:
         """See :meth:`RayOperator.announce`."""
-        tell_assets(context, self.outlets, result)
+        publish_asset_events(context, self.outlets, result)
         if result["errors"]:
             self.log.warning(
                 "%s of %s rows failed; their dead letters with the reasons are at %s.",

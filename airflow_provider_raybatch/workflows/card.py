@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.workflows.funnel import Funnel
 from airflow_provider_raybatch.workflows.places import destination
-from airflow_provider_raybatch.workflows.rows import Result, Rows
+from airflow_provider_raybatch.workflows.rows import Rows
 
 _LONGEST_CELL = 200
 _COSTS = ("input_tokens", "cached_tokens", "output_tokens", "seconds")

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.workflows.places import place
-from airflow_provider_raybatch.workflows.rows import Result, Rows
+from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.sift import DROP_COLUMNS
 
 _BATCH_ROWS = 1024

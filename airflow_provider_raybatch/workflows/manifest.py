@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.location import s3_prefix
 from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
-from airflow_provider_raybatch.workflows.places import s3_parts
 
 
 class DerivedManifest(ContractModel):
@@ -37,7 +37,7 @@ class DerivedManifest(ContractModel):
         """What a task returns: the same names as in a batch inference's result."""
         return {
             "uri": self.uri,
-            **s3_parts(self.uri),
+            **s3_prefix(self.uri),
             "manifest_uri": self.manifest_uri,
             "format": self.format,
             "rows": self.rows,

@@ -4,28 +4,25 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.base import parse, shown
+from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import BatchManifest, ManifestFile
-from airflow_provider_raybatch.dataset import Dataset
+from airflow_provider_raybatch.dataset import Dataset, Result, manifest_uri_of, s3_credentials
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.manifest import DerivedManifest
-from airflow_provider_raybatch.workflows.places import Folder, StorageError, credentials, place
-
-Result: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
-"""What a task returned, the `extra` of an asset event, the uri of a manifest, or a destination (its newest
-dataset)."""
+from airflow_provider_raybatch.workflows.places import place
 
 _BATCH_ROWS = 4096
 _BATCH_BYTES = 16 * 1024 * 1024
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Opened:
@@ -66,7 +63,7 @@ class Opened:
         if isinstance(self.manifest, BatchManifest):
             return {}
         pairs = [segment.partition("=") for segment in path.split("/")[:-1]]
-        values = {unquote(name): None if value == _NULL else unquote(value) for name, _, value in pairs}
+        values = {unquote(name): None if value == HIVE_NULL else unquote(value) for name, _, value in pairs}
         # The single file of an empty dataset has no partition in its path.
         return {**dict.fromkeys(self.manifest.partitioned_by), **values}
 
@@ -103,7 +100,11 @@ def open_result(result: Result, aws_conn_id: str | None) -> Opened:
 
     :raises WorkflowError: it has no manifest, or that can't be read.
     """
-    uri = _manifest_uri(result)
+    uri = manifest_uri_of(result)
+    if uri is None:
+        raise WorkflowError(
+            f"results: {shown(result)} has no 'manifest_uri'; give what the task before returned."
+        )
     parent, _, name = uri.rpartition("/")
     try:
         content = place(parent or "/", aws_conn_id).read(name)
@@ -121,21 +122,8 @@ def open_result(result: Result, aws_conn_id: str | None) -> Opened:
         made = parse(DerivedManifest, content)
         return Opened(made, place(made.uri, aws_conn_id))
     inferred = parse(BatchManifest, content)
-    Dataset(inferred, credentials(inferred.uri, aws_conn_id)).check_files()
+    Dataset(inferred, s3_credentials(inferred.uri, aws_conn_id)).check_files()
     return Opened(inferred, place(inferred.uri, aws_conn_id))
-
-
-def _manifest_uri(result: Result) -> str:
-    found: object = result
-    if isinstance(result, Mapping):
-        found = result.get("manifest_uri")
-    elif isinstance(result, os.PathLike):
-        found = os.fspath(result)
-    if not isinstance(found, str) or not found:
-        raise WorkflowError(
-            f"results: {shown(result)} has no 'manifest_uri'; give what the task before returned."
-        )
-    return found if found.endswith(".json") else f"{found.rstrip('/')}/manifest.json"
 
 
 def _batch_rows(parquet: pq.ParquetFile) -> int:

@@ -9,17 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.dataset import Result
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.manifest import DerivedManifest
-from airflow_provider_raybatch.workflows.opened import Result, open_result
-
-__all__ = ["Result", "Rows", "require"]
+from airflow_provider_raybatch.workflows.opened import open_result
 
 
 class Rows:
     """The rows of one or several datasets, one after the other.
 
-    :param results: each as :data:`Result`.
+    :param results: each as :data:`~airflow_provider_raybatch.dataset.Result`.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
     :raises WorkflowError: a result has no manifest, no dataset is given, or the types of a column differ.
     """

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
+from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.manifest import DerivedManifest
-from airflow_provider_raybatch.workflows.places import StorageError
 from airflow_provider_raybatch.workflows.places import destination as destination_folder
 
 PART_BYTES = 64 * 1024 * 1024
@@ -30,7 +31,6 @@ _WAITING_BYTES = 64 * 1024 * 1024
 _OPEN_BYTES = 192 * 1024 * 1024
 """Compressed bytes of unfinished parts, over all partitions."""
 _MOST_PARTITIONS = 1000
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 _PARTITION_TYPES = (
     pa.types.is_string,
     pa.types.is_large_string,
@@ -236,4 +236,4 @@ class DatasetWriter:
 def _segments(name: str, values: pa.Array) -> list[str]:
     """The path segment of each value, as in Hive."""
     texts = values.cast(pa.string()).to_pylist()
-    return [f"{quote(name)}={_NULL if text in (None, '') else quote(text, safe='')}/" for text in texts]
+    return [f"{quote(name)}={HIVE_NULL if text in (None, '') else quote(text, safe='')}/" for text in texts]

@@ -305,6 +305,26 @@ def committing(ray: FakeRay, body: dict[str, Any]) -> Script:
     return Script(lines=["reading"], last=[ray.line(body, Committed(summary=summary(uri)))])
 
 
+def expected_result(ray: FakeRay, submission_id: str) -> dict[str, Any]:
+    """What a task with the destination ``s3://lake/out/`` returns of a job that :func:`committing` made."""
+    return {
+        "uri": "s3://lake/out/data/c1",
+        "bucket": "lake",
+        "key_prefix": "out/data/c1/",
+        "manifest_uri": "s3://lake/out/manifests/c1.json",
+        "dead_letter_uri": "s3://lake/out/dead_letter/c1",
+        "format": "parquet",
+        "rows": 2,
+        "resumed": 1,
+        "reused": 0,
+        "duplicates": 0,
+        "errors": 1,
+        "tokens": {"input": 10, "cached": 4, "output": 6},
+        "submission_id": submission_id,
+        "dashboard_url": f"{ray.url}/#/jobs/{submission_id}",
+    }
+
+
 def lasting(seconds: float) -> Callable[[FakeRay, dict[str, Any]], Script]:
     """As :func:`committing`, but the job runs for so many seconds first."""
 

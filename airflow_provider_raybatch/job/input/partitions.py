@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.listing import Listing
 
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -43,7 +43,7 @@ def _named(uri: str) -> dict[str, str | None]:
         return {}
     path = uri.partition("://")[2].partition("/")[2] if "://" in uri else uri
     pairs = [folder.split("=", 1) for folder in path.split("/")[:-1] if "=" in folder[1:]]
-    return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
+    return {unquote(name): None if value == HIVE_NULL else unquote(value) for name, value in pairs}
 
 
 def _type_of(found: Sequence[str | None]) -> pa.DataType:

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.decorators.ray_batch import ray_batch_task
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
-from tests.support.fake_ray import FakeRay, Script, lasting
+from tests.support.fake_ray import FakeRay, Script, expected_result, lasting
 
 RunDag = Callable[[Any], Any]
 
@@ -73,22 +73,7 @@ def test_result_link_and_asset_event(ray: FakeRay, test_dag: RunDag, deferrable:
     assert run.state == "success"
     (submission_id,) = ray.jobs
     result = xcom(run, "label")
-    assert result == {
-        "uri": "s3://lake/out/data/c1",
-        "bucket": "lake",
-        "key_prefix": "out/data/c1/",
-        "manifest_uri": "s3://lake/out/manifests/c1.json",
-        "dead_letter_uri": "s3://lake/out/dead_letter/c1",
-        "format": "parquet",
-        "rows": 2,
-        "resumed": 1,
-        "reused": 0,
-        "duplicates": 0,
-        "errors": 1,
-        "tokens": {"input": 10, "cached": 4, "output": 6},
-        "submission_id": submission_id,
-        "dashboard_url": f"{ray.url}/#/jobs/{submission_id}",
-    }
+    assert result == expected_result(ray, submission_id)
     assert xcom(run, "label", key="_link_RayDashboardLink") == result["dashboard_url"]
     (extra,) = asset_extras(run)
     assert {name: extra[name] for name in ("manifest_uri", "rows", "errors", "tokens", "submission_id")} == {

@@ -13,28 +13,13 @@ from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, defer
-from tests.support.fake_ray import FakeRay, Script, committing, lasting
+from tests.support.fake_ray import FakeRay, Script, committing, expected_result, lasting
 
 
 def test_is_small_and_complete(ray: FakeRay, run: Run) -> None:
     result = batch().execute(run.context())
     (submission_id,) = ray.jobs
-    assert result == {
-        "uri": "s3://lake/out/data/c1",
-        "bucket": "lake",
-        "key_prefix": "out/data/c1/",
-        "manifest_uri": "s3://lake/out/manifests/c1.json",
-        "dead_letter_uri": "s3://lake/out/dead_letter/c1",
-        "format": "parquet",
-        "rows": 2,
-        "resumed": 1,
-        "reused": 0,
-        "duplicates": 0,
-        "errors": 1,
-        "tokens": {"input": 10, "cached": 4, "output": 6},
-        "submission_id": submission_id,
-        "dashboard_url": f"{ray.url}/#/jobs/{submission_id}",
-    }
+    assert result == expected_result(ray, submission_id)
 
 
 def test_on_local_disk_has_no_bucket(ray: FakeRay, run: Run) -> None:
