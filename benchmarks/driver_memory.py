@@ -70,7 +70,7 @@ def measure(chunks: int, state: str) -> list[float]:
     from airflow_provider_raybatch.job.parts.part import Part, listed
     from airflow_provider_raybatch.job.reuse.remaining import work
     from airflow_provider_raybatch.job.work import Done
-    from airflow_provider_raybatch.storage.folder import Entry
+    from airflow_provider_raybatch.storage.entry import Entry
 
     cut = [
         Chunk(0, number * ROWS_PER_CHUNK, ROWS_PER_CHUNK, number // 64, number % 64 * ROWS_PER_CHUNK, 0)

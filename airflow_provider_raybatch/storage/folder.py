@@ -32,8 +32,6 @@ from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import TakenError, local_error
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
-__all__ = ["Entry", "Folder", "LocalFolder", "S3Folder", "folder"]
-
 
 class Folder(Protocol):
     """A place for files.

@@ -6,7 +6,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import Folder
 
 
 class RangedFile(io.RawIOBase):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from airflow_provider_raybatch.contract.location import DESTINATION_SCHEMES, check_location, checked_folder
 from airflow_provider_raybatch.dataset import s3_credentials
-from airflow_provider_raybatch.storage.folder import Entry, Folder, folder
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 
 

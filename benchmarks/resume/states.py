@@ -95,7 +95,7 @@ def _write_parts(attempt: Attempt, rows: int, state: str) -> None:
 
 def _fill_store(place: Place) -> None:
     from airflow_provider_raybatch.job.request.key_array import KEY
-    from airflow_provider_raybatch.job.reuse.store import ResponseStore
+    from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
     from airflow_provider_raybatch.job.tasks.generate import output_type
 
     random = np.random.default_rng(0)

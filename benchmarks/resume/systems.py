@@ -50,7 +50,8 @@ def _import() -> None:
 
 def ours(place: Place, reuse: bool) -> dict[str, float]:
     """Resume in this process."""
-    from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
+    from airflow_provider_raybatch.storage.folder import LocalFolder
+    from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
     opened: set[str] = set()
 

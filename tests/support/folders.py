@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.storage import retry
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import BRIEF, ONCE, FaultyS3, faulty
 from tests.support.s3_server import S3Server, serving
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job.request.key_array import Keys, from_arrow
-from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store.files import data_file, segment_file
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.tasks.generate import output_type
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder

@@ -23,7 +23,8 @@ from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster
 from airflow_provider_raybatch.job.reuse import row_keys
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
-from airflow_provider_raybatch.storage.folder import Folder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.replicas import Handle
 from tests.support.specs import asking, submitted
 

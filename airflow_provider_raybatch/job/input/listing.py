@@ -20,8 +20,10 @@ from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, s
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
+from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
-from airflow_provider_raybatch.storage.folder import Entry, Folder, S3Folder, folder
+from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _EXTENSIONS: dict[str, SourceFormat] = {
     ".parquet": "parquet",

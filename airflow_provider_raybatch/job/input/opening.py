@@ -21,7 +21,8 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.listing import SourceFile
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import Folder, S3Folder, folder
+from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _MOST_SPOOLS = 64
 """As many files open for good, and copies on the scratch disk, has one process of a job of many files."""

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes
-from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import Folder
 
 _THREADS = 16
 

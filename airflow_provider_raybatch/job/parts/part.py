@@ -26,7 +26,8 @@ from airflow_provider_raybatch.job.input.table import KINDS, one_array
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.base import Task
-from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 Origin = Literal["generated", "carried", "stored", "duplicate"]

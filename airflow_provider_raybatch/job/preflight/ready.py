@@ -38,7 +38,7 @@ from airflow_provider_raybatch.job.preflight.model_check import Checked, check_m
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import open_store
-from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder, folder

@@ -24,7 +24,8 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
-from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import Folder
 
 _NOTE = b"raybatch.search"
 Ordinals: TypeAlias = npt.NDArray[np.int64]

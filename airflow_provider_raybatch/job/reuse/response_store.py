@@ -21,10 +21,10 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse import store as response_store
 from airflow_provider_raybatch.job.reuse.hits import Hits
-from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store.files import in_order
+from airflow_provider_raybatch.job.reuse.store.index import StoreHits
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -50,7 +50,7 @@ class StoredResponses:
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
-        self._found: response_store.StoreHits | None = None
+        self._found: StoreHits | None = None
 
     def lookup(self, keys: Keys) -> Hits:
         """Find `keys`; a hit's row is its position in the store's own result."""
@@ -63,7 +63,7 @@ class StoredResponses:
         if self._found is None:
             raise ValueError("hits: look keys up first")
         wanted = np.unique(hits.row)
-        chosen = response_store.StoreHits(self._found.position[wanted], self._found.entries.take(wanted))
+        chosen = StoreHits(self._found.position[wanted], self._found.entries.take(wanted))
         order = np.argsort(hits.places, kind="stable")
         tables = [_NOTHING]
         for table in self._store.read(chosen):

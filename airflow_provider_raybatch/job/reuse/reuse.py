@@ -28,7 +28,7 @@ from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.row_keys import Mapper, request_keys
 from airflow_provider_raybatch.job.work import Job
-from airflow_provider_raybatch.storage.folder import Entry
+from airflow_provider_raybatch.storage.entry import Entry
 
 
 @dataclass(frozen=True)

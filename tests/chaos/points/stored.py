@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.request.key_array import from_arrow
-from airflow_provider_raybatch.job.reuse.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.store.compaction import MANY
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.tasks.generate import output_type
 from airflow_provider_raybatch.storage.folder import folder
 

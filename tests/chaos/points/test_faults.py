@@ -38,7 +38,7 @@ from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.report import Report
-from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.reuse.response_store import remember
 from airflow_provider_raybatch.storage.folder import folder
 from airflow_provider_raybatch.job.row import Completion, Response, RowOutcome

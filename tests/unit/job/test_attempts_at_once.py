@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.job.output.journal import Journal
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import FaultyS3, by_seed
 from tests.support.published import ROWS, published
 from tests.support.s3_server import S3Server

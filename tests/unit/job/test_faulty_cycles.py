@@ -16,8 +16,9 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import Folder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.retry import RetryLimits
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import ONCE, Fault, FaultyS3, after, by_seed
 from tests.support.published import ROWS, published
 from tests.support.s3_server import S3Server

@@ -12,7 +12,7 @@ from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.work import Job
-from airflow_provider_raybatch.storage.folder import S3Folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.specs import submitted
 
 

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage import retry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
-from airflow_provider_raybatch.storage.folder import S3Folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import OF_ANY_CALL, Fault, FaultyS3, after, by_seed, first
 from tests.support.s3_server import S3Server
 

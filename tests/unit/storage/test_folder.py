@@ -18,9 +18,10 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError, s3_error
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.folder import folder as open_folder
 from airflow_provider_raybatch.storage.retry import RetryLimits
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.s3_server import S3Server
 
 NAMES = ["a", "b c/d", "ü/#?%20{}[x]", "b c/e.parquet"]

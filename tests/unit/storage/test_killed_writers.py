@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3
 from tests.support.s3_server import S3Server
 
@@ -66,7 +67,7 @@ _S3 = """
 import sys
 from pydantic import SecretStr
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
-from airflow_provider_raybatch.storage.folder import S3Folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 url, bucket = sys.argv[1:]
 key = AwsCredentials(

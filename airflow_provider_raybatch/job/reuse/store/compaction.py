@@ -38,7 +38,8 @@ from airflow_provider_raybatch.job.reuse.store.segment import (
     by_key,
     concat,
 )
-from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import Folder
 
 GRACE = 24 * 3600.0
 """Seconds; see above."""

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Half, Keys
 from airflow_provider_raybatch.job.reuse.store.files import paid_by, parquet_file
-from airflow_provider_raybatch.storage.folder import Entry, Folder
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 ROWS_PER_GROUP = 65_536

@@ -13,7 +13,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.job.input.listing import Listing, SourceFile, resolve
 from airflow_provider_raybatch.job.input.survey import survey
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.publishing import publish_rows
 from tests.support.s3_server import S3Server
 

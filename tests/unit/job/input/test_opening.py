@@ -25,7 +25,7 @@ from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import BadRow, Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import S3Folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import ROWS, WRITERS, as_jsonl, listing_of, packed, read_all, text_of
 from tests.support.s3_server import S3Server
 

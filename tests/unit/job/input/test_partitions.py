@@ -18,7 +18,8 @@ from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.publishing import part, publish, rows_of
 from tests.support.reading import WRITERS, listing_of, read_all
 from tests.support.s3_server import S3Server

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.input import survey as chunks_module
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import BadRow, Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
-from airflow_provider_raybatch.storage.folder import S3Folder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import ROWS, WRITERS, as_jsonl, as_parquet, listing_of, packed, read_all, text_of
 from tests.support.s3_server import S3Server
 

@@ -14,8 +14,9 @@ from airflow_provider_raybatch.contract.journal import JournalEntry, Published
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.output.cleanup import SCRATCH_AGE, collect, unpublished
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.retry import RetryLimits
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, after
 from tests.support.publishing import commit_only, failure, part, response, rows_of
 from tests.support.s3_server import S3Server

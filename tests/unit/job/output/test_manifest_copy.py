@@ -16,7 +16,8 @@ from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
-from airflow_provider_raybatch.storage.folder import Folder, LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Call, Fault, FaultyS3, first
 from tests.support.publishing import part, publish, rows_of
 from tests.support.s3_server import S3Server

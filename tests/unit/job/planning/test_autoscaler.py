@@ -26,12 +26,8 @@ from ray._private.state import state
 from ray.core.generated import autoscaler_pb2
 
 from airflow_provider_raybatch.job.planning import autoscaler
-from airflow_provider_raybatch.job.planning.autoscaler import (
-    AutoscalerLimits,
-    from_autoscaling_config,
-    from_reported_config,
-)
-from airflow_provider_raybatch.job.planning.node_groups import UNLIMITED, NodeGroup
+from airflow_provider_raybatch.job.planning.autoscaler import from_autoscaling_config, from_reported_config
+from airflow_provider_raybatch.job.planning.node_groups import UNLIMITED, AutoscalerLimits, NodeGroup
 
 LAUNCHER = {
     "cluster_name": "gpus",

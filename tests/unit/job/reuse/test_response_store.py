@@ -17,7 +17,7 @@ from airflow_provider_raybatch.job.reuse.cached_parts import matched
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
-from airflow_provider_raybatch.job.reuse.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.row import RowOutcome
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import ONE, SEVERAL, failure, response

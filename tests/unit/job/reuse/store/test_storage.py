@@ -7,7 +7,8 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import LocalFolder, S3Folder
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.responses import Faulty, Shop, raising, table
 from tests.support.s3_server import S3Server
 
