@@ -23,7 +23,7 @@ ROWS = 200_000
 ROUNDS = 5
 
 DOCUMENT = {
-    "source": ["x.jsonl"],
+    "source": ["/data/x.jsonl"],
     "prompt": "What industry is this company in: {row.Company}",
     "system_prompt": "Answer with the category only.",
     "model": "some/model",
