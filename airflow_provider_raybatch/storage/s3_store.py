@@ -34,7 +34,9 @@ def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
         if credentials and credentials.aws_secret_access_key
         else ""
     )
-    key = (os.getpid(), bucket, known, secret, retry.RETRY_LIMITS)
+    # Where the environment says who asks and where, another environment is another store.
+    environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    key = (os.getpid(), bucket, known, secret, environment, retry.RETRY_LIMITS)
     if key not in _STORES:
         _STORES[key] = S3Store(bucket, **_s3_options(credentials, retry.RETRY_LIMITS))
     return _STORES[key]

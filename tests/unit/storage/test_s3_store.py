@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which connections to S3 are used again."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raybatch.storage.s3_store import s3_store
+
+
+def test_another_environment_is_another_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    found = []
+    for endpoint in ("http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:2"):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        found.append(s3_store("bucket", None))
+    assert found[0] is not found[1]
+    assert found[1] is found[2]
