@@ -226,7 +226,7 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
                 "processor": {"config": "SGLangEngineProcessorConfig"},
                 "sampling": {"structured_outputs": {"choice": CHOICES}},
             },
-            "sampling: SGLang knows no 'structured_outputs'",
+            "sampling: SGLang has no 'structured_outputs'",
         ),
         (
             {"processor": {"config": "HttpRequestProcessorConfig"}},
