@@ -106,7 +106,7 @@ def read_extras(conn_id: str, extra: str | None) -> Extras:
         values = None
     if not isinstance(values, dict):
         raise RayConnectionError(
-            f"Connection {conn_id!r}, field extra: it is no JSON object; "
+            f"Connection {conn_id!r}, field extra: it is not a JSON object; "
             'write it like {"namespace": "team-a"}.'
         )
     if unknown := sorted(values.keys() - Extras.model_fields.keys()):
@@ -130,7 +130,7 @@ def read_extras(conn_id: str, extra: str | None) -> Extras:
 
 def _problem(name: str, error: ErrorDetails) -> str:
     if name in {"headers", "cookies"}:
-        return 'it is no JSON object of texts; write it like {"X-Name": "value"}'
+        return 'it is not a JSON object of texts; write it like {"X-Name": "value"}'
     if name in _MUST_BE:
         return f"{error['input']!r} {_MUST_BE[name]}"
     if error["type"] == "value_error":

@@ -119,8 +119,8 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
         ({"host": "https://me:x/1234567@head"}, "field host: it carries a login"),
         ({"host": "head:port"}, "field host: 'head:port' is not an address"),
         ({"host": "head", "schema": "grpc"}, "field schema: 'grpc' is unknown; use http or https"),
-        ({"host": "head", "extra": "{"}, "field extra: it is no JSON object"),
-        ({"host": "head", "extra": "[1]"}, "field extra: it is no JSON object"),
+        ({"host": "head", "extra": "{"}, "field extra: it is not a JSON object"),
+        ({"host": "head", "extra": "[1]"}, "field extra: it is not a JSON object"),
         (
             {"host": "head", "extra": '{"verify": "maybe"}'},
             "field verify in extra: 'maybe' is neither true nor",
@@ -136,14 +136,14 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
         ),
         ({"host": "head", "extra": '{"connect_timeout": true}'}, "True is not a positive number of seconds."),
         ({"host": "head", "extra": '{"connect_timeout": "inf"}'}, "'inf' is not a positive number"),
-        ({"host": "head", "extra": '{"headers": ["1234567"]}'}, "field headers in extra: it is no JSON obj"),
+        ({"host": "head", "extra": '{"headers": ["1234567"]}'}, "field headers in extra: it is not a JSON obj"),
         (
             {"host": "head", "extra": '{"headers": "x"}'},
-            "field headers in extra: it is no JSON object of texts",
+            "field headers in extra: it is not a JSON object of texts",
         ),
         (
             {"host": "head", "extra": '{"cookies": {"a": 1}}'},
-            "field cookies in extra: it is no JSON object of",
+            "field cookies in extra: it is not a JSON object of",
         ),
         (
             {"host": "head", "extra": '{"connect_timeout": 0}'},
