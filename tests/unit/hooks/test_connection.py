@@ -136,7 +136,10 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
         ),
         ({"host": "head", "extra": '{"connect_timeout": true}'}, "True is not a positive number of seconds."),
         ({"host": "head", "extra": '{"connect_timeout": "inf"}'}, "'inf' is not a positive number"),
-        ({"host": "head", "extra": '{"headers": ["1234567"]}'}, "field headers in extra: it is not a JSON obj"),
+        (
+            {"host": "head", "extra": '{"headers": ["1234567"]}'},
+            "field headers in extra: it is not a JSON object",
+        ),
         (
             {"host": "head", "extra": '{"headers": "x"}'},
             "field headers in extra: it is not a JSON object of texts",
