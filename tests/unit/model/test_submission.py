@@ -16,7 +16,9 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass
 
 from .events import EVENTS
-from .task import World, Wrong, modelled
+from .process import Wrong
+from .stand_ins import modelled
+from .task import World
 
 ALL = os.environ.get("RAYBATCH_MODEL") == "all"
 MODES = [pytest.param(False, id="blocking"), pytest.param(True, id="deferrable")]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Airflow does with a task: its tries, its processes, and what becomes of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
+from tests.support.airflow_tasks import OutletEvents
+
+from .judging import Judged
+from .process import Gone, Process, Wrong
+
+HEARTBEAT_TIMEOUT, TRIGGERER_TIMEOUT, RETRY_DELAY = 300.0, 30.0, 30.0
+TASK = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": -1}
+
+
+class Airflow(Judged):
+    """Runs the operator and its trigger."""
+
+    def play(self) -> None:
+        """Until the task has ended."""
+        while self.state not in {"success", "failed"}:
+            if self.state == "up_for_retry":
+                self.clock.now += RETRY_DELAY
+                self.try_number += 1
+                self.resume = None
+                self.state = "queued"
+            self.process = self.current = Process()
+            self._run(self.current)
+        self.process = self.current = None
+
+    def _run(self, process: Process) -> None:
+        run = self._follow if self.state == "deferred" else self._work
+        if not self.may_freeze:
+            return run(process)
+
+        def catch() -> None:
+            try:
+                run(process)
+            except BaseException as error:
+                process.error = error
+            finally:
+                process.paused.set()
+
+        process.thread = threading.Thread(target=catch)
+        process.thread.start()
+        return self._wait(process)
+
+    def _wait(self, process: Process) -> None:
+        process.paused.wait()
+        process.paused.clear()
+        if process.error is not None:
+            raise process.error
+
+    def _work(self, process: Process) -> None:
+        self.state = "running"
+        operator = process.operator = _fresh(self.operator)
+        context = self._context()
+        try:
+            if self.resume is None:
+                result = operator.execute(context)
+            else:
+                result = operator.resume_execution(*self.resume, context)
+            self.step("set XCom")
+            self._tell(process, "success", result=result)
+        except TaskDeferred as deferred:
+            arguments = json.loads(json.dumps(deferred.trigger.serialize()[1]))
+            self._end_of(process, "deferred", trigger=arguments)
+        except RayBatchException as error:
+            if not str(error) or "Traceback" in str(error):
+                raise Wrong("a failure without its sentence") from error
+            self.said.append(f"   {type(error).__name__}: {error}")
+            again = self.try_number <= self.max_tries and not isinstance(error, RayBatchFailException)
+            self._end_of(process, "up_for_retry" if again else "failed")
+        except Gone:
+            self._lost(process)
+
+    def _end_of(self, process: Process, state: str, **more: Any) -> None:
+        try:
+            self._tell(process, state, **more)
+        except Gone:
+            self._lost(process)
+
+    def _tell(self, process: Process, state: str, **more: Any) -> None:
+        self.step(f"tell {state}")
+        if not self.is_heard:
+            return  # Airflow has given the task up, or a user has ended it
+        self.state = state
+        for name, value in more.items():
+            setattr(self, name, value)
+        if state == "success":
+            self._judge_result()
+
+    def _lost(self, process: Process) -> None:
+        if self.current is process:
+            self.clock.now += HEARTBEAT_TIMEOUT
+            self.state = "up_for_retry" if self.try_number <= self.max_tries else "failed"
+
+    def _follow(self, process: Process) -> None:
+        trigger = process.trigger = RayJobTrigger(**self.trigger)
+        trigger._log = self  # type: ignore[assignment]
+        trigger.task_instance = SimpleNamespace(**TASK)  # type: ignore[assignment]
+
+        async def event() -> Any:
+            return await anext(trigger.run())
+
+        try:
+            fired = self.loops.run(event()).payload
+            self._tell(
+                process, "queued", resume=("execute_complete", {"event": json.loads(json.dumps(fired))})
+            )
+        except Gone:
+            if self.current is process:
+                self.clock.now += TRIGGERER_TIMEOUT  # another triggerer goes on
+
+    def _context(self) -> Any:
+        ti = SimpleNamespace(
+            **TASK,
+            try_number=self.try_number,
+            max_tries=self.max_tries,
+            start_date=datetime.fromtimestamp(self.clock.now, UTC),
+            xcom_push=lambda key, value: self.step("set XCom of the link"),
+        )
+        return {"ti": ti, "task_state_store": self.store, "outlet_events": OutletEvents()}
+
+    def states(self, **asked: Any) -> dict[str, Any]:
+        self.step("task state")
+        return {"r": {"t": self.state}}
+
+
+def _fresh(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
+    """A copy, with copies of what it keeps its own state in: cheaper than a new one."""
+    fresh = copy.copy(operator)
+    for name, value in vars(operator).items():
+        if type(value).__module__.startswith("airflow_provider_raybatch."):
+            fresh.__dict__[name] = copy.copy(value)
+    return fresh

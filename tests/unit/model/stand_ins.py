@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in for network, threads, time and Airflow around operator and trigger."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import httpx
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_provider_raybatch.cluster.jobs_api import blocking
+from airflow_provider_raybatch.cluster.jobs_api import client as jobs
+from airflow_provider_raybatch.cluster.jobs_api.transport import Transport
+from airflow_provider_raybatch.hooks.connection import RayConnection
+from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.operators import ray_batch
+from airflow_provider_raybatch.triggers import ray_job
+
+from .operators import OPERATORS
+from .task import World
+
+CONNECTION = RayConnection("ray_default", "http://ray:8265/", namespace="n")
+
+
+@contextmanager
+def modelled() -> Iterator[Callable[..., World]]:
+    """Everything outside of operator, trigger and client is the model's; yields a maker of worlds."""
+    world: list[World] = []
+
+    class Wire(Transport):
+        async def __aenter__(self) -> Wire:
+            return self
+
+        async def __aexit__(self, *args: object) -> None:
+            pass
+
+        async def _once(
+            self, method: str, path: str, params: Any, json: Any, content: Any, tolerated: Any
+        ) -> Any:
+            answer = await world[-1].request(method, path, params, json)
+            if answer is None:
+                raise self._transport_error(httpx.ReadError("the connection broke"))
+            if answer.is_success or answer.status_code in tolerated:
+                return answer
+            raise self.status_error(method, path, answer)  # type: ignore[arg-type]
+
+    class Now:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world[-1].clock, name)
+
+    async def connection(hook: object) -> RayConnection:
+        return CONNECTION
+
+    def threadless(call: Callable[..., Any]) -> Callable[..., Any]:
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs)
+
+        return called
+
+    def make(*args: Any, **kwargs: Any) -> World:
+        random.seed(1)
+        if world:
+            world.pop().loops.close()
+        world.append(World(*args, **kwargs))
+        return world[-1]
+
+    spec = ray_batch.build_spec({name: getattr(OPERATORS[True], name) for name in ray_batch.ARGUMENTS})
+    with ExitStack() as stack:
+        for owner, name, stand_in in (
+            (jobs, "Transport", Wire),
+            (ray_job, "sync_to_async", threadless),
+            (ray_batch, "build_spec", lambda arguments: spec),
+            (RayHook, "read", lambda hook: CONNECTION),
+            (RayHook, "aread", connection),
+            (blocking, "run_blocking", lambda coroutine: world[-1].loops.run(coroutine)),
+            (RuntimeTaskInstance, "get_task_states", lambda **asked: world[-1].states(**asked)),
+            (ExecutorSafeguard, "test_mode", True),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, stand_in))
+        stack.enter_context(_time_is(Now()))
+        yield make
+    if world:
+        world.pop().loops.close()
+
+
+@contextmanager
+def _time_is(clock: object) -> Iterator[None]:
+    """In all modules of the package, whichever they are."""
+    modules = [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("airflow_provider_raybatch.") and getattr(module, "time", None) is time
+    ]
+    for module in modules:
+        module.time = clock  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.time = time  # type: ignore[attr-defined]

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls of one task to the outside, as steps: right before one, anything may happen."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.operators.run_record import KEY, RunRecord
+from tests.support.airflow_tasks import Store
+
+from .clock import Clock, Loops
+from .jobs_api import Ray
+from .operators import OPERATORS
+from .process import Gone, Process, Wrong
+
+RETRIES = 5
+MOST_STEPS = 3000
+
+Hook = Callable[[str], str | None]
+
+
+@dataclass
+class _Answer:
+    status_code: int
+    text: str
+
+    @property
+    def is_success(self) -> bool:
+        return self.status_code < 400
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+class _Store(Store):
+    """Airflow gives a task a new id with each try, and knows the old one no more: reads find nothing."""
+
+    def __init__(self, world: Steps) -> None:
+        super().__init__()
+        self.world = world
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if self.world.step("store get") is not None:
+            raise ConnectionError("the API server is away")
+        return super().get(key, default) if self.world.is_heard else default
+
+    def set(self, key: str, value: Any, *, retention: Any = None) -> None:
+        told = self.world.step("store set")
+        if not self.world.is_heard:
+            raise LookupError("task instance not found")
+        if told != "refused":
+            super().set(key, value, retention=retention)
+        if told is not None:
+            raise ConnectionError("the API server is away")
+
+
+class Steps:
+    """A task, what it says and asks, and the cluster that it asks.
+
+    :param forgetful: whether a clear drops the task's state, as Airflow 3.4 does.
+    :ivar current: the process that works on the task, as Airflow sees it.
+    :ivar process: the one that runs now.
+    """
+
+    def __init__(self, deferrable: bool, *, forgetful: bool = False, **cluster: Any) -> None:
+        self.clock = Clock()
+        self.loops = Loops(self.clock)
+        self.ray = Ray(self.clock, **cluster)
+        self.store = _Store(self)
+        self.forgetful = forgetful
+        self.operator = copy.copy(OPERATORS[deferrable])
+        self.state = "queued"
+        self.try_number, self.max_tries = 1, RETRIES
+        self.resume: tuple[str, dict[str, Any]] | None = None
+        self.trigger: dict[str, Any] = {}
+        self.current: Process | None = None
+        self.process: Process | None = None
+        self.before: Hook = lambda call: None
+        self.steps = 0
+        self.requests = 0
+        self.result: Any = None
+        self.old_tokens: set[str] = set()
+        self.stopped_by_user: set[str] = set()
+        self.judged = 0
+        self.stops = 0
+        self.store_was_away = False
+        self.may_fail = False
+        self.was_told = False
+        self.straggling: set[str] = set()
+        self.may_freeze = False
+        self.zombie: Process | None = None
+        self.call = self.frozen_at = ""
+        self.said: list[str] = []
+        self.operator.log = self  # type: ignore[assignment]
+
+    # The log of the task.
+
+    def info(self, text: str, *values: object) -> None:
+        self.said.append(text % values)
+
+    warning = error = info
+
+    # Steps.
+
+    def step(self, call: str) -> str | None:
+        """Something goes out of the present process."""
+        process = self.process
+        assert process is not None
+        self._alive(process)
+        self.clock.now += 0.02
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Wrong(f"no end: {call}")
+        self.ray.advance()
+        self.said.append(f"{self.steps} {self.clock.now - 1.7e9:.2f} {call}")
+        self.call = call
+        told = self.before(call)
+        self.store_was_away |= told is not None and call.startswith("store")
+        if told == "freeze":
+            process.paused.set()
+            process.goes_on.wait()
+            told = None
+        self.process = process
+        self._alive(process)
+        self.check()
+        return told
+
+    def check(self) -> None:
+        """What must hold at every instant."""
+        raise NotImplementedError
+
+    def _alive(self, process: Process) -> None:
+        if process.gone or self.clock.now >= process.dies_at:
+            process.gone = True
+            raise Gone
+
+    async def request(self, method: str, path: str, params: Any, body: Any) -> _Answer | None:
+        told = self.step(f"{method} {path}")
+        self.requests += 1
+        if told == "refused":
+            return None
+        code, text = self.ray.answer(method, path, params or {}, body, late=told == "late")
+        self.check()
+        return None if told == "lost" else _Answer(code, text)
+
+    # What Airflow does.
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the present process is the one that works on the task, as Airflow sees it."""
+        return self.process is self.current
+
+    @property
+    def record(self) -> RunRecord | None:
+        data = self.store.values.get(KEY)
+        return None if data is None else RunRecord.from_json(data)
