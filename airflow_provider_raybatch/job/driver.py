@@ -18,6 +18,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool
+from airflow_provider_raybatch.job.execution.coordinator import input_of
 from airflow_provider_raybatch.job.execution.cpu_tasks import calls_users_code, spread
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -122,15 +123,20 @@ def _finish(
         # The store's index names them, but their data was gone or unreadable.
         remaining += unreadable
         sizing = plan.make(spec, remaining, cluster_view.view())
-    items = work(source, sizing.rows_per_chunk, resolved, reuse_plan.repetitions)
     ran = pool.Ran()
-    if items:
+    if not resolved.all():
         emit(events.Phase(phase="starting", message=sizing.sentence(remaining)))
         tracker = Tracker(source.rows, source.rows - remaining, time.time())
         paid = spent(spec, job.folder, layout.task_folder(submission))
-        unseen = sizing.replicas if spec.engine == ray_data_llm.NAME else 0
+        of_ray = spec.engine == ray_data_llm.NAME
+        unseen = sizing.replicas if of_ray else 0
         budget = Budget(spec, paid, sizing.gpus, time.time(), unseen)
         claim = ClaimWatch(journal.check)
+        todo = (
+            work(source, sizing.rows_per_chunk, resolved, reuse_plan.repetitions)
+            if of_ray
+            else input_of(source, resolved, reuse_plan.repetitions)
+        )
 
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
             tolerance.during(reports)
@@ -139,7 +145,7 @@ def _finish(
             claim.check()
 
         with control.draining(), claim.looking():
-            ran = pool.run(job, sizing, items, tracker, emit, check)
+            ran = pool.run(job, sizing, todo, tracker, emit, check)
         # Rows may have failed after the last check; a poison row must still be reported as one.
         tolerance.during(ran.reports)
         ledger += ran.parts

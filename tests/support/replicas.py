@@ -1,53 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas in the test's own process, with a destination, a source and a board, and no cluster."""
+"""Replicas without a cluster, beside a coordinator in this process."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator, input_of
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.monitor.board import Board, Reporter
+from airflow_provider_raybatch.job.monitor.board import Reporter
+from airflow_provider_raybatch.job.planning import plan
+from airflow_provider_raybatch.job.planning.plan import Cluster
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
-from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+from airflow_provider_raybatch.job.work import Done, Job
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import submitted
 
+CLUSTER = Cluster(({"CPU": 2.0},))
+
 
 class Handle:
-    """In place of the board's actor handle: calls arrive at once, and what a coroutine waits for is there."""
+    """In place of the coordinator's actor handle: calls arrive at once, and what is waited for is there."""
 
-    def __init__(self, board: Board) -> None:
-        for name in ("report", "describe", "start", "finished", "passed", "end"):
+    def __init__(self, board: Coordinator) -> None:
+        for name in ("report", "describe", "start"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
-        for name in ("begin", "ask", "aborted"):
+        for name in ("join", "pull", "give_back", "share", "content", "leave", "lost"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
 
     @staticmethod
     def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(*args: Any) -> Any:
-            return function(*args)
+        def call(*args: Any) -> Any:
+            # As Ray does it: sent at once, whenever the answer is waited for.
+            answer = asyncio.get_running_loop().create_future()
+            try:
+                answer.set_result(function(*args))
+            except Exception as error:
+                answer.set_exception(error)
+            return answer
 
         return call
 
 
 class Place:
-    """A destination, a source and a board, and replicas that work on them in this process."""
+    """A destination, a source and a coordinator, and replicas that work on them in this process."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, rows_per_chunk: int = 8) -> None:
-        self.rows_per_chunk = rows_per_chunk
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 8) -> None:
+        self.batch = batch
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
@@ -55,10 +68,13 @@ class Place:
         monkeypatch.setattr(Reporter, "_run", lambda reporter: None)
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))
-        self.board = Board()
-        self.handle = Handle(self.board)
+        self.board: Coordinator | None = None
 
-    def replica(self, **fields: Any) -> tuple[Replica, list[WorkItem]]:
+    def replica(self, settled: Collection[int] = (), **fields: Any) -> Replica:
+        """One more replica's process.
+
+        :param settled: rows that are done already.
+        """
         spec = submitted(**{
             "source": [str(self.source)],
             "prompt": "{row.text}",
@@ -66,26 +82,35 @@ class Place:
             **fields,
         })
         source = look_at_source(spec, None)
-        items = [WorkItem(number, chunk) for number, chunk in enumerate(source.chunks(self.rows_per_chunk))]
-        keyer = Keyer(spec, {}, Digests())
-        return Replica(Job(spec, source.listing, self.out, "parts/0", keyer), self.handle), items
+        if self.board is None:
+            done = np.isin(np.arange(source.rows), list(settled))
+            self.board = Coordinator(input_of(source, done), self.out, "parts/0")
+        job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
+        chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
+        return Replica(job, chosen, Handle(self.board))
 
     @property
     def report(self) -> dict[str, Any]:
+        assert self.board is not None
         (report,) = self.board.snapshot()
         return report
 
 
-def do(replica: Replica, items: list[WorkItem]) -> list[Done]:
-    async def run() -> list[Done]:
-        batch = {"item": [item.as_json() for item in items]}
-        return [Done.from_json(made["done"][0]) async for made in replica(batch)]
-
-    return asyncio.run(run())
+async def work(replica: Replica) -> None:
+    """Use a ticket."""
+    async for _ in replica({"ticket": [0]}):
+        pass
 
 
-def written(place: Place, done: Done) -> list[dict[str, Any]]:
-    tables = [pq.read_table(io.BytesIO(place.out.read(part.path))) for part in done.parts]
+def do(place: Place, replica: Replica) -> list[Done]:
+    """Let it work to its end. Returns what it has written since the last time."""
+    asyncio.run(work(replica))
+    assert place.board is not None
+    return [Done.from_json(document) for _, document in place.board.news()[1]]
+
+
+def written(place: Place, *done: Done) -> list[dict[str, Any]]:
+    tables = [pq.read_table(io.BytesIO(place.out.read(part.path))) for one in done for part in one.parts]
     return [row for table in tables for row in table.to_pylist()]
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,17 +14,19 @@ from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
 from airflow_provider_raybatch.job.execution import pool
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport, Reporter
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.output.commit import in_sequence
 from airflow_provider_raybatch.job.planning import cluster_view
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.reuse import row_keys
-from airflow_provider_raybatch.job.work import Done, Job, WorkItem
+from airflow_provider_raybatch.job.work import Done, Job
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.replicas import Handle
+from tests.support.replicas import work as ticket
 from tests.support.specs import asking, submitted
 
 
@@ -41,16 +42,13 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pool, "run", _one_replica)
 
 
-def _one_replica(job: Job, plan: Any, items: Sequence[WorkItem], *_: Any) -> pool.Ran:
-    board, ran = Board(), pool.Ran()
-    replica = Replica(job, Handle(board))
-
-    async def work() -> None:
-        async for made in replica({"item": [item.as_json() for item in items]}):
-            ran.add(Done.from_json(made["done"][0]))
-
-    asyncio.run(work())
-    ran.reports = [ReplicaReport(**report) for report in board.snapshot()]
+def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> pool.Ran:
+    board, ran = Coordinator(work, job.folder, job.part_folder), pool.Ran()
+    asyncio.run(ticket(Replica(job, plan, Handle(board))))
+    reports, news, _, _ = board.news()
+    for at, document in news:
+        ran.add(Done.from_json(document), at)
+    ran.reports = [ReplicaReport(**report) for report in reports]
     ran.engine = board.engine() or ran.engine
     return ran
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Ray Data pipeline, and the watch over it.
 
-The Dataset holds work, not rows: each row of it describes a chunk of the source. One map over it with a pool
-of replicas is the whole pipeline, so a cluster that can hold the replicas can run the job; there is no other
-stage to starve or to wait for. Ray Data gives what it is good at: the actor pool, restarts, retries and
-back-pressure.
+The Dataset holds tickets, not rows: one for each replica. One map over it with a pool of replicas is the
+whole pipeline, so a cluster that can hold the replicas can run the job; there is no other stage to starve or
+to wait for. Ray Data gives what it is good at: the actor pool, restarts and retries. The coordinator decides
+which replica works on which rows, at the moment at which a replica can take rows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.planning.plan import Plan
@@ -38,35 +39,38 @@ _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
 _LONGEST_NAME = 150
+_LAST_WORDS = 10.0
+"""Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
 
 
 @dataclass
 class Ran:
-    """What the run left. It keeps no report of a finished chunk but the latest of each replica.
+    """What the run left. It keeps no report but the latest of each replica.
 
     :param parts: everything that was written.
-    :param chunks: how many are finished.
+    :param flushes: how often something was written.
     :param reports: the replicas' last words.
-    :param by_replica: what came with finished chunks.
+    :param by_replica: what came with parts.
     :param engine: what an engine says of itself.
     """
 
     parts: list[Part] = field(default_factory=list)
-    chunks: int = 0
+    flushes: int = 0
     reports: list[ReplicaReport] = field(default_factory=list)
     by_replica: dict[str, ReplicaReport] = field(default_factory=dict)
     engine: EngineInfo = field(default_factory=EngineInfo)
     seconds: dict[str, float] = field(default_factory=dict)
     last_row: float = 0.0
 
-    def add(self, done: Done, in_one: bool = False) -> None:
-        """Count a finished work item.
+    def add(self, done: Done, at: float, in_one: bool = False) -> None:
+        """Count what was written.
 
+        :param at: epoch seconds at which it was reported.
         :param in_one: whether reports are of single chunks and add up to that of one replica.
         """
         self.parts += done.parts
-        self.chunks += 1
-        self.last_row = time.time()
+        self.flushes += 1
+        self.last_row = max(self.last_row, at)
         name = ray_data_llm.NAME if in_one else done.report.replica
         known = self.by_replica.get(name)
         self.by_replica[name] = (
@@ -90,13 +94,14 @@ Check = Callable[[Sequence[ReplicaReport], Progress], None]
 def run(
     job: Job,
     plan: Plan,
-    items: Sequence[WorkItem],
+    work: Input | Sequence[WorkItem],
     tracker: Tracker,
     say: Callable[[Phase | Progress], None],
     check: Check,
 ) -> Ran:
-    """Do all work items.
+    """Do all rows that are left.
 
+    :param work: what is left; for engine ``ray_data_llm``, chunks of it.
     :param say: told the progress every few seconds.
     :param check: judges each reading.
     :raises RaybatchError: what `check` raises, or that nothing moved for `no_progress_timeout`.
@@ -108,19 +113,28 @@ def run(
     # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
-    board = _board()
     ran, failure = Ran(), _Failure()
-    stages = _dataset(job, plan, items, board)
+    if isinstance(work, Input):
+        board = _coordinator(job, work)
+        stages, take = dataset(job, plan, board), lambda row: None
+    else:
+        board = None
+        stages = ray_data_llm.dataset(job, plan, work)
+
+        def take(row: Any) -> None:
+            ran.add(Done.from_json(row["done"]), time.time(), in_one=True)
+
+    watch = _Watch(board, ran)
     stages.set_name(_name(job))  # for people who look at Ray's dashboard
-    worker = threading.Thread(target=_consume, args=(job, stages, ran, failure), daemon=True)
+    worker = threading.Thread(target=_consume, args=(stages, take, failure), daemon=True)
     worker.start()
     began = said = time.time()
     try:
-        while worker.is_alive():
+        while worker.is_alive() and not watch.is_over:
             worker.join(_POLL)
-            ran.reports = _reports(job, board, ran)
+            ran.reports = watch.look()
             now = time.time()
-            progress = tracker.update(ran.reports, ran.chunks, now)
+            progress = tracker.update(ran.reports, ran.flushes, now)
             check(ran.reports, progress)
             if now - said >= _PROGRESS_EVERY and (
                 progress.done > progress.resumed or now - said >= _STARTING_EVERY
@@ -132,13 +146,59 @@ def run(
     except Exception:
         # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
         # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
-        _drain(board, worker)
+        if board is not None:
+            _drain(board, worker)
         raise
-    ran.reports = _reports(job, board, ran)
-    failure.throw(ran.reports)
+    ran.reports = watch.look()
+    if not watch.is_finished:
+        failure.throw(ran.reports)
+        if board is not None:
+            raise RaybatchError(
+                "Ray ended the replicas before they had done all rows.", FailureClass.INTERNAL
+            )
     ran.engine = _engine(job, board)
-    say(tracker.update(ran.reports, ran.chunks, time.time()))
+    say(tracker.update(ran.reports, ran.flushes, time.time()))
     return ran
+
+
+class _Watch:
+    """What the driver knows of its replicas.
+
+    :param board: handle of the coordinator; ``None`` for engine ``ray_data_llm``, which has none.
+    """
+
+    def __init__(self, board: Any, ran: Ran) -> None:
+        self._board = board
+        self._ran = ran
+        self._finished_at: float | None = None
+        self._works = True
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every row is written."""
+        return self._finished_at is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every row is written, and those who did it have ended, or had the time for it."""
+        if self._finished_at is None:
+            return False
+        return not self._works or time.monotonic() - self._finished_at > _LAST_WORDS
+
+    def look(self) -> list[ReplicaReport]:
+        """The latest word of each replica, with all that was written since the last look."""
+        if self._board is None:
+            return list(self._ran.by_replica.values())
+        reports, news, is_finished, self._works = ray.get(self._board.news.remote(), timeout=60)
+        for at, document in news:
+            self._ran.add(Done.from_json(document), at)
+        if is_finished and self._finished_at is None:
+            self._finished_at = time.monotonic()
+        latest = dict(self._ran.by_replica)
+        for report in reports:
+            told = ReplicaReport(**report)
+            latest[told.replica] = _further(told, latest.get(told.replica, told))
+        return list(latest.values())
 
 
 def _drain(board: Any, worker: threading.Thread) -> None:
@@ -152,12 +212,14 @@ def _drain(board: Any, worker: threading.Thread) -> None:
                 return
 
 
-def _board() -> Any:
+def _coordinator(job: Job, work: Input) -> Any:
     """Beside the driver, so that it is there as long as the driver is."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=here)(Board).remote()
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Coordinator).remote(
+        work, job.folder, job.part_folder
+    )
 
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
@@ -180,12 +242,6 @@ class _Failure:
         raise RaybatchError(told[1], FailureClass(told[0])) from self.error
 
 
-def _dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.data.Dataset:
-    if job.spec.engine == ray_data_llm.NAME:
-        return ray_data_llm.dataset(job, plan, items)
-    return dataset(job, plan, items, board)
-
-
 def _name(job: Job) -> str:
     submission = job.spec.submission
     if submission is None:
@@ -195,18 +251,18 @@ def _name(job: Job) -> str:
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
-def _consume(job: Job, stages: ray.data.Dataset, ran: Ran, failure: _Failure) -> None:
-    in_one = job.spec.engine == ray_data_llm.NAME
+def _consume(stages: ray.data.Dataset, take: Callable[[Any], None], failure: _Failure) -> None:
     try:
         for row in stages.iter_rows():
-            ran.add(Done.from_json(row["done"]), in_one)
+            take(row)
     except BaseException as error:  # handed to the main thread, which diagnoses it
         failure.error = error
 
 
-def dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.data.Dataset:
-    """The Dataset of work, mapped by replicas. Lazy: nothing runs until it is consumed."""
-    work = ray.data.from_items([{"item": item.as_json()} for item in items], override_num_blocks=len(items))
+def dataset(job: Job, plan: Plan, board: Any) -> ray.data.Dataset:
+    """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed."""
+    tickets = [{"ticket": number} for number in range(plan.replicas)]
+    work = ray.data.from_items(tickets, override_num_blocks=plan.replicas)
     # Without end here: replicas count for themselves how often they die in vain.
     options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
     if plan.spans_nodes:
@@ -219,13 +275,12 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem], board: Any) -> ray.
     warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
     return work.map_batches(
         Replica,
-        fn_constructor_args=(job, board),
+        fn_constructor_args=(job, plan, board),
         batch_size=1,
         batch_format="numpy",
-        compute=ray.data.ActorPoolStrategy(
-            size=plan.replicas, max_tasks_in_flight_per_actor=2 * plan.chunks_in_flight
-        ),
-        max_concurrency=plan.chunks_in_flight,
+        # One ticket each, so that whoever comes late finds one.
+        compute=ray.data.ActorPoolStrategy(size=plan.replicas, max_tasks_in_flight_per_actor=1),
+        max_concurrency=2,
         **options,
     )
 
@@ -250,18 +305,8 @@ def _over_nodes(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _reports(job: Job, board: Any, ran: Ran) -> list[ReplicaReport]:
-    """The latest word of each replica: from the board, or with a finished chunk where that is further."""
-    latest = dict(ran.by_replica)
-    if job.spec.engine != ray_data_llm.NAME:
-        for report in ray.get(board.snapshot.remote(), timeout=60):
-            told = ReplicaReport(**report)
-            latest[told.replica] = _further(told, latest.get(told.replica, told))
-    return list(latest.values())
-
-
 def _engine(job: Job, board: Any) -> EngineInfo:
-    if job.spec.engine == ray_data_llm.NAME:
+    if board is None:
         return EngineInfo(effective_sampling=dict(job.spec.sampling))
     return ray.get(board.engine.remote(), timeout=60) or EngineInfo()
 

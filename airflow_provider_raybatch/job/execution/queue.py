@@ -52,6 +52,7 @@ class _Replica:
     :param holds: rows that it has and that are not finished, sorted.
     :param failed: rows that it is to write as failed.
     :param group: what it runs alone.
+    :param wary: whether it must finish a row before it gets more than one.
     """
 
     slots: int
@@ -64,6 +65,7 @@ class _Replica:
     release: list[int] = field(default_factory=list)
     give_back: int = 0
     group: Group | None = None
+    wary: bool = False
 
     @property
     def unanswered(self) -> int:
@@ -124,18 +126,21 @@ class PullQueue:
         """The living replicas."""
         return tuple(self._replicas)
 
-    def join(self, name: str, slots: int, now: float) -> None:
+    def join(self, name: str, slots: int, now: float, wary: bool = False) -> None:
         """A replica's engine is ready.
 
         :param name: of its process: one that is started again has another name.
         :param slots: rows that its engine runs at once.
+        :param wary: whether its earlier processes have died without a finished row. Then it gets a single
+            row, alone and as a suspected one: where every row kills, halving would not end.
         :raises ValueError: the name is taken, or there are no slots.
         """
         if name in self._replicas or slots < 1:
             raise ValueError(
                 f"replica {name!r} with {slots} slots: give each process its own name and a slot."
             )
-        self._replicas[name] = _Replica(slots, Shelf(self._pieces, self._costs), Speed(slots, now))
+        shelf, speed = Shelf(self._pieces, self._costs), Speed(slots, now)
+        self._replicas[name] = _Replica(slots, shelf, speed, wary=wary)
         self._speeds.set(name, slots, None)
 
     def pull(self, name: str, now: float, report: Report | None = None) -> Grant:
@@ -150,7 +155,7 @@ class PullQueue:
         failed, self._suspicion.poison = self._suspicion.poison, no_rows()
         replica.failed = np.concatenate([replica.failed, failed])
         if is_test:
-            rows = self._next_group(replica)
+            rows = self._next_group(name, replica)
         else:
             rows = self._free_rows(name, replica, share.rows - replica.unanswered)
         given = np.concatenate([failed, rows])
@@ -190,6 +195,15 @@ class PullQueue:
         self.free += len(returned)
         self._see(name, replica)
 
+    def finish(self, name: str, rows: Ordinals) -> None:
+        """A replica that is about to be lost has written rows, and could not say so by itself."""
+        replica = self._replica(name)
+        self._count_finished(replica, rows)
+
+    def wants(self, name: str) -> bool:
+        """Whether a replica has something to give back that others wait for."""
+        return name in self._replicas and self._replicas[name].give_back > 0
+
     def leave(self, name: str) -> None:
         """A replica ends. It has written what it has finished, and begins nothing."""
         replica = self._replica(name)
@@ -201,17 +215,20 @@ class PullQueue:
 
     def lost(
         self, name: str, now: float, engine_died: bool = False, in_engine: Ordinals | None = None
-    ) -> None:
+    ) -> bool:
         """A replica is gone: its process, its node, or its engine. Does nothing where that is known already.
 
         :param engine_died: whether it said that its engine ended by itself.
         :param in_engine: the rows that were in the engine, where it could say so; else all that it had.
+        :returns: whether it has died of a single row, which is to blame.
         """
         if name not in self._replicas:
-            return
+            return False
+        blamed = len(self._suspicion.poison)
         replica = self._replicas[name]
         self._repeated.update(replica.holds.tolist())
         failed = replica.remove(replica.failed)
+        blamed += len(failed)
         self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])
         suspects = replica.remove(replica.holds if in_engine is None else in_engine)
         self._reopen(np.concatenate([failed, suspects]))
@@ -226,6 +243,7 @@ class PullQueue:
                 self._reopen(replica.holds)
                 replica.holds = no_rows()
         self._bury(name)
+        return len(self._suspicion.poison) > blamed
 
     def _replica(self, name: str) -> _Replica:
         if name not in self._replicas:
@@ -236,18 +254,29 @@ class PullQueue:
         before = replica.unanswered
         replica.answered = max(replica.answered, report.answered)
         self._unanswered += replica.unanswered - before
-        finished = replica.remove(report.finished)
-        self.unfinished -= len(finished)
-        if len(replica.failed):
-            replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
-        if self._repeated:
-            self._repeated.difference_update(finished.tolist())
+        self._count_finished(replica, report.finished)
         if replica.group is not None and not len(replica.holds):
             replica.group = None
         self._costs.learn(report.lengths)
         replica.speed.sample(now, replica.answered, report.work, 2 * replica.unanswered >= replica.slots)
         self._speeds.set(name, replica.slots, replica.speed.rate)
         self._see(name, replica)
+
+    def proves(self, name: str, finished: Ordinals) -> bool:
+        """Whether the engine has answered one of these rows: to write one that kills it takes no engine."""
+        if name not in self._replicas:
+            return False
+        return not bool(np.isin(finished, self._replicas[name].failed).all())
+
+    def _count_finished(self, replica: _Replica, rows: Ordinals) -> None:
+        finished = replica.remove(rows)
+        self.unfinished -= len(finished)
+        if not np.isin(finished, replica.failed).all():
+            replica.wary = False
+        if len(replica.failed):
+            replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
+        if self._repeated:
+            self._repeated.difference_update(finished.tolist())
 
     def _share(self, name: str, replica: _Replica) -> Share:
         part = self._speeds.part(name)
@@ -325,7 +354,7 @@ class PullQueue:
 
     def _tests(self, name: str, replica: _Replica, now: float) -> bool:
         """Whether the replica runs suspected rows, or gets no others so that it can run them."""
-        if replica.group is not None:
+        if replica.group is not None or replica.wary:
             return True
         if not self._suspicion.groups:
             self._emptied = None
@@ -336,12 +365,31 @@ class PullQueue:
             self._emptied = name
         return self._emptied == name
 
-    def _next_group(self, replica: _Replica) -> Ordinals:
+    def _next_group(self, name: str, replica: _Replica) -> Ordinals:
         """The next suspected rows, if its engine is empty."""
         if len(replica.holds) or len(replica.failed):
             return no_rows()
+        if replica.wary:
+            replica.group = self._single_row(name, replica)
+            return no_rows() if replica.group is None else replica.group.rows
         replica.group = self._suspicion.groups.popleft()
         return replica.group.rows
+
+    def _single_row(self, name: str, replica: _Replica) -> Group | None:
+        """One that is not suspected, if there is one left."""
+        row = self._free_rows(name, replica, 1)
+        if len(row) > 1:  # a group of rows with a common prefix
+            self._return(row[1:])
+            self.free += len(row) - 1
+        if len(row):
+            return Group(row[:1])
+        if not self._suspicion.groups:
+            return None
+        group = self._suspicion.groups.pop()
+        if len(group.rows) < 2:
+            return group
+        self._suspicion.groups.append(Group(group.rows[:-1]))
+        return Group(group.rows[-1:])
 
     def _bury(self, name: str) -> None:
         """Forget a replica, and free what it had."""

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,8 +41,12 @@ class BadRow:
     text: str
 
 
+Content: TypeAlias = pa.Table | Sequence[dict[str, Any] | BadRow]
+"""What is read of a chunk at once: its columns, where the source has them as Arrow, else its rows."""
+
+
 class ChunkRows:
-    """The rows of a chunk, in order.
+    """Rows of one file, of a chunk or some of it.
 
     :param rows: for the prompt: a ``dict`` each, or what is wrong with it.
     :param table: the columns, where the source has them as Arrow, in any types; else made of `rows`.
@@ -58,9 +62,9 @@ class ChunkRows:
         shown: Mapping[str, Any] | None = None,
     ) -> None:
         self.rows = [{**row, **shown} if isinstance(row, dict) else row for row in rows] if shown else rows
-        self._from_file = rows
-        self._table = table
-        self._partition = partition or {}
+        self.from_file = rows
+        self.table = table
+        self.partition = partition or {}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -70,16 +74,16 @@ class ChunkRows:
         return self._complete(as_plain(self._columns_of_file()), len(self))
 
     def _columns_of_file(self) -> pa.Table:
-        if self._table is not None:
-            return self._table.drop_columns([n for n in self._table.column_names if n in self._partition])
-        rows = [row if isinstance(row, dict) else {} for row in self._from_file]
-        if self._partition:
-            rows = [{n: value for n, value in row.items() if n not in self._partition} for row in rows]
+        if self.table is not None:
+            return self.table.drop_columns([n for n in self.table.column_names if n in self.partition])
+        rows = [row if isinstance(row, dict) else {} for row in self.from_file]
+        if self.partition:
+            rows = [{n: value for n, value in row.items() if n not in self.partition} for row in rows]
         return table_of(rows)
 
     def _complete(self, columns: pa.Table, rows: int) -> pa.Table:
         """`columns` of the file, with those of the partition."""
-        for name, value in self._partition.items():
+        for name, value in self.partition.items():
             columns = columns.append_column(name, pa.repeat(value, rows))
         return columns
 
@@ -101,6 +105,51 @@ class ChunkRows:
                 yield chosen, self._complete(as_plain(span).take(places), len(chosen))
 
         return portion(positions)
+
+
+def portions(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int], pa.Table]]:
+    """The columns of some rows of many chunks, in as few tables as types and memory allow.
+
+    :param chosen: rows, each with its place in it; of the same `ChunkRows` one after the other.
+    :returns: places in `chosen`, and the table of these; one part each.
+    """
+    pending: tuple[list[int], list[pa.Table]] = [], []
+    size = 0
+    for numbers, table in _tables(chosen):
+        bytes_ = decoded_bytes(table)
+        fits = not pending[1] or (
+            size + bytes_ <= _PORTION_BYTES and table.schema.equals(pending[1][0].schema, check_metadata=True)
+        )
+        if not fits:
+            yield pending[0], pa.concat_tables(pending[1])
+            pending, size = ([], []), 0
+        pending[0].extend(numbers)
+        pending[1].append(table)
+        size += bytes_
+    if pending[1]:
+        yield pending[0], pa.concat_tables(pending[1])
+
+
+def _tables(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int], pa.Table]]:
+    """As :func:`portions`, a table for each file or partition."""
+    text: dict[Any, list[int]] = {}
+    arrow: dict[int, list[int]] = {}
+    for number, (rows, _) in enumerate(chosen):
+        # One table of all rows of text: alone, each chunk's would have types of its own.
+        if rows.table is None:
+            text.setdefault(tuple(rows.partition.items()), []).append(number)
+        else:
+            arrow.setdefault(id(rows), []).append(number)
+    for numbers in text.values():
+        found = [chosen[number] for number in numbers]
+        joined = ChunkRows([rows.from_file[place] for rows, place in found], None, found[0][0].partition)
+        for places, table in joined.portions(range(len(found))):
+            yield [numbers[place] for place in places], table
+    for numbers in arrow.values():
+        rows = chosen[numbers[0]][0]
+        by_place = {chosen[number][1]: number for number in numbers}
+        for places, table in rows.portions(sorted(by_place)):
+            yield [by_place[place] for place in places], table
 
 
 class Reader:
@@ -133,9 +182,22 @@ class Reader:
 
         :raises StorageError: the file can't be read, is damaged, or has changed.
         """
+        content = self.content(chunk)
+        if isinstance(content, pa.Table):
+            return self._rows_of(chunk.file, content)
+        return self._text(chunk, content)
+
+    def content(self, chunk: Chunk) -> Content:
+        """What `chunk` has, before Python values are made of it.
+
+        :raises StorageError: see :meth:`read`.
+        """
         file = self._listing.files[chunk.file]
         if self._listing.format == "parquet":
-            return self._read_parquet(file, chunk)
+            table = self._row_group(file, chunk).slice(chunk.start, chunk.rows)
+            if table.num_rows < chunk.rows:
+                raise changed(file)
+            return table
         with open_file(file, self._credentials) as stream:
             stream.seek(chunk.start)
             data = stream.read(chunk.stop - chunk.start)
@@ -143,8 +205,23 @@ class Reader:
         rows = _csv_rows(data, header) if self._listing.format == "csv" else _json_rows(data)
         if len(rows) < chunk.rows:
             raise changed(file)
-        # More than that only where `limit` cuts.
-        return ChunkRows(rows[: chunk.rows], None, self._partitions[chunk.file], self._shown(chunk.file))
+        return rows[: chunk.rows]  # more than that only where `limit` cuts
+
+    def rows(self, chunk: Chunk, content: Content, positions: Sequence[int]) -> ChunkRows:
+        """Some rows of `chunk`; of the others, no Python values are made.
+
+        :param content: what :meth:`content` gave.
+        :param positions: in the chunk, in any order.
+        """
+        if isinstance(content, pa.Table):
+            # Slices, since Arrow can't take rows of every type.
+            return self._rows_of(
+                chunk.file, pa.concat_tables(content.slice(first, count) for first, count in _runs(positions))
+            )
+        return self._text(chunk, [content[position] for position in positions])
+
+    def _text(self, chunk: Chunk, rows: Sequence[dict[str, Any] | BadRow]) -> ChunkRows:
+        return ChunkRows(rows, None, self._partitions[chunk.file], self._shown(chunk.file))
 
     def pick(self, chunk: Chunk, positions: Sequence[int]) -> Sequence[dict[str, Any] | BadRow]:
         """Some rows of `chunk` for the prompt; the others are not even made where few are wanted.
@@ -157,11 +234,10 @@ class Reader:
         if self._listing.format != "parquet" or _FEW * len(positions) > chunk.rows:
             rows = self.read(chunk).rows
             return [rows[position] for position in positions]
-        file = self._listing.files[chunk.file]
         return [
             row
             for position in positions
-            for row in self._read_parquet(file, replace(chunk, start=chunk.start + position, rows=1)).rows
+            for row in self.read(replace(chunk, start=chunk.start + position, rows=1)).rows
         ]
 
     def _shown(self, file: int) -> dict[str, Any]:
@@ -176,17 +252,15 @@ class Reader:
         """Those of `columns` that the file has itself."""
         return None if columns is None else [name for name in columns if name not in self._partitions[file]]
 
-    def _read_parquet(self, file: SourceFile, chunk: Chunk) -> ChunkRows:
-        table = self._row_group(file, chunk).slice(chunk.start, chunk.rows)
-        if table.num_rows < chunk.rows:
-            raise changed(file)
-        wanted = self._of_file(chunk.file, self._columns)
+    def _rows_of(self, file: int, table: pa.Table) -> ChunkRows:
+        """The rows of a table of a Parquet file."""
+        wanted = self._of_file(file, self._columns)
         needed = table if wanted is None else table.select(wanted)
-        rows = _parquet_rows(needed) if needed.num_columns else [{} for _ in range(chunk.rows)]
+        rows = _parquet_rows(needed) if needed.num_columns else [{} for _ in range(table.num_rows)]
         if any(isinstance(row, BadRow) for row in rows):
             readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
             table = as_plain(table).take(pa.array(readable, pa.int64()))
-        return ChunkRows(rows, table, self._partitions[chunk.file], self._shown(chunk.file))
+        return ChunkRows(rows, table, self._partitions[file], self._shown(file))
 
     def _row_group(self, file: SourceFile, chunk: Chunk) -> pa.Table:
         """A decoded row group.
@@ -238,6 +312,15 @@ class Reader:
             stream.seek(0)
             self._headers[number], _ = text_start(self._listing.files[number], stream, True)
         return self._headers[number]
+
+
+def _runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First position and length of each run of positions that follow each other."""
+    first = 0
+    for place in range(1, len(positions) + 1):
+        if place == len(positions) or positions[place] != positions[place - 1] + 1:
+            yield positions[first], place - first
+            first = place
 
 
 def _decoded(parquet: pq.ParquetFile, group: int, columns: Sequence[str] | None) -> pa.Table:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The actor between replicas and driver: it holds each replica's progress and crash records."""
+"""What the actor between replicas and driver holds of each replica's progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
-from airflow_provider_raybatch.job.monitor.poison_rows import Suspects
 
 _REPORT_TIMEOUT = 30.0
 
@@ -57,11 +56,12 @@ class ReplicaReport:
     seen: float = 0.0
 
 
-class Board(Suspects):
-    """The actor's class: the latest report of each replica, and which rows an engine died with."""
+class Board:
+    """The latest report of each replica."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.gone: set[str] = set()
+        """Processes that are known to have ended."""
         self._reports: dict[str, dict[str, Any]] = {}
         self._draining = False
         self._engine: EngineInfo | None = None
@@ -74,10 +74,14 @@ class Board(Suspects):
         """Description of the engine that started last, ``None`` before the first."""
         return self._engine
 
-    def report(self, report: dict[str, Any]) -> bool:
-        """Replace a replica's report. Returns whether replicas must write their finished rows and end."""
+    def report(self, report: dict[str, Any]) -> tuple[bool, bool]:
+        """Replace a replica's report.
+
+        :returns: whether replicas must write their finished rows and end; and whether this one must ask for
+            work now.
+        """
         self._reports[report["replica"]] = {**report, "seen": time.time()}
-        return self._draining
+        return self._draining, False
 
     def drain(self) -> None:
         """Let replicas write their finished rows and begin no others."""
@@ -86,7 +90,7 @@ class Board(Suspects):
     def snapshot(self) -> list[dict[str, Any]]:
         """All reports, also of replicas that crashed, since their rows were done."""
         return [
-            {**report, "state": "ended"} if self.is_gone(process) else report
+            {**report, "state": "ended"} if process in self.gone else report
             for process, report in self._reports.items()
         ]
 
@@ -94,9 +98,10 @@ class Board(Suspects):
 class Reporter:
     """Sends a replica's report every `interval` seconds, from a thread of its own.
 
-    :param board: handle of the :class:`Board` actor.
+    :param board: handle of the actor that is a :class:`Board`.
     :param sample: called before each report, to bring it up to date.
     :param drain: called when the board orders replicas to end.
+    :param ask: called when the board orders this replica to ask for work now.
     """
 
     def __init__(
@@ -105,12 +110,14 @@ class Reporter:
         report: ReplicaReport,
         sample: Callable[[], None],
         drain: Callable[[], None],
+        ask: Callable[[], None],
         interval: float = 1.0,
     ) -> None:
         self._board = board
         self._content = report
         self._sample = sample
         self._drain = drain
+        self._ask = ask
         self._interval = interval
         self.send()
         threading.Thread(target=self._run, name="raybatch-reporter", daemon=True).start()
@@ -140,5 +147,8 @@ class Reporter:
             self._sample()
             # The next report replaces a lost one. If the board is gone, the driver is gone, too.
             with contextlib.suppress(Exception):
-                if ray.get(self.send(), timeout=_REPORT_TIMEOUT):
+                drains, asks = ray.get(self.send(), timeout=_REPORT_TIMEOUT)
+                if drains:
                     self._drain()
+                if asks:
+                    self._ask()

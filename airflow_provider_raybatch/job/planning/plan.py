@@ -36,8 +36,10 @@ class Plan:
     :param replicas: engines side by side.
     :param cpus: CPUs each replica reserves.
     :param gpus: GPUs each replica reserves, all on one node unless `spans_nodes`.
-    :param rows_per_chunk: rows that are read, tokenised and written together.
-    :param chunks_in_flight: chunks a replica works on at once.
+    :param rows_per_chunk: rows that are rendered and tokenised together.
+    :param rows_in_engine: rows that are in a replica's engine at once.
+    :param grows: whether there may be more by what the engine answers in a second.
+    :param chunks_in_flight: chunks that Ray's own processor works on at once.
     :param reasons: why each value is what it is, by name.
     :param spans_nodes: whether a replica's GPUs may lie on several nodes (vLLM's Ray executor).
     :param first_replicas: how many must have room before the job starts, where an autoscaler brings the
@@ -53,6 +55,8 @@ class Plan:
     reasons: dict[str, str]
     spans_nodes: bool = False
     first_replicas: int | None = None
+    rows_in_engine: int = 1
+    grows: bool = False
 
     def shown(self) -> dict[str, object]:
         """For the log and the manifest: each value with its reason."""
@@ -61,6 +65,7 @@ class Plan:
             "cpus_per_replica": self.cpus,
             "gpus_per_replica": self.gpus,
             "rows_per_chunk": self.rows_per_chunk,
+            "rows_in_engine": self.rows_in_engine,
             "chunks_in_flight": self.chunks_in_flight,
         }
         return {
@@ -76,7 +81,7 @@ class Plan:
         return (
             f"starting {self.replicas} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
             f"({self.reasons['replicas']}) for {rows:,} rows; {self.rows_per_chunk} rows a chunk "
-            f"({self.reasons['rows_per_chunk']}), {self.chunks_in_flight} chunks in flight"
+            f"({self.reasons['rows_per_chunk']}), {self.rows_in_engine} rows in an engine"
         )
 
 
@@ -118,6 +123,7 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
     replicas, first = _replicas(spec, rows, cluster, cpus, gpus, reasons)
     chunk = _rows_per_chunk(spec, rows, replicas, reasons)
     in_flight = _chunks_in_flight(spec, gpus, chunk, reasons)
+    in_engine = _rows_in_engine(spec, gpus, reasons)
     return Plan(
         replicas,
         cpus,
@@ -128,6 +134,8 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
         reasons,
         _spans_nodes(spec, gpus),
         first,
+        in_engine,
+        grows=spec.rows_in_flight is None,
     )
 
 
@@ -224,10 +232,27 @@ def _chunks_in_flight(spec: BatchInferenceSpec, gpus: int, chunk: int, reasons: 
     if spec.rows_in_flight is not None:
         reasons["chunks_in_flight"] = "set by rows_in_flight"
         return max(1, math.ceil(spec.rows_in_flight / chunk))
-    sequences = spec.engine_args.get("max_num_seqs")
-    if not isinstance(sequences, int) or sequences < 1:
-        sequences = _GPU_SEQUENCES if gpus else _CPU_SEQUENCES
+    sequences = _sequences(spec, gpus)
     reasons["chunks_in_flight"] = (
         f"{_IN_FLIGHT_FACTOR} times {sequences} sequences, so that chunks that end together leave no gap"
     )
     return max(2, math.ceil(_IN_FLIGHT_FACTOR * sequences / chunk))
+
+
+def _rows_in_engine(spec: BatchInferenceSpec, gpus: int, reasons: dict[str, str]) -> int:
+    if spec.rows_in_flight is not None:
+        reasons["rows_in_engine"] = "set by rows_in_flight"
+        return spec.rows_in_flight
+    sequences = _sequences(spec, gpus)
+    reasons["rows_in_engine"] = (
+        f"{sequences} sequences and a quarter more, later what it answers in a second, so that it never "
+        "waits; the others wait where other replicas can get them"
+    )
+    return sequences + math.ceil(sequences / 4)
+
+
+def _sequences(spec: BatchInferenceSpec, gpus: int) -> int:
+    sequences = spec.engine_args.get("max_num_seqs")
+    if isinstance(sequences, int) and sequences >= 1:
+        return sequences
+    return _GPU_SEQUENCES if gpus else _CPU_SEQUENCES

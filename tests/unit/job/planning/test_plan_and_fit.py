@@ -156,7 +156,7 @@ class TestPlan:
     def test_the_sentence_for_the_log(self) -> None:
         assert plan(Cluster((DGX,))).sentence(100_000) == (
             "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
-            "chunk (128 for long responses), 32 chunks in flight"
+            "chunk (128 for long responses), 1280 rows in an engine"
         )
         assert plan(LAPTOP).sentence(5).startswith("starting 1 replica on CPU (one is enough without GPUs")
 

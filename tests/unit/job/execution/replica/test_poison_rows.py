@@ -8,7 +8,6 @@ import json
 import math
 import random
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,15 +19,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.monitor.poison_rows import (
-    Suspects,
-    Suspicion,
-    narrowed,
-    next_group,
-    poison,
-)
-from airflow_provider_raybatch.job.work import WorkItem
-from tests.support.replicas import Place
+from tests.support.replicas import Place, work
 
 ROWS, CHUNK = 128, 32
 
@@ -67,51 +58,37 @@ class Fragile(EchoEngine):
 
 
 class World:
-    """What Ray does: keeps chunks in flight, and repeats those that were when a replica's process ended."""
+    """What Ray does: starts a replica's process again when it has ended.
+
+    :param in_flight: rows in the engine at once.
+    """
 
     def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch, in_flight: int) -> None:
         self.place = place
         self.in_flight = in_flight
         self.deaths = 0
-        self._lives: list[asyncio.Future[None]] = []
         monkeypatch.setattr(replica_module, "open_engine", Fragile)
-        monkeypatch.setattr(replica_module, "_LAST_WORDS", 0.0)
         monkeypatch.setattr(replica_module.os, "_exit", self._end)
         monkeypatch.setattr(replica_module.os, "getpid", lambda: self.deaths)
 
     def _end(self, status: int) -> None:
-        for task in self._lives:  # nobody else runs another step
-            task.cancel()
         raise _ProcessEndedError
 
     def run(self, **fields: Any) -> None:
-        replica, items = self.place.replica(**fields)
-        waiting = list(items)
-        while waiting:
-            waiting = asyncio.run(self._life(replica, waiting))
-            # Threads end with their process. These write what they had begun before the next process looks.
-            replica._threads.shutdown()
-            replica._tokenizers.shutdown()
-            if waiting:
+        while True:
+            replica = self.place.replica(
+                engine="echo", rows_in_flight=self.in_flight, max_error_fraction=1.0, **fields
+            )
+            try:
+                asyncio.run(work(replica))
+            except asyncio.CancelledError:
                 self.deaths += 1
-                replica, _ = self.place.replica(**fields)
-
-    async def _life(self, replica: Replica, items: list[WorkItem]) -> list[WorkItem]:
-        """One process: works until it ends. Returns what it has not finished."""
-        left = {item.number: item for item in items}
-        slots = asyncio.Semaphore(self.in_flight)
-
-        async def one(item: WorkItem) -> None:
-            async with slots:
-                async for _ in replica({"item": [item.as_json()]}):
-                    left.pop(item.number)
-
-        self._lives = [asyncio.ensure_future(one(item)) for item in items]
-        ends = await asyncio.gather(*self._lives, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
-        return list(left.values())
+            else:
+                return
+            finally:
+                # Threads end with their process; what these write is there before the next one looks.
+                replica._threads.shutdown()
+                replica._tokenizers.shutdown()
 
     def rows(self) -> dict[int, bool]:
         """Whether each row of the input is good, by ordinal; each must be there once."""
@@ -127,7 +104,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     Fragile.kills_at, Fragile.asked, Fragile.seconds = set(), 0, 0.0
     Fragile.inside = Fragile.most_after_death = 0
-    return World(Place(tmp_path, monkeypatch, CHUNK), monkeypatch, in_flight=4)
+    return World(Place(tmp_path, monkeypatch, CHUNK), monkeypatch, in_flight=ROWS)
 
 
 def write(world: World, poisoned: set[int], rows: int = ROWS) -> None:
@@ -140,13 +117,13 @@ def bound(rows_in_flight: int) -> int:
 
 
 @pytest.mark.parametrize("place", [*range(0, ROWS, 13), ROWS - 1])
-@pytest.mark.parametrize("in_flight", [1, 4])
+@pytest.mark.parametrize("in_flight", [CHUNK, ROWS])
 def test_one_row_is_found_within_the_bound(world: World, place: int, in_flight: int) -> None:
     world.in_flight = in_flight
     write(world, {place})
     world.run()
     assert world.rows() == {number: number != place for number in range(ROWS)}
-    assert world.deaths <= bound(in_flight * CHUNK)
+    assert world.deaths <= bound(in_flight)
 
 
 @pytest.mark.parametrize("poisoned", [(5, 60, 100), (63, 64), (10, 11, 12), (0, 127)], ids=str)
@@ -162,7 +139,7 @@ def test_several_rows_are_found_within_the_bound_of_each(world: World, poisoned:
 def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
     world: World, monkeypatch: pytest.MonkeyPatch, poisoned: tuple[int, ...], seed: int
 ) -> None:
-    chance, encode, write_part = random.Random(seed), Fragile.encode, Replica._write_parts
+    chance, encode, write_part = random.Random(seed), Fragile.encode, Replica.write
 
     def slowly(function: Any) -> Any:
         def delayed(*args: Any) -> Any:
@@ -172,7 +149,7 @@ def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
         return delayed
 
     monkeypatch.setattr(Fragile, "encode", slowly(encode))
-    monkeypatch.setattr(Replica, "_write_parts", slowly(write_part))
+    monkeypatch.setattr(Replica, "write", slowly(write_part))
     write(world, set(poisoned))
     world.run()
     assert world.rows() == {number: number not in poisoned for number in range(ROWS)}
@@ -209,23 +186,8 @@ def test_processes_of_the_same_number_are_told_apart(world: World, monkeypatch: 
     assert world.rows() == {number: number != 20 for number in range(CHUNK + 1)}
 
 
-def test_who_waited_at_the_gate_asks_nothing_when_the_replica_shall_end(world: World) -> None:
-    write(world, set())
-    replica, items = world.place.replica()
-
-    async def wait_and_drain() -> None:
-        async with replica._gate.group("suspects"):
-            waiting = asyncio.ensure_future(replica._do(items[0]))
-            await asyncio.sleep(0.5)  # it opens its chunk, and waits
-            replica._draining.set()
-        assert (await waiting).parts == []
-
-    asyncio.run(wait_and_drain())
-    assert Fragile.asked == 0
-
-
 def test_suspects_are_tried_in_two_halves_and_not_one_by_one(world: World) -> None:
-    Fragile.kills_at, Fragile.seconds = {ROWS}, 0.2  # when all have begun, and none has ended
+    Fragile.kills_at, Fragile.seconds = {ROWS}, 1.0  # when all have begun, and none has ended
     write(world, set())
     world.run()
     assert world.deaths == 1
@@ -254,7 +216,7 @@ def test_a_row_that_is_killed_again_and_again_from_outside_is_not_to_blame(
 def test_kills_from_outside_of_all_rows_of_a_half_and_of_a_single_row_cost_no_row(world: World) -> None:
     half = ROWS // 2
     # Each when all of its rows have begun, and none has ended.
-    Fragile.kills_at, Fragile.seconds = {ROWS, ROWS + half, ROWS + half + 1}, 0.2
+    Fragile.kills_at, Fragile.seconds = {ROWS, ROWS + half, ROWS + half + 1}, 1.0
     write(world, set())
     world.run()
     assert world.deaths == 3
@@ -271,112 +233,11 @@ def test_a_row_of_which_the_system_kills_the_engine_is_found_later(world: World,
     assert world.deaths <= bound(ROWS) + 3
 
 
-def test_processes_that_end_without_a_word_are_no_proof() -> None:
-    """A node that is lost, or a replica that is killed itself."""
-    suspects = Suspects()
-    for process in range(3):
-        suspects.start("r", f"p{process}")
-        found = suspects.begin(1, "r", f"p{process}")
-        assert poison(found, [0]) is None
-        suspects.ask(1, f"p{process}", (0,), tested=process > 0)
-    suspects.aborted("p2")
-    suspects.start("r", "p3")
-    assert poison(suspects.begin(1, "r", "p3"), [0]) == 0
-
-
-def test_an_engine_that_dies_of_everything_is_given_up(world: World) -> None:
+@pytest.mark.parametrize("max_restarts", [0, 1, 2, 5])
+def test_an_engine_that_dies_of_everything_is_given_up(world: World, max_restarts: int) -> None:
+    """After two deaths, and two for each restart that is allowed, at most."""
     write(world, set(range(ROWS)))
     with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:
-        world.run(engine="echo", max_restarts=2)
+        world.run(max_restarts=max_restarts)
     assert caught.value.failure_class is FailureClass.ENGINE_DEAD
-    assert world.deaths <= 6
-
-
-@pytest.mark.parametrize("max_restarts", [0, 1, 2, 5])
-def test_giving_up_takes_two_deaths_and_two_for_each_restart_at_most(max_restarts: int) -> None:
-    """A process may die of another chunk's row before the chunk at fault has said which of its own it was."""
-    chance, most = random.Random(0), 0
-    for _ in range(300):
-        suspects, deaths, pending = Suspects(), 0, {item: list(range(8)) for item in range(2)}
-        while suspects.start("r", f"p{deaths}") <= max_restarts:
-            item = chance.choice(list(pending))
-            suspicion = suspects.begin(item, "r", f"p{deaths}")
-            if (culprit := poison(suspicion, pending[item])) is not None:
-                pending[item].remove(culprit)
-                suspicion = Suspicion(repeated=True, deaths=2)
-            group = next_group(pending[item], suspicion)
-            suspects.ask(item, f"p{deaths}", group.rows, group.tested)
-            deaths += 1
-        most = max(most, deaths)
-    assert most <= 2 * max_restarts + 2
-
-
-def test_who_waited_for_his_turn_when_another_died_alone_is_cleared() -> None:
-    suspects, all_four = Suspects(), (0, 1, 2, 3)
-    suspects.start("r", "p1")
-    for item in (1, 2):
-        suspects.begin(item, "r", "p1")
-        suspects.ask(item, "p1", all_four, tested=False)
-    suspects.start("r", "p2")
-    assert suspects.begin(2, "r", "p2") == Suspicion(True, all_four, (), "p1", deaths=1, kills=1)
-    assert suspects.begin(1, "r", "p2") == Suspicion(True, all_four, all_four, "p1", deaths=1, kills=1)
-    suspects.ask(1, "p2", all_four, tested=True)
-    suspects.start("r", "p3")
-    assert suspects.begin(2, "r", "p3").asked == ()
-    assert suspects.begin(1, "r", "p3") == Suspicion(True, all_four, (0, 1), "p2", True, True, 2, kills=1)
-
-
-def test_who_has_passed_and_waits_for_his_next_turn_is_cleared() -> None:
-    suspects = Suspects()
-    suspects.start("r", "p1")
-    for item in (1, 2):
-        suspects.begin(item, "r", "p1")
-    suspects.ask(1, "p1", (7,), tested=True)
-    suspects.passed(1, "p1")
-    suspects.ask(2, "p1", (0, 1), tested=True)
-    suspects.start("r", "p2")
-    assert suspects.begin(1, "r", "p2").asked == ()
-    assert suspects.begin(2, "r", "p2").alone
-
-
-def test_the_halves_are_of_all_rows_that_were_in_flight() -> None:
-    suspects = Suspects()
-    suspects.start("r", "p1")
-    asked = {5: (0, 1, 2), 3: (4, 6), 4: (1,), 6: (0,)}
-    for item, rows in asked.items():
-        suspects.begin(item, "r", "p1")
-        suspects.ask(item, "p1", rows, tested=False)
-    suspects.start("r", "p2")
-    found = {item: suspects.begin(item, "r", "p2") for item in sorted(asked)}
-    assert [found[item].first for item in sorted(asked)] == [(4, 6), (1,), (0,), ()]
-    firsts = [next_group(range(8), found[item]) for item in (3, 4, 5)]
-    assert len({group.name for group in firsts}) == 1
-    assert next_group(range(8), found[6]).name != firsts[0].name
-    rest = next_group(range(8), narrowed(found[5], [0]))
-    assert (rest.rows, rest.name) == ((1, 2), next_group(range(8), found[6]).name)
-
-
-def test_after_two_deaths_in_a_row_a_single_row_is_tried() -> None:
-    known = Suspicion(True, (0, 1, 2, 3), (0, 1), "p", True, True, 1)
-    assert next_group(range(8), known).rows == (0, 1)
-    tired = replace(known, deaths=2)
-    assert next_group(range(8), tired).rows == (7,)
-    assert next_group(range(4), tired).rows == (3,)
-    assert next_group(range(8), tired).name != next_group(range(8), tired).name
-
-
-def suspicion(asked: tuple[int, ...], tested: bool = True) -> Suspicion:
-    return Suspicion(True, asked, asked[: (len(asked) + 1) // 2], "p", True, tested, 1)
-
-
-def test_what_was_written_before_the_death_is_no_suspect() -> None:
-    assert poison(suspicion((3, 4)), [4, 5]) == 4
-    assert poison(suspicion((3, 4)), [3, 4]) is None
-    assert poison(suspicion((4,), tested=False), [4]) is None
-
-
-def test_a_row_that_only_others_point_at_is_not_to_blame() -> None:
-    """Half of what died alone has passed; but somebody may have killed the engine meanwhile."""
-    left = narrowed(suspicion((1, 2)), [1])
-    assert poison(left, [2]) is None
-    assert next_group([2], left).rows == (2,)
+    assert world.deaths <= 2 * max_restarts + 2

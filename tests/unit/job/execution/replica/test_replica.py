@@ -17,9 +17,8 @@ from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.parts.part import paid_tokens
-from airflow_provider_raybatch.job.work import WorkItem
 from airflow_provider_raybatch.storage.errors import StorageError
-from tests.support.replicas import Place, do, lines, written
+from tests.support.replicas import Place, do, lines, work, written
 
 
 @pytest.fixture
@@ -39,8 +38,8 @@ def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
         )
     )
     args = {"max_model_len": 5, "fail_pattern": "break"}
-    replica, items = place.replica(engine="echo", engine_args=args)
-    (done,) = do(replica, items)
+    replica = place.replica(engine="echo", engine_args=args)
+    (done,) = do(place, replica)
     rows = written(place, done)
     assert [row["ordinal"] for row in rows] == list(range(6))
     assert [row["ok"] for row in rows] == [True, False, False, False, False, True]
@@ -65,27 +64,37 @@ def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
 
 def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
     place.source.write_text(lines(*({"text": str(number)} for number in range(20))))
-    replica, items = place.replica()
-    (done,) = do(replica, [WorkItem(items[1].number, items[1].chunk, skip=((0, 1), (3, 4)))])
+    replica = place.replica(settled=[*range(9), 11, *range(16, 20)])
+    (done,) = do(place, replica)
     assert [row["ordinal"] for row in written(place, done)] == [9, 10, 12, 13, 14, 15]
     assert [row["output"]["response"] for row in written(place, done)] == ["9", "10", "12", "13", "14", "15"]
     assert done.report.rows == 6
 
 
-def test_a_chunk_whose_end_never_reached_ray_is_not_paid_for_again(place: Place) -> None:
+def test_what_a_dead_process_has_written_and_not_reported_is_not_paid_for_again(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "b"}))
-    first, (item,) = place.replica()
-    (done,) = do(first, [item])
-    second, _ = place.replica()
-    (again,) = do(second, [item])
-    assert again.parts == done.parts
-    assert again.report.rows == 0
+    first = place.replica()
+    pull = first._board.pull.remote
+
+    async def never(process: str, report: Any, done: str | None = None) -> Any:
+        if done is not None:
+            raise asyncio.CancelledError
+        return await pull(process, report, done)
+
+    first._board.pull = SimpleNamespace(remote=never)
+    with pytest.raises(asyncio.CancelledError):
+        do(place, first)
+    second = place.replica()
+    (done,) = do(place, second)
+    assert [row["ok"] for row in written(place, done)] == [True, False, True]
+    assert done.report.replica == first._process
+    assert second._report.rows == 0
 
 
 def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, *["{"] * 19))
-    replica, items = place.replica()
-    (done,) = do(replica, items[1:2])
+    replica = place.replica(settled=[*range(8), *range(16, 20)])
+    (done,) = do(place, replica)
     assert [row["failure"]["step"] for row in written(place, done)] == ["read"] * 8
     (part,) = done.parts
     assert (part.rows, part.ok) == (8, 0)
@@ -93,8 +102,8 @@ def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
 
 def test_what_should_be_json_is_checked(place: Place) -> None:
     place.source.write_text(lines({"text": '{"a": 1}'}, {"text": "no json"}, {"text": '{"a": 1, "b": 2}'}))
-    replica, items = place.replica(response_format="json_object", sampling={"max_tokens": 2})
-    (done,) = do(replica, items)
+    replica = place.replica(response_format="json_object", sampling={"max_tokens": 2})
+    (done,) = do(place, replica)
     rows = written(place, done)
     assert [row["ok"] for row in rows] == [True, False, False]
     assert rows[1]["failure"]["step"] == "parse"
@@ -106,14 +115,14 @@ def test_what_should_be_json_is_checked(place: Place) -> None:
 
 def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
     place.source.write_text(lines({"text": "a b"}))
-    replica, items = place.replica(sampling={"temperature": 0})
+    replica = place.replica(sampling={"temperature": 0})
     assert place.report["state"] == "ready"
     assert place.report["replica"].startswith(f"replica-{os.getpid()}-")
     assert (place.report["node"], place.report["rows"]) == ("node-1", 0)
     engine = place.board.engine()
     assert engine is not None
     assert engine.effective_sampling == {"temperature": 0}
-    (done,) = do(replica, items)
+    (done,) = do(place, replica)
     assert "temperature" not in done.as_json()  # said once a process, not with each chunk and each second
     assert "temperature" not in json.dumps(place.report)
     replica._reporter.send()
@@ -129,8 +138,8 @@ def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pyt
             asked.set()
             await asyncio.Event().wait()
 
-    async def ends_while_it_asks(replica: Replica, item: WorkItem) -> None:
-        working = asyncio.ensure_future(anext(replica({"item": [item.as_json()]})))
+    async def ends_while_it_asks(replica: Replica) -> None:
+        working = asyncio.ensure_future(work(replica))
         await asked.wait()
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
@@ -140,20 +149,20 @@ def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pyt
     asked = asyncio.Event()
     with monkeypatch.context() as patched:
         patched.setattr(replica_module, "open_engine", Endless)
-        first, (item,) = place.replica(**fields)
-        asyncio.run(ends_while_it_asks(first, item))
-    second, _ = place.replica(**fields)
-    do(second, [item])
+        first = place.replica(**fields)
+        asyncio.run(ends_while_it_asks(first))
+    second = place.replica(**fields)
+    do(place, second)
     counted = [(one._report.written, one._report.errors) for one in (first, second)]
     assert counted == [(0, 0), (3, 2)]
 
 
 def test_what_ends_a_replica_is_on_the_board(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}))
-    replica, items = place.replica()
+    replica = place.replica()
     place.source.write_text(lines({"text": "another"}))
     with pytest.raises(StorageError):
-        do(replica, items)
+        do(place, replica)
     assert place.report["failure"] == (
         "storage",
         f"source: {place.source} changed while the job ran; run the task again.",
@@ -163,8 +172,8 @@ def test_what_ends_a_replica_is_on_the_board(place: Place) -> None:
 @pytest.mark.parametrize("completions", [1, 3])
 def test_all_completions_are_written(place: Place, completions: int) -> None:
     place.source.write_text(lines({"text": "a"}))
-    replica, items = place.replica(sampling={"n": completions})
-    (done,) = do(replica, items)
+    replica = place.replica(sampling={"n": completions})
+    (done,) = do(place, replica)
     (row,) = written(place, done)
     texts = [one["text"] for one in row["output"].get("completions", [{"text": row["output"]["response"]}])]
     assert texts == ["a", "a #1", "a #2"][:completions]

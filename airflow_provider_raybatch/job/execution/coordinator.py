@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actor that replicas ask for work, beside the driver: the pull queue, and what surrounds its decisions.
+
+It looks up which chunk a row lies in, hands the parts that replicas report to the driver, and takes a process
+for lost when its actor starts another one or when it is silent. What a lost process has written and could not
+report is found among the parts, so no finished row is asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.job.execution.calls import GoneError, Grant, Report
+from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
+from airflow_provider_raybatch.job.execution.queue import PullQueue
+from airflow_provider_raybatch.job.input.listing import Listing
+from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.ledger import RowMask
+from airflow_provider_raybatch.job.work import Done
+from airflow_provider_raybatch.storage.folder import Folder
+
+_SILENT = 30.0
+"""Seconds without a report after which a process is lost; they report every second."""
+_LONGEST_PAUSE = 2.0
+"""Seconds of silence that one look counts at most: where all stood still, the driver did too."""
+_ROWS_OF_TEXT = 1024
+"""Rows of a text file that are read at once. A row group of Parquet can only be decoded whole."""
+_WHOLE = 2**62
+
+
+@dataclass(frozen=True)
+class Input:
+    """The rows to be done.
+
+    :param chunks: what is read at once, in the order of the input.
+    :param sizes: bytes of each.
+    :param settled: for each row of the input whether nothing is to be done for it, a bit each.
+    :param repetitions: by ordinal, how many rows before it ask the same sampled request.
+    """
+
+    chunks: Sequence[Chunk]
+    sizes: Sequence[int]
+    settled: npt.NDArray[np.uint8]
+    repetitions: Mapping[int, int] = field(default_factory=dict)
+
+    def pieces(self) -> Pieces:
+        """As the queue sees them."""
+        rows = [chunk.rows for chunk in self.chunks]
+        done = np.unpackbits(self.settled, count=sum(rows)).astype(np.bool_)
+        return Pieces(rows, self.sizes, done)
+
+
+def input_of(source: Source, settled: RowMask, repetitions: Mapping[int, int] | None = None) -> Input:
+    """What is left to do of an input.
+
+    :param settled: rows that are not to be asked.
+    """
+    is_text = source.listing.format != "parquet"
+    chunks = source.chunks(_ROWS_OF_TEXT if is_text else _WHOLE)
+    return Input(chunks, _sizes(source.listing, chunks), np.packbits(settled), dict(repetitions or {}))
+
+
+def _sizes(listing: Listing, chunks: Sequence[Chunk]) -> list[int]:
+    """Bytes of each chunk: of Parquet, its share of the file's rows."""
+    rows: dict[int, int] = {}
+    for chunk in chunks:
+        rows[chunk.file] = rows.get(chunk.file, 0) + chunk.rows
+    return [
+        chunk.stop - chunk.start
+        if chunk.group < 0
+        else listing.files[chunk.file].size * chunk.rows // rows[chunk.file]
+        for chunk in chunks
+    ]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a replica gets, with all that it needs to do it.
+
+    :param chunks: those in which its rows lie, by number.
+    :param repetitions: of its rows, see :class:`Input`.
+    :param is_finished: whether every row of the input is written.
+    """
+
+    grant: Grant
+    chunks: dict[int, Chunk]
+    repetitions: dict[int, int]
+    is_finished: bool
+
+
+class Coordinator(Board):
+    """The actor's class.
+
+    :param folder: the destination.
+    :param part_folder: where this submission keeps its parts, relative to `folder`.
+    """
+
+    def __init__(self, work: Input, folder: Folder, part_folder: str) -> None:
+        super().__init__()
+        self._input = work
+        self._folder = folder
+        self._part_folder = part_folder
+        self._pieces = work.pieces()
+        self._queue = PullQueue(self._pieces)
+        self._actors: dict[str, str] = {}
+        """The actor of each living process."""
+        self._deaths: dict[str, int] = {}
+        self._found: dict[str, int] = {}
+        self._news: list[tuple[float, str]] = []
+        self._reported: set[str] = set()
+        """Paths of the parts of living processes."""
+        self._shared: dict[int, list[Any]] = {}
+        self._silence: dict[str, float] = {}
+        self._looked = time.monotonic()
+
+    # Replicas.
+
+    def start(self, actor: str, process: str) -> int:
+        """A replica's process starts. The one that its actor had before is gone.
+
+        :param actor: stays the same when Ray starts its process again.
+        :returns: how often it was in vain: deaths in a row, or single rows in a row that killed it, without a
+            finished row.
+        """
+        for earlier in [one for one, its_actor in self._actors.items() if its_actor == actor]:
+            self._bury(earlier, engine_died=False)
+        self._deaths.setdefault(actor, 0)
+        self._actors[process] = actor
+        self._silence[process] = 0.0
+        found = self._found.get(actor, 0)
+        # A death counts until it is known which row is to blame for it.
+        return max(self._deaths[actor] - found - 1, found)
+
+    def join(self, process: str, slots: int) -> None:
+        """Its engine is ready.
+
+        :param slots: rows that go into it at once.
+        """
+        self._known(process)
+        actor = self._actors[process]
+        # With a killer found and nothing finished since, the engine must show first that it works at all.
+        wary = self._deaths[actor] >= 2 or self._found.get(actor, 0) > 0
+        self._queue.join(process, slots, time.monotonic(), wary)
+
+    def pull(self, process: str, report: Report, done: str | None = None) -> Order:
+        """It says what it has finished, and gets what it is to hold now.
+
+        :param done: a :class:`~airflow_provider_raybatch.job.work.Done` with the parts of `report.finished`.
+        :raises GoneError: it was taken for lost.
+        """
+        self._known(process)
+        self._take(process, report, done)
+        grant = self._queue.pull(process, time.monotonic(), report)
+        rows = np.concatenate([grant.failed, grant.rows])
+        return Order(
+            grant,
+            {piece: self._input.chunks[piece] for piece in self._pieces.split(rows)},
+            self._repetitions(rows),
+            self._queue.is_finished,
+        )
+
+    def give_back(self, process: str, rows: Ordinals) -> None:
+        """It gives back rows that it has not begun.
+
+        :raises GoneError: it was taken for lost.
+        """
+        self._known(process)
+        self._queue.give_back(process, rows)
+
+    def share(self, process: str, contents: dict[int, list[Any]]) -> None:
+        """It has put what it read into the object store, for others that get rows of it.
+
+        :param contents: by number of the piece a reference; none where it has it no more.
+        """
+        if process in self._actors:
+            for piece, references in contents.items():
+                if references or piece not in self._shared:
+                    self._shared[piece] = references
+
+    def content(self, piece: int) -> list[Any] | None:
+        """A reference to what another replica has read of a piece; ``None`` while it has not said so."""
+        return self._shared.get(piece)
+
+    def leave(self, process: str) -> None:
+        """It has written what it has finished, and begins nothing."""
+        if process in self._queue.replicas:
+            self._queue.leave(process)
+
+    def lost(
+        self, process: str, engine_died: bool, in_engine: Ordinals, report: Report, done: str | None
+    ) -> None:
+        """Its engine is gone, and it ends now: what it says last."""
+        if process in self._actors:
+            self._take(process, report, done)
+            if process in self._queue.replicas:
+                self._queue.finish(process, report.finished)
+            self._bury(process, engine_died, in_engine)
+
+    # The driver.
+
+    def news(self) -> tuple[list[dict[str, Any]], list[tuple[float, str]], bool, bool]:
+        """Reports; what was written since the last call, and when; whether that is all; whether any works."""
+        self._bury_the_silent()
+        done, self._news = self._news, []
+        return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
+
+    def report(self, report: dict[str, Any]) -> tuple[bool, bool]:
+        """See :meth:`Board.report`. Returns, too, whether it shall ask now, to give rows back."""
+        draining, _ = super().report(report)
+        process = report["replica"]
+        self._silence[process] = 0.0
+        return draining, self._queue.wants(process)
+
+    def _known(self, process: str) -> None:
+        if process not in self._actors:
+            raise GoneError(f"replica {process!r} was taken for lost; its rows are others' now.")
+
+    def _take(self, process: str, report: Report, done: str | None) -> None:
+        if done is not None:
+            self._news.append((time.time(), done))
+            self._reported.update(part.path for part in Done.from_json(done).parts)
+        if self._queue.proves(process, report.finished):
+            actor = self._actors[process]
+            self._deaths[actor] = self._found[actor] = 0
+
+    def _repetitions(self, rows: Ordinals) -> dict[int, int]:
+        known = self._input.repetitions
+        return {row: known[row] for row in rows.tolist() if row in known} if known else {}
+
+    def _bury(self, process: str, engine_died: bool, in_engine: Ordinals | None = None) -> None:
+        """A process is gone: what it has written is done, and the rest is others'."""
+        actor = self._actors.pop(process)
+        self._silence.pop(process, None)
+        self.gone.add(process)
+        self._deaths[actor] = self._deaths.get(actor, 0) + 1
+        if process not in self._queue.replicas:
+            return
+        if in_engine is None:
+            self._look_for_parts(process)
+        if self._queue.lost(process, time.monotonic(), engine_died, in_engine):
+            self._found[actor] = self._found.get(actor, 0) + 1
+
+    def _look_for_parts(self, process: str) -> None:
+        """Count what it has written and could not report."""
+        begins = stem(self._part_folder, process, "")
+        entries = [one for one in self._folder.list(self._part_folder) if one.path.startswith(begins)]
+        for part in parts.listed(entries):
+            if part.path not in self._reported:
+                self._reported.add(part.path)
+                rows, _ = parts.outcomes(self._folder, part)
+                self._queue.finish(process, rows.astype(np.int64))
+                done = Done([part], {}, self._last_report(process)).as_json()
+                self._news.append((time.time(), done))
+
+    def _last_report(self, process: str) -> ReplicaReport:
+        known = self._reports.get(process)
+        return ReplicaReport(process, "") if known is None else ReplicaReport(**known)
+
+    def _bury_the_silent(self) -> None:
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, _LONGEST_PAUSE), now
+        for process in self._queue.replicas:
+            self._silence[process] = self._silence.get(process, 0.0) + passed
+            if self._silence[process] > _SILENT:
+                self._bury(process, engine_died=False)
+
+
+def stem(part_folder: str, process: str, number: int | str) -> str:
+    """The path of a part of a process, without what its content adds."""
+    return f"{part_folder}/{process}-{number}"

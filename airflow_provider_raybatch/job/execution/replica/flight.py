@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of one engine: those that wait for it, those that it works on, and those that it has answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
+from airflow_provider_raybatch.job.execution.replica.asking import Asked
+from airflow_provider_raybatch.job.input.reader import ChunkRows
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.work import Stopwatch
+
+_LEAD = 1.0
+"""Seconds of rows that wait in the engine itself, so that it never waits for this process."""
+
+
+@dataclass(eq=False)
+class Row:
+    """One row on its way through a replica.
+
+    :param rows: with which it was read, and its place in them.
+    :param encoded: what the engine takes.
+    :param result: what it gave, or why the row never got there.
+    """
+
+    ordinal: int
+    asked: Asked
+    rows: ChunkRows
+    place: int
+    encoded: Any = None
+    result: Any = None
+
+
+class Flight:
+    """Keeps the engine full.
+
+    :param most: rows that are in the engine at once.
+    :param grows: whether there may be more by what the engine answers in a second.
+    :param watch: counts the time in which the engine has rows, when it has none any more.
+    :param changed: called when a row is answered, or the engine has failed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        report: ReplicaReport,
+        most: int,
+        grows: bool,
+        watch: Stopwatch,
+        changed: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._watch = watch
+        self._report = report
+        self._most = most
+        self._grows = grows
+        self._changed = changed
+        self._lead = 0
+        self._second = (0.0, 0)
+        self._since = 0.0
+        self._busy_since = 0.0
+        self.waiting: deque[Row] = deque()
+        self.inside: dict[asyncio.Future[Any], Row] = {}
+        self.fallen: list[Row] = []
+        """Rows that were in the engine when it died."""
+        self.landed: list[Row] = []
+        self.error: BaseException | None = None
+
+    @property
+    def unanswered(self) -> int:
+        """Rows that wait for the engine, or are in it."""
+        return len(self.waiting) + len(self.inside)
+
+    def waits_for(self) -> float:
+        """Seconds since the oldest result that nobody took."""
+        return time.monotonic() - self._since if self.landed else 0.0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Let rows go into the engine in this order, as soon as there is room."""
+        self.waiting.extend(rows)
+        self._feed()
+
+    def land(self, row: Row, result: Any) -> None:
+        """A row has its result."""
+        if not self.landed:
+            self._since = time.monotonic()
+        row.result = result
+        self.landed.append(row)
+        self._report.rows += 1
+
+    def take(self) -> list[Row]:
+        """What has landed since the last time."""
+        taken, self.landed = self.landed, []
+        return taken
+
+    def take_back(self, count: int) -> list[Row]:
+        """The last rows that have not begun, at most `count`."""
+        return [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
+
+    async def cancel(self) -> None:
+        """End what is still in the engine."""
+        self.waiting.clear()
+        flying = list(self.inside)
+        for task in flying:
+            task.cancel()
+        await asyncio.gather(*flying, return_exceptions=True)
+
+    def _feed(self) -> None:
+        while self.waiting and self.error is None and len(self.inside) < self._most + self._lead:
+            row = self.waiting.popleft()
+            if not self.inside:
+                self._busy_since = time.monotonic()
+            self._report.first_request = self._report.first_request or time.time()
+            task = asyncio.ensure_future(self._engine.generate(row.encoded))
+            self.inside[task] = row
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        row = self.inside.pop(task)
+        if not self.inside:
+            self._watch.add("generate", self._busy_since)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self.fallen.append(row)
+            if self.error is None or isinstance(error, EngineDeadError):
+                self.error = error
+        else:
+            raw = task.result()
+            if not isinstance(raw, RowFailure):
+                # Now, not when it is written, which may be a while later.
+                asked, answered = self._engine.tokens(raw)
+                self._report.input_tokens += asked
+                self._report.output_tokens += answered
+            self.land(row, raw)
+            self._measure()
+        self._feed()
+        self._changed()
+
+    def _measure(self) -> None:
+        if not self._grows:
+            return
+        began, count = self._second
+        now = time.monotonic()
+        if now - began < _LEAD:
+            self._second = began, count + 1
+        else:
+            self._lead = count if now - began < 2 * _LEAD else 0
+            self._second = now, 1

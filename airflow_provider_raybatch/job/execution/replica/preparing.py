@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the queue grants to rows that the engine takes: read or borrow, render, tokenise."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_raybatch.job.engine.base import Engine
+from airflow_provider_raybatch.job.execution.coordinator import Order
+from airflow_provider_raybatch.job.execution.replica.asking import Asker
+from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
+from airflow_provider_raybatch.job.input.reader import ChunkRows, Content, Reader
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.work import Stopwatch
+
+_AT_ONCE = 4
+"""Batches that are prepared at the same time: while one is tokenised, the next is read."""
+_PATIENCE = 10.0
+"""Seconds to wait for what another replica reads; after that it is read from storage."""
+_LOOK_AGAIN = 0.05
+
+Thread = Callable[..., Awaitable[Any]]
+
+
+class Preparer:
+    """Prepares rows in batches, in the order in which they were granted.
+
+    :param batch: rows that are rendered and tokenised together.
+    :param thread: runs a function beside the event loop; `tokenizer_thread` one of the engine's tokenizer.
+    :param board: handle of the coordinator.
+    :param shares: whether others may need what this replica reads.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        asker: Asker,
+        engine: Engine,
+        flight: Flight,
+        batch: int,
+        thread: Thread,
+        tokenizer_thread: Thread,
+        board: Any,
+        process: str,
+        shares: bool,
+    ) -> None:
+        self._reader = reader
+        self._asker = asker
+        self._engine = engine
+        self._flight = flight
+        self._batch = batch
+        self._thread = thread
+        self._tokenizer_thread = tokenizer_thread
+        self._board = board
+        self._process = process
+        self._shares = shares
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._contents: dict[int, asyncio.Task[Content]] = {}
+        self._chunks: dict[int, Chunk] = {}
+        self._released: set[int] = set()
+        self.pending = 0
+        """Rows that are not prepared yet."""
+
+    async def prepare(self, order: Order, watch: Stopwatch, failure: RowFailure) -> None:
+        """Let an order's rows go into the engine; those that are known to kill it fail with `failure`."""
+        grant = order.grant
+        batches = [
+            (grant.rows[first : first + self._batch], False)
+            for first in range(0, len(grant.rows), self._batch)
+        ]
+        if len(grant.failed):
+            batches.insert(0, (grant.failed, True))
+        self._released.update(grant.release)
+        self._chunks.update(order.chunks)
+        self.pending += len(grant.rows) + len(grant.failed)
+        starts = np.array([chunk.ordinal for chunk in order.chunks.values()], dtype=np.int64)
+        numbers = np.array(list(order.chunks), dtype=np.int64)[np.argsort(starts)]
+        starts = np.sort(starts)
+        borrowed = self._borrowed_pieces(order, starts, numbers)
+        waiting = []
+        for batch, is_failed in batches:
+            await self._slots.acquire()
+            # In disk order within a batch, so that what lies together is read together.
+            found = numbers[np.searchsorted(starts, batch, side="right") - 1]
+            work = self._one(order, batch, found, borrowed, watch, failure if is_failed else None)
+            waiting.append(asyncio.ensure_future(work))
+        try:
+            await asyncio.gather(*waiting)
+        finally:
+            for task in waiting:
+                task.cancel()
+        self._released.update(borrowed)
+        if not self.pending:
+            for piece in self._released:
+                self._contents.pop(piece, None)
+            self._released.clear()
+
+    @staticmethod
+    def _borrowed_pieces(order: Order, starts: Any, numbers: Any) -> set[int]:
+        rows = [rows for rows in order.grant.borrow.values() if len(rows)]
+        if not rows:
+            return set()
+        return set(numbers[np.searchsorted(starts, np.concatenate(rows), side="right") - 1].tolist())
+
+    async def _one(
+        self,
+        order: Order,
+        batch: Any,
+        chunks: Any,
+        borrowed: set[int],
+        watch: Stopwatch,
+        failure: RowFailure | None,
+    ) -> None:
+        try:
+            start = time.monotonic()
+            pieces = list(dict.fromkeys(chunks.tolist()))
+            contents = await asyncio.gather(*(self._content(piece, order, borrowed) for piece in pieces))
+            rows = await self._thread(
+                self._rows_of, order, batch, chunks, dict(zip(pieces, contents, strict=True))
+            )
+            watch.add("read", start)
+            start = time.monotonic()
+            numbers = {
+                place: order.repetitions[row]
+                for place, row in enumerate(batch.tolist())
+                if row in order.repetitions
+            }
+            asked = await self._thread(self._asker.ask, [found.rows[place] for found, place in rows], numbers)
+            watch.add("render", start)
+            made = [
+                Row(ordinal, one, found, place)
+                for ordinal, one, (found, place) in zip(batch.tolist(), asked, rows, strict=True)
+            ]
+            if failure is None:
+                await self._encode(made, watch)
+            else:
+                for row in made:
+                    self._flight.land(row, failure)
+        finally:
+            self.pending -= len(batch)
+            self._slots.release()
+        self._flight.add(row for row in made if row.result is None)
+
+    async def _encode(self, made: Sequence[Row], watch: Stopwatch) -> None:
+        fit = []
+        for row in made:
+            request = row.asked.request
+            if isinstance(request, Request):
+                fit.append((row, request))
+            else:
+                self._flight.land(row, request)
+        start = time.monotonic()
+        encoded = await self._tokenizer_thread(self._engine.encode, [request for _, request in fit])
+        watch.add("tokenize", start)
+        for (row, _), one in zip(fit, encoded, strict=True):
+            if isinstance(one, RowFailure):
+                self._flight.land(row, one)
+            else:
+                row.encoded = one
+
+    def _rows_of(
+        self, order: Order, batch: Any, chunks: Any, contents: dict[int, Content]
+    ) -> list[tuple[ChunkRows, int]]:
+        """Each row of a batch, as what was read with it and its place there."""
+        found: list[Any] = [None] * len(batch)
+        for piece, content in contents.items():
+            chunk: Chunk = order.chunks[piece]
+            places = np.flatnonzero(chunks == piece)
+            rows = self._reader.rows(chunk, content, (batch[places] - chunk.ordinal).tolist())
+            for number, place in enumerate(places.tolist()):
+                found[place] = (rows, number)
+        return found
+
+    async def _content(self, piece: int, order: Order, borrowed: set[int]) -> Content:
+        """What is read of a piece at once: by this replica, or by another one."""
+        if piece not in self._contents:
+            self._contents[piece] = asyncio.ensure_future(self._get(piece, order, borrowed))
+        return await asyncio.shield(self._contents[piece])
+
+    async def _get(self, piece: int, order: Order, borrowed: set[int]) -> Content:
+        chunk = order.chunks[piece]
+        if piece in borrowed:
+            content = await self._borrowed(piece)
+            if content is not None:
+                return content
+        content = await self._thread(self._reader.content, chunk)
+        rows = order.grant.rows
+        inside = int(np.count_nonzero((rows >= chunk.ordinal) & (rows < chunk.ordinal + chunk.rows)))
+        if self._shares and inside < chunk.rows:
+            await self._share({piece: content})
+        return content
+
+    async def share_rows(self, rows: Any) -> None:
+        """Let others have what was read with some rows; what is not here any more, they read themselves."""
+        known, unknown = {}, {}
+        numbers = np.array(
+            sorted(self._chunks, key=lambda piece: self._chunks[piece].ordinal), dtype=np.int64
+        )
+        starts = np.array([self._chunks[piece].ordinal for piece in numbers.tolist()], dtype=np.int64)
+        for piece in set(numbers[np.searchsorted(starts, rows, side="right") - 1].tolist()):
+            task = self._contents.get(piece)
+            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+                known[piece] = task.result()
+            else:
+                unknown[piece] = list[Any]()
+        if self._shares:
+            await self._share(known)
+            await self._board.share.remote(self._process, unknown)
+
+    async def _share(self, contents: dict[int, Content]) -> None:
+        references = await self._thread(_put, contents)
+        await self._board.share.remote(self._process, references)
+
+    async def _borrowed(self, piece: int) -> Content | None:
+        waited = 0.0
+        while self._shares and waited < _PATIENCE:
+            references = await self._board.content.remote(piece)
+            if references is not None:
+                return await self._thread(_got, references) if references else None
+            await asyncio.sleep(_LOOK_AGAIN)
+            waited += _LOOK_AGAIN
+        return None
+
+
+def _put(contents: dict[int, Content]) -> dict[int, list[Any]]:
+    import ray
+
+    return {piece: [ray.put(content)] for piece, content in contents.items()}
+
+
+def _got(references: list[Any]) -> Content | None:
+    """``None`` if it is gone with the replica that had read it."""
+    import ray
+
+    try:
+        return ray.get(references[0], timeout=_PATIENCE)
+    except ray.exceptions.RayError:
+        return None

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a replica asks for rows, writes them, and ends; one and two of them around a coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.execution import coordinator as coordinator_module
+from airflow_provider_raybatch.job.execution.calls import GoneError, Report, no_rows
+from airflow_provider_raybatch.job.execution.replica import preparing
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.parts.part import Part, listed
+from airflow_provider_raybatch.job.work import Done
+from tests.support.replicas import Place, do, lines, work, written
+
+
+class _ProcessEndedError(asyncio.CancelledError):
+    """In place of the end of the replica's process."""
+
+
+class Scripted(EchoEngine):
+    """A prompt says what happens to it."""
+
+    asked: ClassVar[list[str]] = []
+    events: ClassVar[dict[str, asyncio.Event]] = {}
+
+    async def generate(self, encoded: Any) -> Any:
+        self.asked.append(encoded.prompt)
+        if encoded.prompt.startswith("wait"):
+            await self.events.setdefault(encoded.prompt, asyncio.Event()).wait()
+        if encoded.prompt.endswith("die"):
+            raise EngineDeadError("vLLM's engine process died.", killed=False)
+        return await super().generate(encoded)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    def end(status: int) -> None:
+        raise _ProcessEndedError
+
+    Scripted.asked, Scripted.events = [], {}
+    monkeypatch.setattr(replica_module, "open_engine", Scripted)
+    monkeypatch.setattr(replica_module.os, "_exit", end)
+    return Place(tmp_path, monkeypatch)
+
+
+async def until(condition: Any) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
+def parts(place: Place) -> list[Part]:
+    return listed(place.out.list("parts/0"))
+
+
+def test_a_slow_row_holds_back_the_others_for_flush_interval_only(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
+    replica = place.replica(flush_interval=0.05)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: parts(place))
+        assert [part.rows for part in parts(place)] == [2]
+        Scripted.events["wait"].set()
+        await working
+
+    asyncio.run(story())
+    assert sorted(part.rows for part in parts(place)) == [1, 2]
+
+
+def test_rows_of_many_files_are_one_part(place: Place) -> None:
+    """Whatever files they lie in: 40 Parquet files of a row each."""
+    folder = place.source.parent / "in"
+    folder.mkdir()
+    for number in range(40):
+        pq.write_table(pa.table({"text": [f"row {number}"], "n": [number]}), folder / f"{number:02d}.parquet")
+    place.source = folder
+    (done,) = do(place, place.replica())
+    assert len(done.parts) == 1
+    assert [(row["ordinal"], row["input"]["n"]) for row in written(place, done)] == [
+        (number, number) for number in range(40)
+    ]
+
+
+def test_rows_of_files_with_other_columns_are_parts_of_their_own(place: Place) -> None:
+    folder = place.source.parent / "in"
+    folder.mkdir()
+    for number in range(6):
+        column = pa.array([number], pa.int64() if number % 2 else pa.int32())
+        pq.write_table(pa.table({"text": ["a"], "n": column}), folder / f"{number}.parquet")
+    place.source = folder
+    done = do(place, place.replica())
+    found = {row["ordinal"]: row["input"]["n"] for row in written(place, *done)}
+    assert found == {number: number for number in range(6)}
+
+
+def test_a_replica_that_drains_writes_what_is_finished_and_begins_nothing(place: Place) -> None:
+    place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
+    replica = place.replica(engine="echo", rows_in_flight=2)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: replica._report.rows == 2)  # "a", and "b" in its place
+        replica._draining.set()
+        await working
+
+    asyncio.run(story())
+    assert [part.rows for part in parts(place)] == [2]
+    assert place.board is not None
+    assert not place.board.news()[3]  # it has left
+
+
+def test_a_dead_engine_writes_what_it_has_and_names_what_was_in_it(place: Place) -> None:
+    texts = ["a", "wait", "b", "wait and die", "c", "d"]
+    place.source.write_text(lines(*({"text": text} for text in texts)))
+    replica = place.replica(engine="echo", rows_in_flight=3)
+    board = place.board
+    assert board is not None
+    told: list[Any] = []
+    lost = board._queue.lost
+    board._queue.lost = lambda *args: told.append(args) or lost(*args)  # type: ignore[method-assign,func-returns-value]
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: "wait and die" in Scripted.asked and replica._report.rows == 4)
+        Scripted.events["wait and die"].set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(story())
+    ((_, _, engine_died, rows),) = told
+    assert engine_died
+    assert set(rows.tolist()) == {1, 3}
+    ((_, document),) = board.news()[1]
+    assert [row["ordinal"] for row in written(place, Done.from_json(document))] == [0, 2, 4, 5]
+
+
+def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
+    place.source.write_text(lines({"text": "wait"}))
+    replica = place.replica(flush_interval=0.05)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: Scripted.asked)
+        assert place.board is not None
+        place.board._bury(replica._process, engine_died=False)
+        Scripted.events["wait"].set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(story())
+
+
+def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that comes first takes no more than it can begin, and both read storage once in all."""
+    folder = place.source.parent / "in"
+    folder.mkdir()
+    pq.write_table(pa.table({"text": [f"row {number}" for number in range(400)]}), folder / "x.parquet")
+    place.source = folder
+    store: list[Any] = []
+    monkeypatch.setattr(
+        preparing, "_put", lambda contents: store.append(1) or {p: [c] for p, c in contents.items()}
+    )
+    monkeypatch.setattr(preparing, "_got", lambda references: references[0])
+    fields = {
+        "engine": "echo",
+        "rows_in_flight": 20,
+        "replicas": 2,
+        "engine_args": {"seconds_per_token": 0.02},
+    }
+    first = place.replica(**fields)
+    monkeypatch.setattr(replica_module, "_actor", lambda: "another")
+    second = place.replica(**fields)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(first))
+        await until(lambda: first._report.rows)
+        await asyncio.gather(working, work(second))
+
+    asyncio.run(story())
+    assert place.board is not None
+    assert place.board._queue.is_finished
+    rows = [replica._report.rows for replica in (first, second)]
+    assert sum(rows) == 400
+    assert min(rows) > 100
+    assert len(store) == 1
+    assert place.board._queue.bytes_read <= (folder / "x.parquet").stat().st_size
+
+
+def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not where the driver stood still as well: it counts what it could have heard."""
+    place.source.write_text(lines(*({"text": str(number)} for number in range(10))))
+    replica = place.replica()
+    board = place.board
+    assert board is not None
+    board.join(replica._process, 4)
+    board.pull(replica._process, Report())
+    now = [time.monotonic()]
+    monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: now[0])
+    board.news()
+    now[0] += 3600
+    assert board.news()[3]
+    for _ in range(40):
+        now[0] += 1
+        board.report({"replica": replica._process})
+        assert board.news()[3]
+    for _ in range(40):
+        now[0] += 1
+        board.news()
+    assert not board.news()[3]
+    with pytest.raises(GoneError):
+        board.pull(replica._process, Report())
+    board.start("another", "another-1")
+    board.join("another-1", 10)
+    board.lost("another-1", True, no_rows(), Report(finished=np.empty(0, np.int64)), None)
+
+
+def test_a_replica_that_has_ended_is_no_failure(place: Place) -> None:
+    """A ticket that comes when all is done."""
+    place.source.write_text(lines({"text": "a"}))
+    do(place, place.replica())
+    late: Replica = place.replica()
+    assert do(place, late) == []
+    assert late._report.rows == 0
