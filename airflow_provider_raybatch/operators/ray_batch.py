@@ -89,8 +89,9 @@ class RayBatchInferenceOperator(RayOperator):
     :param replicas: engines side by side; by default as many as the cluster's GPUs hold, one on CPUs.
     :param accelerator_type: Ray's accelerator type that a replica needs.
     :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
-    :param rows_in_flight: rows that a replica works on at once; by default four times `max_num_seqs`.
-    :param batch_size: rows that are read, tokenised and written together; by default derived.
+    :param rows_in_flight: rows that are in a replica's engine at once; by default a little more than its
+        `max_num_seqs`.
+    :param batch_size: rows that are rendered and tokenised together; by default derived.
     :param processor: only ``ray_data_llm``: further fields of Ray's processor config.
     :param max_restarts: how often in a row a replica's engine may die with no row finished in between,
         default 3; the search for a row that kills it does not count.
@@ -132,7 +133,7 @@ class RayBatchInferenceOperator(RayOperator):
         number.
     :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
     :param flush_interval: seconds or ``timedelta`` that a finished row waits at most until it is written,
-        default 60.
+        default 10.
     :param no_progress_timeout: seconds or ``timedelta`` in which no row finishes, no token is generated and
         no engine loads its model, before the job is given up, default 1,800.
     :param cluster_wait: seconds or ``timedelta`` to wait for nodes that are missing; by default 900 where an

@@ -28,8 +28,9 @@ class EngineArguments(ContractModel):
     :param replicas: engines side by side; by default as many as the cluster's GPUs hold, one on CPUs.
     :param accelerator_type: Ray's accelerator type a replica needs, such as ``H200``.
     :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
-    :param rows_in_flight: rows a replica works on at once; by default four times the engine's `max_num_seqs`.
-    :param batch_size: rows that are read, rendered, tokenised and written together; by default derived.
+    :param rows_in_flight: rows that are in a replica's engine at once; by default a little more than its
+        `max_num_seqs`. The others wait where other replicas can get them.
+    :param batch_size: rows that are rendered and tokenised together; by default derived.
     :param processor: only ``ray_data_llm``: further fields of Ray's ``vLLMEngineProcessorConfig`` or of the
         processor config named by ``processor["config"]``.
     :param max_restarts: how often in a row an engine may die without a single row finished in between, beyond
