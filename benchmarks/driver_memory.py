@@ -105,7 +105,7 @@ def measure(chunks: int, state: str) -> list[float]:
         in_messages = grown()
         ran = Ran()
         for message in messages:
-            ran.add(Done.from_json(message))
+            ran.add(Done.from_json(message), 0.0)
         found += [in_messages, grown()]
         size = len(messages[0])
         del messages

@@ -31,6 +31,7 @@ class EchoOptions(ContractModel):
 
     :param seconds_per_token: how long a generated word takes, to imitate a model's pace.
     :param startup_seconds: how long the engine takes to start.
+    :param startup_spread: seconds that it takes longer at most, at random: replicas that come one by one.
     :param max_model_len: words of prompt and completion together; longer prompts fail as they do in vLLM.
     :param max_num_seqs: requests that are answered at the same time; the others wait.
     :param fail_pattern: a request whose prompt contains this text fails, to try out dead letters.
@@ -47,6 +48,7 @@ class EchoOptions(ContractModel):
 
     seconds_per_token: float = Field(default=0.0, ge=0)
     startup_seconds: float = Field(default=0.0, ge=0)
+    startup_spread: float = Field(default=0.0, ge=0)
     max_model_len: int = Field(default=8192, ge=2)
     max_num_seqs: int = Field(default=1024, ge=1)
     fail_pattern: str | None = None
@@ -109,7 +111,7 @@ class EchoEngine:
         self._in_flight: dict[object, tuple[float, int]] = {}
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)
         self._log = _RequestLog(self._options.request_log)
-        time.sleep(self._options.startup_seconds)
+        time.sleep(self._options.startup_seconds + random.uniform(0, self._options.startup_spread))
         self._log.add("open", submission=spec.submission.submission_id if spec.submission else None)
         self.info = EngineInfo(
             effective_sampling=self._sampling, sizes={"max_num_seqs": self._options.max_num_seqs}

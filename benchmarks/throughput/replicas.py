@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job with one replica and with two, beside ``LLM.chat``: how near two GPUs come to twice the speed.
+
+Runs W1 and W2 (`workloads.py`) on a machine with two GPUs. First ``LLM.chat`` on the second GPU while the
+job with one replica has the first, then the job with both. Each job starts its engines anew, and is a process
+with a Ray of its own, so nothing is left behind. Prints a JSON line a run as it comes, and `ratios` at the
+end.
+
+usage: replicas.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON] [WORKLOAD ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def main() -> None:
+    if sys.argv[1] == "--job":
+        job(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5]), json.loads(sys.argv[6]))
+        return
+    data, out, *rest = sys.argv[1:]
+    engine = rest.pop(0) if rest and rest[0].startswith("{") else '{"load_format": "dummy"}'
+    names = rest or ["W1", "W2"]
+    Path(out).mkdir(parents=True, exist_ok=True)
+    ceiling = [sys.executable, str(HERE / "llm_generate.py"), data, *names, engine]
+    beside = subprocess.Popen(ceiling, env=environment("1"), stdout=subprocess.PIPE, text=True)
+    found: dict[str, float] = {}
+    for name in names:
+        found[f"one {name}"] = measured(data, out, name, 1, engine, "0")
+    for line in beside.communicate()[0].splitlines():
+        if line.startswith("RESULT "):
+            print(line, flush=True)
+            told = json.loads(line.removeprefix("RESULT "))
+            found[f"LLM.chat {told['workload']}"] = told["seconds"]
+    for name in names:
+        found[f"two {name}"] = measured(data, out, name, 2, engine, "0,1")
+    ratios = {f"two GPUs, {name}": found[f"one {name}"] / found[f"two {name}"] for name in names}
+    ratios |= {
+        f"one GPU to LLM.chat, {name}": found[f"LLM.chat {name}"] / found[f"one {name}"]
+        for name in names
+        if f"LLM.chat {name}" in found
+    }
+    print("RESULT", json.dumps({"seconds": found, "ratios": {k: round(v, 3) for k, v in ratios.items()}}))
+
+
+def environment(gpus: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": gpus, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+
+
+def measured(data: str, out: str, name: str, replicas: int, engine: str, gpus: str) -> float:
+    """Seconds from the first request to the last finished row."""
+    command = [sys.executable, __file__, "--job", data, out, name, str(replicas), engine]
+    log = Path(out) / f"{name}-{replicas}.log"
+    with log.open("w") as errors:
+        told = subprocess.run(
+            command, env=environment(gpus), stdout=subprocess.PIPE, stderr=errors, text=True, check=False
+        ).stdout
+    lines = [line for line in told.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise SystemExit(
+            f"{name} with {replicas} replicas failed:\n{told[-3000:]}\n{log.read_text()[-3000:]}"
+        )
+    print(lines[0], flush=True)
+    seconds: float = json.loads(lines[0].removeprefix("RESULT "))["seconds"]
+    return seconds
+
+
+def job(data: Path, out: Path, name: str, replicas: int, engine: dict[str, Any]) -> None:
+    import ray
+
+    from airflow_provider_raybatch.contract.base import parse
+    from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+    from airflow_provider_raybatch.job.driver import run
+
+    ray.init(
+        address="local",
+        num_gpus=replicas,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        logging_level="error",
+    )
+    place = out / f"{name}-{replicas}-{int(time.time())}"
+    document = {
+        "source": {"paths": [str(data / name)]},
+        "prompt": {"kind": "messages_column", "column": "messages"},
+        "model": {"name": str(data / "model")},
+        "sampling_column": "sampling",
+        "engine": {"replicas": replicas, "args": engine},
+        "deduplicate": False,
+        "destination": {"uri": str(place)},
+        "submission": {
+            "task": {"dag_id": "benchmark", "run_id": place.name, "task_id": name},
+            "run_token": "token",
+            "submission_id": f"raybatch-{place.name}-0",
+        },
+    }
+    spec = parse(BatchInferenceSpec, json.dumps(document))
+    assert spec.submission is not None
+    began = time.time()
+    summary = run(spec, spec.submission, lambda event: print(event.text(), flush=True))
+    manifest = json.loads(Path(summary.manifest_uri).read_text())
+    seconds = manifest["timing"]["generation_seconds"]
+    parts = list((place / "_raybatch/parts").rglob("*.parquet"))
+    # A replica writes at once when it has nothing else to do, so its last part tells when it ended.
+    ends = {
+        one["replica"]: max(
+            (p.stat().st_mtime for p in parts if p.name.startswith(one["replica"])), default=0.0
+        )
+        for one in manifest["replicas"]
+    }
+    last = max(ends.values())
+    result = {
+        "system": f"job, {replicas} replicas",
+        "workload": name,
+        "rows": manifest["counts"]["ok"],
+        "output_tokens": manifest["tokens"]["output"],
+        "seconds": seconds,
+        "job_seconds": round(time.time() - began, 1),
+        "parts": len(parts),
+        "replicas": [
+            {
+                "rows": one["rows"],
+                "output_tokens": one["output_tokens"],
+                "startup_seconds": one["startup_seconds"],
+                "cpu_seconds": one["cpu_seconds"],
+                "seconds_before_the_last": round(last - ends[one["replica"]], 2),
+            }
+            for one in manifest["replicas"]
+        ],
+        "stages": manifest["stages"],
+        "ratios": {"ends_within": round((last - min(ends.values())) / seconds, 3)},
+    }
+    print("RESULT", json.dumps(result), flush=True)
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
