@@ -6,7 +6,7 @@ job with one replica has the first, then the job with both. Each job starts its 
 with a Ray of its own, so nothing is left behind. Prints a JSON line a run as it comes, and `ratios` at the
 end.
 
-usage: replicas.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON] [WORKLOAD ...]
+usage: two_gpus.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON] [WORKLOAD ...]
 """
 
 from __future__ import annotations
