@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ceiling to measure against: one call of vLLM's ``LLM.chat`` with all rows, in one process, without Ray.
+"""The ceilings to measure against: one call of vLLM's ``LLM`` with all rows, in one process, without Ray.
+
+``LLM.generate`` gets texts that were rendered before the clock starts, ``LLM.chat`` renders them itself.
 
 The workload must fit into memory and nothing is saved before the end, so nobody should run this at night; but
 no feeding of the engine can be better than having everything there at once. Prints one JSON line a workload.
@@ -27,24 +29,31 @@ def main() -> None:
     llm.generate(["warm up " * 12] * 64, SamplingParams(max_tokens=32, ignore_eos=True), use_tqdm=False)
     for name in names:
         rows = pq.read_table(Path(folder) / name).to_pylist()
-        llm.reset_prefix_cache()
         params = [SamplingParams(**json.loads(row["sampling"])) for row in rows]
-        start = time.time()
-        outputs = llm.chat([row["messages"] for row in rows], params, use_tqdm=False)
-        seconds = time.time() - start
-        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-        prompt = sum(len(output.prompt_token_ids) for output in outputs)
-        assert prompt == sum(row["prompt_tokens"] for row in rows), "other prompt tokens than planned"
-        assert tokens == sum(row["max_tokens"] for row in rows), "other output tokens than planned"
-        result = {
-            "system": "LLM.chat, all rows in one call",
-            "workload": name,
-            "rows": len(rows),
-            "output_tokens": tokens,
-            "seconds": round(seconds, 2),
-            "startup_seconds": round(startup, 1),
-        }
-        print("RESULT", json.dumps(result), flush=True)
+        messages = [row["messages"] for row in rows]
+        render = llm.get_tokenizer().apply_chat_template
+        texts = [render(one, tokenize=False, add_generation_prompt=True) for one in messages]
+        for system, call, prompts in (
+            ("LLM.generate", llm.generate, texts),
+            ("LLM.chat", llm.chat, messages),
+        ):
+            llm.reset_prefix_cache()
+            start = time.time()
+            outputs = call(prompts, params, use_tqdm=False)
+            seconds = time.time() - start
+            tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+            prompt = sum(len(output.prompt_token_ids) for output in outputs)
+            assert prompt == sum(row["prompt_tokens"] for row in rows), "other prompt tokens than planned"
+            assert tokens == sum(row["max_tokens"] for row in rows), "other output tokens than planned"
+            result = {
+                "system": system,
+                "workload": name,
+                "rows": len(rows),
+                "output_tokens": tokens,
+                "seconds": round(seconds, 2),
+                "startup_seconds": round(startup, 1),
+            }
+            print("RESULT", json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

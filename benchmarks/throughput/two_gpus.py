@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job with one replica and with two, beside ``LLM.chat``: how near two GPUs come to twice the speed.
+"""One job with one replica and with two, beside vLLM's ``LLM``: how near two GPUs come to twice the speed.
 
-Runs W1 and W2 (`workloads.py`) on a machine with two GPUs. First ``LLM.chat`` on the second GPU while the
-job with one replica has the first, then the job with both. Each job starts its engines anew, and is a process
-with a Ray of its own, so nothing is left behind. Prints a JSON line a run as it comes, and `ratios` at the
-end.
+Runs W1 and W2 (`workloads.py`) on a machine with two GPUs. First `llm_generate.py` on the second GPU while
+the job with one replica has the first, then the job with both. Each job starts its engines anew, and is a
+process with a Ray of its own, so nothing is left behind. Prints a JSON line a run as it comes, and `ratios` at
+the end.
 
 usage: two_gpus.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON] [WORKLOAD ...]
 """
@@ -40,14 +40,15 @@ def main() -> None:
         if line.startswith("RESULT "):
             print(line, flush=True)
             told = json.loads(line.removeprefix("RESULT "))
-            found[f"LLM.chat {told['workload']}"] = told["seconds"]
+            found[f"{told['system']} {told['workload']}"] = told["seconds"]
     for name in names:
         found[f"two {name}"] = measured(data, out, name, 2, engine, "0,1")
     ratios = {f"two GPUs, {name}": found[f"one {name}"] / found[f"two {name}"] for name in names}
     ratios |= {
-        f"one GPU to LLM.chat, {name}": found[f"LLM.chat {name}"] / found[f"one {name}"]
+        f"one GPU to {system}, {name}": found[f"{system} {name}"] / found[f"one {name}"]
         for name in names
-        if f"LLM.chat {name}" in found
+        for system in ("LLM.generate", "LLM.chat")
+        if f"{system} {name}" in found
     }
     print("RESULT", json.dumps({"seconds": found, "ratios": {k: round(v, 3) for k, v in ratios.items()}}))
 
