@@ -113,6 +113,8 @@ class Coordinator(Board):
         self._queue = PullQueue(self._pieces)
         self._actors: dict[str, str] = {}
         """The actor of each living process."""
+        self._starting: set[str] = set()
+        """Processes whose engine is not ready."""
         self._deaths: dict[str, int] = {}
         self._found: dict[str, int] = {}
         self._news: list[tuple[float, str]] = []
@@ -135,6 +137,7 @@ class Coordinator(Board):
             self._bury(earlier, engine_died=False)
         self._deaths.setdefault(actor, 0)
         self._actors[process] = actor
+        self._starting.add(process)
         self._silence[process] = 0.0
         found = self._found.get(actor, 0)
         # A death counts until it is known which row is to blame for it.
@@ -146,6 +149,7 @@ class Coordinator(Board):
         :param slots: rows that go into it at once.
         """
         self._known(process)
+        self._starting.discard(process)
         actor = self._actors[process]
         # With a killer found and nothing finished since, the engine must show first that it works at all.
         wary = self._deaths[actor] >= 2 or self._found.get(actor, 0) > 0
@@ -159,6 +163,7 @@ class Coordinator(Board):
         """
         self._known(process)
         self._take(process, report, done)
+        self._queue.starting = len(self._starting)
         grant = self._queue.pull(process, time.monotonic(), report)
         rows = np.concatenate([grant.failed, grant.rows])
         return Order(
@@ -239,6 +244,7 @@ class Coordinator(Board):
     def _bury(self, process: str, engine_died: bool, in_engine: Ordinals | None = None) -> None:
         """A process is gone: what it has written is done, and the rest is others'."""
         actor = self._actors.pop(process)
+        self._starting.discard(process)
         self._silence.pop(process, None)
         self.gone.add(process)
         self._deaths[actor] = self._deaths.get(actor, 0) + 1

@@ -14,6 +14,8 @@ from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 _LABELS = 256
 _STEPS_AN_OCTAVE = 4
 _ROWS_TO_LEARN_FROM = 16
+_USUAL = 256.0
+"""Tokens of an answer while nothing is known of any."""
 
 
 class Costs:
@@ -22,11 +24,15 @@ class Costs:
     Rows are ranked by them in steps of a quarter of an octave (19 %): what is about equally long keeps its
     order on disk.
 
-    :param known: tokens by label, such as limits of rows or the lengths of an earlier run.
+    :param known: tokens by label, such as the lengths of an earlier run.
+    :param assumed: tokens by label until they are learned, such as limits of rows.
     """
 
-    def __init__(self, known: Mapping[int, float] | None = None) -> None:
+    def __init__(
+        self, known: Mapping[int, float] | None = None, assumed: Mapping[int, float] | None = None
+    ) -> None:
         self._known = dict(known or {})
+        self._assumed = dict(assumed or {})
         self._rows = [0] * _LABELS
         self._tokens = [0.0] * _LABELS
         self._look_again = [_ROWS_TO_LEARN_FROM] * _LABELS
@@ -58,6 +64,10 @@ class Costs:
             return np.zeros(len(rows), dtype=np.int64)
         return self._ranks[pieces.labels[rows]]
 
+    def rank(self, label: int) -> int:
+        """The higher, the longer the answer."""
+        return int(self._ranks[label])
+
     def order(self, pieces: Pieces) -> npt.NDArray[np.int64]:
         """The pieces with rows to be done: those with the longest answers on average first, else as on disk.
 
@@ -77,7 +87,8 @@ class Costs:
         }
         expected = {**learned, **self._known}
         # What nothing is known of is taken for average: neither all of it first, nor all of it last.
-        other = sum(expected.values()) / len(expected) if expected else 1.0
+        other = sum(expected.values()) / len(expected) if expected else _USUAL
+        expected = {**self._assumed, **expected}
         return np.array([_rank(expected.get(label, other)) for label in range(_LABELS)], dtype=np.int64)
 
 

@@ -35,7 +35,7 @@ from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.largest import Largest
 from airflow_provider_raybatch.job.execution.origins import Origins
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
-from airflow_provider_raybatch.job.execution.share import Rule, Share, share
+from airflow_provider_raybatch.job.execution.share import Left, Rule, Share, share
 from airflow_provider_raybatch.job.execution.shelf import Shelf
 from airflow_provider_raybatch.job.execution.speed import Speed, Speeds
 from airflow_provider_raybatch.job.execution.suspicion import Group, Suspicion
@@ -108,7 +108,11 @@ class PullQueue:
         self._emptied: str | None = None
         self._repeated: set[int] = set()
         self._unanswered = 0
-        self.free = self.unfinished = int(pieces.left.sum())
+        rows = int(pieces.left.sum())
+        self._row_bytes = pieces.total_bytes / rows if rows else 0.0
+        self.starting = 0
+        """Replicas whose engine is not ready yet: some rows are left for them."""
+        self.free = self.unfinished = rows
         """Rows that any replica may get; rows that are not written."""
 
     @property
@@ -175,7 +179,7 @@ class PullQueue:
             release=release,
             give_back=give_back,
             flush=is_test,
-            ask_below=share.ask_below,
+            ask_below=share.ask_below if self.free else min(share.ask_below, replica.slots),
         )
 
     def give_back(self, name: str, rows: Ordinals) -> None:
@@ -279,9 +283,9 @@ class PullQueue:
             self._repeated.difference_update(finished.tolist())
 
     def _share(self, name: str, replica: _Replica) -> Share:
-        part = self._speeds.part(name)
-        unanswered = self.free + self._unanswered
-        return share(self._rule, replica.slots, replica.speed.pace, part, self.free, unanswered)
+        left = Left(self.free, self.free + self._unanswered, self._row_bytes)
+        part, soon = self._speeds.part(name), self._speeds.part(name, self.starting)
+        return share(self._rule, replica.slots, replica.speed.pace, part, soon, left)
 
     def _free_rows(self, name: str, replica: _Replica, count: int) -> Ordinals:
         """Up to `count` rows that are free, its own before others'."""

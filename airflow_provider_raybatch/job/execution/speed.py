@@ -64,11 +64,14 @@ class Speeds:
         if name in self._rates:
             self._count(*self._rates.pop(name), -1)
 
-    def part(self, name: str) -> float:
-        """The replica's part (0 to 1) of the speed of all."""
+    def part(self, name: str, others: int = 0) -> float:
+        """The replica's part (0 to 1) of the speed of all.
+
+        :param others: replicas more, each with as many slots as this one.
+        """
         slots, rate = self._rates[name]
         usual = self._known_rate / self._known_slots if self._known_slots and self._known_rate > 0 else 1.0
-        total = self._known_rate + self._other_slots * usual
+        total = self._known_rate + (self._other_slots + others * slots) * usual
         own = slots * usual if rate is None else rate
         return min(1.0, own / total) if total > 0 else 1.0
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
+from airflow_provider_raybatch.job.execution import labels
+from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.replica.asking import Asked
 from airflow_provider_raybatch.job.input.reader import ChunkRows
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -28,6 +30,7 @@ class Row:
     :param rows: with which it was read, and its place in them.
     :param encoded: what the engine takes.
     :param result: what it gave, or why the row never got there.
+    :param label: says what is known of the length of its answer.
     """
 
     ordinal: int
@@ -36,10 +39,13 @@ class Row:
     place: int
     encoded: Any = None
     result: Any = None
+    label: int = labels.UNKNOWN
 
 
 class Flight:
-    """Keeps the engine full.
+    """Keeps the engine full, with the rows first whose answers take longest.
+
+    So the last rows are short, and slots end together. What is equally long keeps its order.
 
     :param most: rows that are in the engine at once.
     :param grows: whether there may be more by what the engine answers in a second.
@@ -64,6 +70,8 @@ class Flight:
         self._changed = changed
         self._lead = 0
         self._second = (0.0, 0)
+        self._costs = Costs(assumed=labels.limits())
+        self._version = self._costs.version
         self._since = 0.0
         self._busy_since = 0.0
         self.waiting: deque[Row] = deque()
@@ -83,9 +91,18 @@ class Flight:
         return time.monotonic() - self._since if self.landed else 0.0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Let rows go into the engine in this order, as soon as there is room."""
-        self.waiting.extend(rows)
+        """Let rows go into the engine as soon as there is room."""
+        self.waiting = deque(self.ordered([*self.waiting, *rows]))
+        self._version = self._costs.version
         self._feed()
+
+    def ordered(self, rows: Iterable[Row]) -> list[Row]:
+        """Those with the longest answers first, as far as is known now."""
+        return sorted(rows, key=lambda row: -self._costs.rank(row.label))
+
+    def tells_apart(self, rows: Iterable[Row]) -> bool:
+        """Whether it is known that some of these rows have longer answers than others."""
+        return len({self._costs.rank(row.label) for row in rows}) > 1
 
     def land(self, row: Row, result: Any) -> None:
         """A row has its result."""
@@ -101,7 +118,7 @@ class Flight:
         return taken
 
     def take_back(self, count: int) -> list[Row]:
-        """The last rows that have not begun, at most `count`."""
+        """The last rows that have not begun, at most `count`: the short ones."""
         return [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
 
     async def cancel(self) -> None:
@@ -140,10 +157,17 @@ class Flight:
                 asked, answered = self._engine.tokens(raw)
                 self._report.input_tokens += asked
                 self._report.output_tokens += answered
+                self._learn(row.label, answered)
             self.land(row, raw)
             self._measure()
         self._feed()
         self._changed()
+
+    def _learn(self, label: int, tokens: int) -> None:
+        self._costs.learn({label: (1, tokens)})
+        if self._costs.version != self._version:
+            self.waiting = deque(self.ordered(self.waiting))
+            self._version = self._costs.version
 
     def _measure(self) -> None:
         if not self._grows:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import Engine
+from airflow_provider_raybatch.job.execution import labels
 from airflow_provider_raybatch.job.execution.coordinator import Order
-from airflow_provider_raybatch.job.execution.replica.asking import Asker
+from airflow_provider_raybatch.job.execution.replica.asking import Asked, Asker
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
 from airflow_provider_raybatch.job.input.reader import ChunkRows, Content, Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
@@ -28,8 +29,19 @@ _LOOK_AGAIN = 0.05
 Thread = Callable[..., Awaitable[Any]]
 
 
+class _Later:
+    """Rows that wait until all of their order are rendered, so that the longest can begin first.
+
+    Only where the first batch has some that are known to take longer than others: all others begin at once.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.is_used: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+
 class Preparer:
-    """Prepares rows in batches, in the order in which they were granted.
+    """Prepares rows in batches. Where it is known that some take longer, those are tokenised first.
 
     :param batch: rows that are rendered and tokenised together.
     :param thread: runs a function beside the event loop; `tokenizer_thread` one of the engine's tokenizer.
@@ -84,13 +96,20 @@ class Preparer:
         starts = np.sort(starts)
         borrowed = self._borrowed_pieces(order, starts, numbers)
         waiting = []
+        later = _Later()
         for batch, is_failed in batches:
             await self._slots.acquire()
             # In disk order within a batch, so that what lies together is read together.
             found = numbers[np.searchsorted(starts, batch, side="right") - 1]
-            work = self._one(order, batch, found, borrowed, watch, failure if is_failed else None)
+            work = self._one(order, batch, found, borrowed, watch, failure if is_failed else None, later)
             waiting.append(asyncio.ensure_future(work))
         try:
+            await asyncio.gather(*waiting)
+            rows = self._flight.ordered(later.rows)
+            for first in range(0, len(rows), self._batch):
+                await self._slots.acquire()
+                work = self._enter(rows[first : first + self._batch], watch)
+                waiting.append(asyncio.ensure_future(work))
             await asyncio.gather(*waiting)
         finally:
             for task in waiting:
@@ -116,7 +135,9 @@ class Preparer:
         borrowed: set[int],
         watch: Stopwatch,
         failure: RowFailure | None,
+        later: _Later,
     ) -> None:
+        """Read and render a batch, and let it go into the engine, or wait for the other batches."""
         try:
             start = time.monotonic()
             pieces = list(dict.fromkeys(chunks.tolist()))
@@ -134,16 +155,31 @@ class Preparer:
             asked = await self._thread(self._asker.ask, [found.rows[place] for found, place in rows], numbers)
             watch.add("render", start)
             made = [
-                Row(ordinal, one, found, place)
+                Row(ordinal, one, found, place, label=_label(one))
                 for ordinal, one, (found, place) in zip(batch.tolist(), asked, rows, strict=True)
             ]
-            if failure is None:
-                await self._encode(made, watch)
-            else:
-                for row in made:
-                    self._flight.land(row, failure)
+        except BaseException:
+            self._slots.release()
+            raise
+        if failure is not None:
+            for row in made:
+                self._flight.land(row, failure)
+            self.pending -= len(made)
+            self._slots.release()
+            return
+        if batch[0] == order.grant.rows[0]:
+            later.is_used.set_result(self._flight.tells_apart(made))
+        if await later.is_used:
+            later.rows += made
+            self._slots.release()
+        else:
+            await self._enter(made, watch)
+
+    async def _enter(self, made: Sequence[Row], watch: Stopwatch) -> None:
+        try:
+            await self._encode(made, watch)
         finally:
-            self.pending -= len(batch)
+            self.pending -= len(made)
             self._slots.release()
         self._flight.add(row for row in made if row.result is None)
 
@@ -226,6 +262,10 @@ class Preparer:
             await asyncio.sleep(_LOOK_AGAIN)
             waited += _LOOK_AGAIN
         return None
+
+
+def _label(asked: Asked) -> int:
+    return labels.label(asked.request) if isinstance(asked.request, Request) else labels.UNKNOWN
 
 
 def _put(contents: dict[int, Content]) -> dict[int, list[Any]]:

@@ -161,6 +161,27 @@ def test_an_idle_replica_makes_another_give_back() -> None:
     assert grant.borrow[first].tolist() == [12, 13, 14]
 
 
+def test_a_replica_that_comes_first_leaves_rows_for_those_that_start() -> None:
+    """Beyond the rows that its engine runs: these are always given."""
+    pieces = Pieces([400], [1])
+    world = World(pieces, PullQueue(pieces))
+    world.queue.starting = 1
+    assert len(world.pull(world.join(100)).rows) == 200
+    pieces = Pieces([400], [1])
+    world = World(pieces, PullQueue(pieces))
+    world.queue.starting = 7
+    assert len(world.pull(world.join(100)).rows) == 100
+
+
+def test_large_rows_are_not_held_ahead() -> None:
+    pieces = Pieces([4000], [4000 * 2**20])
+    world = World(pieces, PullQueue(pieces))
+    assert len(world.pull(world.join(200)).rows) == 400
+    pieces = Pieces([4000], [4000])
+    world = World(pieces, PullQueue(pieces))
+    assert len(world.pull(world.join(200)).rows) == 800
+
+
 def test_the_longest_rows_come_first() -> None:
     """With lengths known by label, over all pieces that are opened ahead; equal ones as on disk."""
     labels = np.array([0, 1, 2, 0] * 50, dtype=np.uint8)
@@ -174,8 +195,8 @@ def test_the_longest_rows_come_first() -> None:
 
 
 def test_lengths_are_learned_from_the_first_rows() -> None:
-    labels = np.array([0, 1] * 500, dtype=np.uint8)
-    pieces = Pieces([1000], [1], labels=labels)
+    labels = np.array([0, 1] * 1000, dtype=np.uint8)
+    pieces = Pieces([2000], [1], labels=labels)
     queue = PullQueue(pieces, Costs())
     queue.join("one", 100, 0.0)
     first = queue.pull("one", 0.0)
