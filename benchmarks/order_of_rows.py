@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""W2 of `throughput/workloads.py` on one and two simulated GPUs, in the order on disk and longest first.
+
+A step of a GPU takes 5.5 ms and 56 microseconds a row, up to 1,024 rows; so `LLM.generate` takes 54 s for W2,
+as on an H200. The second engine is ready a second after the first. The queue is the real one; a replica
+begins what it holds in the order that it got, or with the longest first.
+
+python benchmarks/order_of_rows.py
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_raybatch.job.execution.calls import Report
+from airflow_provider_raybatch.job.execution.pieces import Pieces
+from airflow_provider_raybatch.job.execution.queue import PullQueue
+
+SEED = 20261015
+STEP, STEP_A_ROW = 0.0055, 56e-6
+RUNS, SLOTS = 1024, 1280
+"""Rows that an engine runs at once, and that are in it."""
+CALL, OPEN = 0.01, 0.3
+"""Seconds that a call takes, and that reading and rendering take."""
+FLUSH, AT_MOST_EVERY, IDLE, REPORT = 10.0, 0.2, 0.5, 0.5
+ROW_GROUP, ROW_BYTES = 4096, 1000
+
+
+@dataclass
+class Gpu:
+    """A replica: each row that runs gets a token a step.
+
+    :param steps: so far.
+    :param runs: rows, by the step at which they end.
+    :param waits: rows that have not begun, the next one first.
+    """
+
+    at: float
+    steps: float = 0.0
+    runs: list[tuple[float, int]] = field(default_factory=list)
+    waits: list[tuple[int, int, int]] = field(default_factory=list)
+    unanswered: int = 0
+    answered: int = 0
+    work: float = 0.0
+    written: list[int] = field(default_factory=list)
+    end: float = 0.0
+    called: float = -1e9
+    is_asking: bool = False
+    is_fed: bool = True
+    ask_below: int = 0
+    version: int = 0
+
+    def go_on(self, now: float) -> None:
+        """Count the steps up to now."""
+        if self.runs:
+            self.steps += (now - self.at) / (STEP + STEP_A_ROW * len(self.runs))
+        self.at = now
+
+    def next_end(self) -> float:
+        """When the first of its rows ends, if none begins before."""
+        return self.at + max(0.0, self.runs[0][0] - self.steps) * (STEP + STEP_A_ROW * len(self.runs))
+
+
+class World:
+    """GPUs around the queue."""
+
+    def __init__(self, lengths: list[int], starts: list[float], longest_first: bool) -> None:
+        rows = len(lengths)
+        sizes = [min(ROW_GROUP, rows - first) for first in range(0, rows, ROW_GROUP)]
+        self.lengths, self.starts, self.longest_first = lengths, starts, longest_first
+        self.queue = PullQueue(Pieces(sizes, [size * ROW_BYTES for size in sizes]))
+        self.queue.starting = len(starts)
+        self.gpus = [Gpu(start) for start in starts]
+        self.number = itertools.count()
+        self.events: list[tuple[float, int, Callable[..., None], int, Any]] = []
+        self.left = rows
+
+    def run(self) -> list[float]:
+        """When each GPU ends."""
+        for number, start in enumerate(self.starts):
+            self.then(start, self.join, number)
+        while self.left:
+            now, _, call, number, other = heapq.heappop(self.events)
+            call(now, number, other)
+        return [gpu.end for gpu in self.gpus]
+
+    def then(self, moment: float, call: Callable[..., None], number: int, other: Any = None) -> None:
+        """Call `call(moment, number, other)`."""
+        heapq.heappush(self.events, (moment, next(self.number), call, number, other))
+
+    def join(self, now: float, number: int, _: Any) -> None:
+        """An engine is ready."""
+        self.queue.starting -= 1
+        self.queue.join(str(number), SLOTS, now)
+        self.flush(now, number, None)
+        self.tell(now, number, None)
+
+    def flush(self, now: float, number: int, _: Any) -> None:
+        """Time to write, and to ask."""
+        self.ask(now, number)
+        self.then(now + FLUSH, self.flush, number)
+
+    def tell(self, now: float, number: int, _: Any) -> None:
+        """A replica's report, whose answer may make it ask."""
+        if self.queue.wants(str(number)):
+            self.ask(now, number)
+        self.then(now + REPORT, self.tell, number)
+
+    def ask(self, now: float, number: int) -> None:
+        """Ask as soon as that may be."""
+        gpu = self.gpus[number]
+        if not gpu.is_asking:
+            gpu.is_asking = True
+            pause = AT_MOST_EVERY if gpu.is_fed else IDLE
+            self.then(max(now, gpu.called + pause) + CALL, self.called, number)
+
+    def called(self, now: float, number: int, _: Any) -> None:
+        """The call reaches the queue."""
+        gpu = self.gpus[number]
+        gpu.is_asking, gpu.called = False, now
+        report = Report(gpu.answered, gpu.work, np.array(gpu.written, dtype=np.int64))
+        gpu.written = []
+        grant = self.queue.pull(str(number), now, report)
+        gpu.ask_below, gpu.is_fed = grant.ask_below, len(grant.rows) > 0
+        gpu.unanswered += len(grant.rows)
+        if gpu.is_fed:
+            self.then(now + OPEN, self.opened, number, grant.rows.tolist())
+        if grant.give_back:
+            gpu.waits.sort()
+            back = [gpu.waits.pop()[-1] for _ in range(min(grant.give_back, len(gpu.waits)))]
+            gpu.unanswered -= len(back)
+            self.queue.give_back(str(number), np.array(back, dtype=np.int64))
+        if gpu.unanswered < gpu.ask_below:
+            self.ask(now, number)
+
+    def opened(self, now: float, number: int, rows: list[int]) -> None:
+        """Rows are ready for the engine."""
+        for row in rows:
+            rank = round(4 * np.log2(self.lengths[row])) if self.longest_first else 0
+            heapq.heappush(self.gpus[number].waits, (-rank, next(self.number), row))
+        self.begin(now, number)
+
+    def begin(self, now: float, number: int) -> None:
+        """Let rows begin where there is room."""
+        gpu = self.gpus[number]
+        gpu.go_on(now)
+        while gpu.waits and len(gpu.runs) < RUNS:
+            row = heapq.heappop(gpu.waits)[-1]
+            heapq.heappush(gpu.runs, (gpu.steps + self.lengths[row], row))
+        gpu.version += 1
+        if gpu.runs:
+            self.then(gpu.next_end(), self.ended, number, gpu.version)
+
+    def ended(self, now: float, number: int, version: int) -> None:
+        """A row has ended, unless others have begun since."""
+        gpu = self.gpus[number]
+        if version != gpu.version:
+            return
+        gpu.go_on(now)
+        _, row = heapq.heappop(gpu.runs)
+        gpu.unanswered -= 1
+        gpu.answered += 1
+        gpu.work += self.lengths[row]
+        gpu.written.append(row)
+        gpu.end = now
+        self.left -= 1
+        self.begin(now, number)
+        if gpu.unanswered < gpu.ask_below:
+            self.ask(now, number)
+
+
+def main() -> None:
+    """Print the table."""
+    print("| rows of W2 | order | one GPU, s | two GPUs, s | ratio | ends apart, s |\n|---|---|---|---|---|---|")
+    for rows in (3072, 6144, 12_288):
+        drawn = np.exp(np.random.default_rng(SEED).normal(np.log(200), 0.8, rows)).astype(int)
+        lengths = np.clip(drawn, 16, 1024).tolist()
+        for longest_first in (False, True):
+            one = World(lengths, [0.0], longest_first).run()
+            two = World(lengths, [0.0, 1.0], longest_first).run()
+            order = "longest first" if longest_first else "on disk"
+            apart = max(two) - min(two)
+            cells = (f"{one[0]:.1f}", f"{max(two):.1f}", f"{one[0] / max(two):.2f}", f"{apart:.1f}")
+            print(f"| {rows:,} | {order} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
