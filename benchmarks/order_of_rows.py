@@ -177,7 +177,9 @@ class World:
 
 def main() -> None:
     """Print the table."""
-    print("| rows of W2 | order | one GPU, s | two GPUs, s | ratio | ends apart, s |\n|---|---|---|---|---|---|")
+    print(
+        "| rows of W2 | order | one GPU, s | two GPUs, s | ratio | ends apart, s |\n|---|---|---|---|---|---|"
+    )
     for rows in (3072, 6144, 12_288):
         drawn = np.exp(np.random.default_rng(SEED).normal(np.log(200), 0.8, rows)).astype(int)
         lengths = np.clip(drawn, 16, 1024).tolist()
