@@ -93,23 +93,21 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     from airflow_provider_raybatch.job.driver import run as run_job
 
     document = {
-        "source": {"paths": [str(folder / "in")]},
-        "prompt": {"kind": "template", "template": "{row.text}"},
-        "model": {"name": "echo"},
+        "source": [str(folder / "in")],
+        "prompt": "{row.text}",
+        "model": "echo",
         "sampling": {"temperature": 0},
-        "engine": {
-            "kind": "echo",
-            "replicas": options.replicas,
-            "num_cpus": 1,
-            "args": {
-                "seconds_per_token": options.seconds_per_token,
-                "max_num_seqs": options.slots,
-                "startup_spread": options.spread,
-                "request_log": str(folder / "log"),
-            },
+        "engine": "echo",
+        "replicas": options.replicas,
+        "num_cpus": 1,
+        "engine_args": {
+            "seconds_per_token": options.seconds_per_token,
+            "max_num_seqs": options.slots,
+            "startup_spread": options.spread,
+            "request_log": str(folder / "log"),
         },
         "deduplicate": False,
-        "destination": {"uri": str(folder / "out")},
+        "destination": str(folder / "out"),
         "submission": {
             "task": {"dag_id": "benchmark", "run_id": "r", "task_id": "replicas"},
             "run_token": "token",

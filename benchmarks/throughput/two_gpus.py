@@ -3,8 +3,8 @@
 
 Runs W1 and W2 (`workloads.py`) on a machine with two GPUs. First `llm_generate.py` on the second GPU while
 the job with one replica has the first, then the job with both. Each job starts its engines anew, and is a
-process with a Ray of its own, so nothing is left behind. Prints a JSON line a run as it comes, and `ratios` at
-the end.
+process with a Ray of its own, so nothing is left behind. Prints a JSON line a run as it comes, and `ratios`
+at the end.
 
 usage: two_gpus.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON] [WORKLOAD ...]
 """
@@ -92,13 +92,14 @@ def job(data: Path, out: Path, name: str, replicas: int, engine: dict[str, Any])
     )
     place = out / f"{name}-{replicas}-{int(time.time())}"
     document = {
-        "source": {"paths": [str(data / name)]},
-        "prompt": {"kind": "messages_column", "column": "messages"},
-        "model": {"name": str(data / "model")},
+        "source": [str(data / name)],
+        "messages_column": "messages",
+        "model": str(data / "model"),
         "sampling_column": "sampling",
-        "engine": {"replicas": replicas, "args": engine},
+        "replicas": replicas,
+        "engine_args": engine,
         "deduplicate": False,
-        "destination": {"uri": str(place)},
+        "destination": str(place),
         "submission": {
             "task": {"dag_id": "benchmark", "run_id": place.name, "task_id": name},
             "run_token": "token",

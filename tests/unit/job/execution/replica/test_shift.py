@@ -244,7 +244,7 @@ def test_rows_with_the_longest_answers_begin_first(place: Place) -> None:
     rows = ({"text": f"{number}", "sampling": {"max_tokens": limit}} for number, limit in enumerate(limits))
     place.source.write_text(lines(*rows))
     place.batch = 2
-    do(place, place.replica(engine={"kind": "echo", "rows_in_flight": 2}, sampling_column="sampling"))
+    do(place, place.replica(engine="echo", rows_in_flight=2, sampling_column="sampling"))
     assert Scripted.asked == ["5", "1", "3", "6", "2", "0", "4"]
 
 
@@ -253,7 +253,7 @@ def test_lengths_of_answers_are_learned_by_the_lengths_of_prompts(place: Place) 
     texts = ["a", "a " * 39 + "a"] * 60
     place.source.write_text(lines(*({"text": text} for text in texts)))
     place.batch = 200
-    do(place, place.replica(engine={"kind": "echo", "rows_in_flight": 32}))
+    do(place, place.replica(engine="echo", rows_in_flight=32))
     assert Scripted.asked[:32] == texts[:32]
     kinds = [len(prompt) > 1 for prompt in Scripted.asked[64:]]
     assert kinds == sorted(kinds, reverse=True)
@@ -263,10 +263,10 @@ def test_lengths_of_answers_are_learned_by_the_lengths_of_prompts(place: Place) 
 def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no more, once its process is lost."""
     place.source.write_text(lines(*({"text": f"{number}"} for number in range(100))))
-    engine = {"kind": "echo", "rows_in_flight": 10, "replicas": 2}
-    first = place.replica(engine=engine)
+    fields = {"engine": "echo", "rows_in_flight": 10, "replicas": 2}
+    first = place.replica(**fields)
     monkeypatch.setattr(replica_module, "_actor", lambda: "another")
-    second = place.replica(engine=engine)
+    second = place.replica(**fields)
     board = place.board
     assert board is not None
     board.join(first._process, 40)
