@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import io
 import json
+import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,7 @@ class Place:
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
         # Its thread would outlive the test, and then ask a real Ray, which would start for it.
         monkeypatch.setattr(Reporter, "_run", lambda reporter: None)
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))  # what killed processes leave
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))
         self.board: Coordinator | None = None

@@ -21,6 +21,18 @@ class GoneError(Exception):
 
 
 @dataclass(frozen=True)
+class Begun:
+    """What a process had begun when it ended.
+
+    :param in_engine: rows in its engine.
+    :param in_preparation: rows that it read, rendered or tokenised.
+    """
+
+    in_engine: Ordinals
+    in_preparation: Ordinals = field(default_factory=no_rows)
+
+
+@dataclass(frozen=True)
 class Report:
     """What a replica reports when it asks for rows.
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from airflow_provider_raybatch.job.execution.calls import GoneError, Grant, Report
+from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Report
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 from airflow_provider_raybatch.job.input.listing import Listing
@@ -126,15 +126,16 @@ class Coordinator(Board):
 
     # Replicas.
 
-    def start(self, actor: str, process: str) -> int:
+    def start(self, actor: str, process: str, begun: Begun | None = None) -> int:
         """A replica's process starts. The one that its actor had before is gone.
 
         :param actor: stays the same when Ray starts its process again.
+        :param begun: what that one had begun, where it could be found.
         :returns: how often it was in vain: deaths in a row, or single rows in a row that killed it, without a
             finished row.
         """
         for earlier in [one for one, its_actor in self._actors.items() if its_actor == actor]:
-            self._bury(earlier, engine_died=False)
+            self._bury(earlier, engine_died=False, begun=begun)
         self._deaths.setdefault(actor, 0)
         self._actors[process] = actor
         self._starting.add(process)
@@ -208,7 +209,7 @@ class Coordinator(Board):
             self._take(process, report, done)
             if process in self._queue.replicas:
                 self._queue.finish(process, report.finished)
-            self._bury(process, engine_died, in_engine)
+            self._bury(process, engine_died, Begun(in_engine), is_silent=False)
 
     # The driver.
 
@@ -241,8 +242,13 @@ class Coordinator(Board):
         known = self._input.repetitions
         return {row: known[row] for row in rows.tolist() if row in known} if known else {}
 
-    def _bury(self, process: str, engine_died: bool, in_engine: Ordinals | None = None) -> None:
-        """A process is gone: what it has written is done, and the rest is others'."""
+    def _bury(
+        self, process: str, engine_died: bool, begun: Begun | None = None, is_silent: bool = True
+    ) -> None:
+        """A process is gone: what it has written is done, and the rest is others'.
+
+        :param is_silent: whether it may have written what it could not report.
+        """
         actor = self._actors.pop(process)
         self._starting.discard(process)
         self._silence.pop(process, None)
@@ -250,9 +256,9 @@ class Coordinator(Board):
         self._deaths[actor] = self._deaths.get(actor, 0) + 1
         if process not in self._queue.replicas:
             return
-        if in_engine is None:
+        if is_silent:
             self._look_for_parts(process)
-        if self._queue.lost(process, time.monotonic(), engine_died, in_engine):
+        if self._queue.lost(process, time.monotonic(), engine_died, begun):
             self._found[actor] = self._found.get(actor, 0) + 1
 
     def _look_for_parts(self, process: str) -> None:

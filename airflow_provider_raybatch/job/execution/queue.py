@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from airflow_provider_raybatch.job.execution.calls import GoneError, Grant, Report, no_rows
+from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Report, no_rows
 from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.largest import Largest
 from airflow_provider_raybatch.job.execution.origins import Origins
@@ -217,13 +217,11 @@ class PullQueue:
             replica.holds = no_rows()
         self._bury(name)
 
-    def lost(
-        self, name: str, now: float, engine_died: bool = False, in_engine: Ordinals | None = None
-    ) -> bool:
+    def lost(self, name: str, now: float, engine_died: bool = False, begun: Begun | None = None) -> bool:
         """A replica is gone: its process, its node, or its engine. Does nothing where that is known already.
 
         :param engine_died: whether it said that its engine ended by itself.
-        :param in_engine: the rows that were in the engine, where it could say so; else all that it had.
+        :param begun: what it had begun, where that is known; else all that it had may be to blame.
         :returns: whether it has died of a single row, which is to blame.
         """
         if name not in self._replicas:
@@ -234,16 +232,21 @@ class PullQueue:
         failed = replica.remove(replica.failed)
         blamed += len(failed)
         self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])
-        suspects = replica.remove(replica.holds if in_engine is None else in_engine)
-        self._reopen(np.concatenate([failed, suspects]))
+        suspects = replica.remove(replica.holds if begun is None else begun.in_engine)
+        prepared = no_rows() if begun is None else replica.remove(begun.in_preparation)
+        self._reopen(np.concatenate([failed, suspects, prepared]))
         if not self._suspicion.groups:
             self._suspected_since = now
         if replica.group is None:
             self._suspicion.suspect(suspects)
+            self._suspicion.suspect_together(prepared)
         else:
-            self._suspicion.died(Group(suspects, replica.group.silent_deaths), engine_died)
+            alone = Group(np.concatenate([suspects, prepared]), replica.group.silent_deaths)
+            if len(alone.rows):
+                self._suspicion.died(alone, engine_died)
             if len(replica.holds):
-                self._suspicion.groups.append(Group(replica.holds))
+                silent_deaths = 0 if len(alone.rows) else alone.silent_deaths
+                self._suspicion.groups.append(Group(replica.holds, silent_deaths))
                 self._reopen(replica.holds)
                 replica.holds = no_rows()
         self._bury(name)

@@ -46,6 +46,11 @@ class Suspicion:
         if len(rows):
             self._halve(rows)
 
+    def suspect_together(self, rows: Ordinals) -> None:
+        """A process died while it prepared these rows: they are tried last, and together."""
+        if len(rows):
+            self.groups.append(Group(rows))
+
     def died(self, group: Group, engine_died: bool) -> None:
         """An engine died with this group alone.
 

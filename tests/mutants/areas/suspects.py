@@ -50,7 +50,7 @@ MUTANTS = (
     Mutant(
         "earlier-process-not-buried",
         _COORDINATOR,
-        "            self._bury(earlier, engine_died=False)\n",
+        "            self._bury(earlier, engine_died=False, begun=begun)\n",
         "            pass\n",
         "The rows of a killed process wait until its silence is noticed.",
         (

@@ -14,6 +14,7 @@ from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
 from airflow_provider_raybatch.job.execution import labels
 from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.replica.asking import Asked
+from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
 from airflow_provider_raybatch.job.input.reader import ChunkRows
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.row import RowFailure
@@ -51,6 +52,7 @@ class Flight:
     :param grows: whether there may be more by what the engine answers in a second.
     :param watch: counts the time in which the engine has rows, when it has none any more.
     :param changed: called when a row is answered, or the engine has failed.
+    :param begun: told which rows are in the engine.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Flight:
         grows: bool,
         watch: Stopwatch,
         changed: Callable[[], None],
+        begun: BegunRows,
     ) -> None:
         self._engine = engine
         self._watch = watch
@@ -68,6 +71,7 @@ class Flight:
         self._most = most
         self._grows = grows
         self._changed = changed
+        self._begun = begun
         self._lead = 0
         self._second = (0.0, 0)
         self._costs = Costs(assumed=labels.limits())
@@ -135,6 +139,7 @@ class Flight:
             if not self.inside:
                 self._busy_since = time.monotonic()
             self._report.first_request = self._report.first_request or time.time()
+            self._begun.begin(row.ordinal)
             task = asyncio.ensure_future(self._engine.generate(row.encoded))
             self.inside[task] = row
             task.add_done_callback(self._ended)
@@ -151,6 +156,7 @@ class Flight:
             if self.error is None or isinstance(error, EngineDeadError):
                 self.error = error
         else:
+            self._begun.end([row.ordinal])
             raw = task.result()
             if not isinstance(raw, RowFailure):
                 # Now, not when it is written, which may be a while later.

@@ -14,6 +14,7 @@ from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.execution import labels
 from airflow_provider_raybatch.job.execution.coordinator import Order
 from airflow_provider_raybatch.job.execution.replica.asking import Asked, Asker
+from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
 from airflow_provider_raybatch.job.input.reader import ChunkRows, Content, Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
@@ -47,6 +48,7 @@ class Preparer:
     :param thread: runs a function beside the event loop; `tokenizer_thread` one of the engine's tokenizer.
     :param board: handle of the coordinator.
     :param shares: whether others may need what this replica reads.
+    :param begun: told which rows are being prepared.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Preparer:
         board: Any,
         process: str,
         shares: bool,
+        begun: BegunRows,
     ) -> None:
         self._reader = reader
         self._asker = asker
@@ -72,6 +75,7 @@ class Preparer:
         self._board = board
         self._process = process
         self._shares = shares
+        self._begun = begun
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._contents: dict[int, asyncio.Task[Content]] = {}
         self._chunks: dict[int, Chunk] = {}
@@ -139,6 +143,7 @@ class Preparer:
     ) -> None:
         """Read and render a batch, and let it go into the engine, or wait for the other batches."""
         try:
+            self._begun.prepare(batch.tolist())
             start = time.monotonic()
             pieces = list(dict.fromkeys(chunks.tolist()))
             contents = await asyncio.gather(*(self._content(piece, order, borrowed) for piece in pieces))
@@ -158,6 +163,7 @@ class Preparer:
                 Row(ordinal, one, found, place, label=_label(one))
                 for ordinal, one, (found, place) in zip(batch.tolist(), asked, rows, strict=True)
             ]
+            self._begun.end(batch.tolist())
         except BaseException:
             self._slots.release()
             raise
@@ -176,8 +182,11 @@ class Preparer:
             await self._enter(made, watch)
 
     async def _enter(self, made: Sequence[Row], watch: Stopwatch) -> None:
+        ordinals = [row.ordinal for row in made]
         try:
+            self._begun.prepare(ordinals)
             await self._encode(made, watch)
+            self._begun.end(ordinals)
         finally:
             self.pending -= len(made)
             self._slots.release()

@@ -30,6 +30,7 @@ from airflow_provider_raybatch.job.execution.calls import GoneError, Report, no_
 from airflow_provider_raybatch.job.execution.coordinator import Order, stem
 from airflow_provider_raybatch.job.execution.replica import loading
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
+from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, left_by_the_last, path_of
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
 from airflow_provider_raybatch.job.execution.replica.gpu import GpuMeter
 from airflow_provider_raybatch.job.execution.replica.preparing import Preparer
@@ -97,7 +98,10 @@ class Replica:
     def _check_starts(self) -> None:
         import ray
 
-        in_vain = ray.get(self._board.start.remote(self._actor, self._process))
+        path = path_of(self._job.folder.uri, self._actor)
+        begun = left_by_the_last(path)
+        self._begun = BegunRows(path)
+        in_vain = ray.get(self._board.start.remote(self._actor, self._process, begun))
         most = self._job.spec.max_restarts
         if in_vain > most:
             raise RaybatchError(
@@ -174,7 +178,13 @@ class _Shift:
         plan = replica._plan
         self._slots = plan.rows_in_engine
         self._flight = replica._flight = Flight(
-            replica._engine, self._report, self._slots, plan.grows, self._watch, self._wake.set
+            replica._engine,
+            self._report,
+            self._slots,
+            plan.grows,
+            self._watch,
+            self._wake.set,
+            replica._begun,
         )
         self._preparer = Preparer(
             replica._reader,
@@ -187,6 +197,7 @@ class _Shift:
             self._board,
             self._process,
             shares=plan.replicas > 1,
+            begun=replica._begun,
         )
         self._rows = self._report.rows
         self._finished: list[int] = []
@@ -342,6 +353,7 @@ class _Shift:
             await self._board.pull.remote(self._process, *self._word())
         self._replica._reporter.send()
         await self._board.leave.remote(self._process)
+        self._replica._begun.remove()
 
     async def _fail(self, error: BaseException) -> None:
         """End this process, if nothing brings its engine back, which holds its memory."""

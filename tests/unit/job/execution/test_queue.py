@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.execution.calls import GoneError, Report
+from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Report
 from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
@@ -135,7 +135,7 @@ def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
     first, second = world.join(40), world.join(200)
     had = set(world.members[first].holds) | set(world.pull(first).rows.tolist())
     world.pull(second)
-    world.queue.lost(first, 1.0, in_engine=np.empty(0, dtype=np.int64))
+    world.queue.lost(first, 1.0, begun=Begun(np.empty(0, dtype=np.int64)))
     world._forget(first)
     world.pull(second, 60)
     grant = world.pull(second, len(world.members[second].holds))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from airflow_provider_raybatch.job.execution.calls import Grant, Report
+from airflow_provider_raybatch.job.execution.calls import Begun, Grant, Report
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 
@@ -91,7 +91,7 @@ class World:
 
     def lose(self, name: str, engine_died: bool, tells: bool) -> None:
         member = self.members[name]
-        self.queue.lost(name, self.now, engine_died, _rows(member.engine()) if tells else None)
+        self.queue.lost(name, self.now, engine_died, Begun(_rows(member.engine())) if tells else None)
         self._forget(name)
 
     def leave(self, name: str) -> None:

@@ -142,9 +142,9 @@ def test_a_dead_engine_writes_what_it_has_and_names_what_was_in_it(place: Place)
             await working
 
     asyncio.run(story())
-    ((_, _, engine_died, rows),) = told
+    ((_, _, engine_died, begun),) = told
     assert engine_died
-    assert set(rows.tolist()) == {1, 3}
+    assert set(begun.in_engine.tolist()) == {1, 3}
     ((_, document),) = board.news()[1]
     assert [row["ordinal"] for row in written(place, Done.from_json(document))] == [0, 2, 4, 5]
 

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replica's process that is killed itself: what it had begun is suspected, and not what it held besides."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, left_by_the_last, path_of
+from tests.support.replicas import Place, work
+
+ROWS, IN_FLIGHT = 64, 8
+BLAMED_AFTER = 3
+"""Deaths without a word of a row that is alone, before the one for which it is blamed."""
+
+
+class Deadly(EchoEngine):
+    """Some rows end the replica's whole process, at once and without a word."""
+
+    killed: ClassVar[asyncio.Event]
+    loop: ClassVar[asyncio.AbstractEventLoop]
+    seconds: ClassVar[float] = 0.0
+
+    def encode(self, requests: Any) -> list[Any]:
+        if any("crash" in str(request) for request in requests):
+            self.loop.call_soon_threadsafe(self.killed.set)
+            time.sleep(0.3)
+        return super().encode(requests)
+
+    async def generate(self, encoded: Any) -> Any:
+        await asyncio.sleep(0)
+        if "kill" in encoded.prompt:
+            self.killed.set()
+            await asyncio.Event().wait()
+        await asyncio.sleep(self.seconds)
+        return await super().generate(encoded)
+
+
+class World:
+    def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = place
+        self.deaths = 0
+        monkeypatch.setattr(replica_module, "open_engine", Deadly)
+
+    def run(self, **fields: Any) -> None:
+        while not asyncio.run(self._process(fields)):
+            self.deaths += 1
+            assert self.deaths < 40
+
+    async def _process(self, fields: dict[str, Any]) -> bool:
+        Deadly.killed, Deadly.loop = asyncio.Event(), asyncio.get_running_loop()
+        replica = self.place.replica(
+            engine="echo", rows_in_flight=IN_FLIGHT, max_error_fraction=1.0, max_restarts=20, **fields
+        )
+        working = asyncio.ensure_future(work(replica))
+        killed = asyncio.ensure_future(Deadly.killed.wait())
+        await asyncio.wait([working, killed], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait([working])
+            replica._threads.shutdown()
+            replica._tokenizers.shutdown()
+            return False
+        killed.cancel()
+        working.result()
+        return True
+
+    def rows(self) -> dict[int, bool]:
+        out: dict[int, bool] = {}
+        for path in sorted(Path(self.place.out.root, "parts/0").iterdir()):
+            for row in pq.read_table(path, columns=["ordinal", "ok"]).to_pylist():
+                assert row["ordinal"] not in out
+                out[row["ordinal"]] = row["ok"]
+        return out
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    Deadly.seconds = 0.0
+    return World(Place(tmp_path, monkeypatch, IN_FLIGHT), monkeypatch)
+
+
+def write(world: World, place: int, how: str) -> None:
+    texts = (f"{how} {number}" if number == place else f"row {number}" for number in range(ROWS))
+    world.place.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+@pytest.mark.parametrize("place", range(0, 24, 3))
+def test_a_row_that_kills_the_process_is_found_among_those_in_its_engine(world: World, place: int) -> None:
+    Deadly.seconds = 0.05
+    write(world, place, "kill")
+    world.run()
+    assert world.rows() == {number: number != place for number in range(ROWS)}
+    assert world.deaths <= math.ceil(math.log2(IN_FLIGHT)) + 1 + BLAMED_AFTER
+
+
+@pytest.mark.parametrize("place", [0, 13, 40])
+def test_a_row_that_kills_the_process_while_it_is_tokenised_is_found(world: World, place: int) -> None:
+    write(world, place, "crash")
+    world.run()
+    assert world.rows() == {number: number != place for number in range(ROWS)}
+    # All that is prepared together dies once more before it is halved.
+    assert world.deaths <= math.ceil(math.log2(4 * IN_FLIGHT)) + 2 + BLAMED_AFTER
+
+
+def test_only_what_was_begun_is_suspected(world: World) -> None:
+    Deadly.seconds = 0.05
+    write(world, 0, "kill")
+    replica = world.place.replica(engine="echo", rows_in_flight=IN_FLIGHT)
+    board = world.place.board
+    assert board is not None
+    board.join(replica._process, 40)
+    held = board.pull(replica._process, replica_module.Report()).grant.rows
+    assert len(held) > 5
+    replica._begun.prepare([3, 4])
+    for ordinal in (3, 0, 1, 2):
+        replica._begun.begin(ordinal)
+    replica._begun.end([1])
+    world.place.replica(engine="echo")
+    suspected = [group.rows.tolist() for group in board._queue._suspicion.groups]
+    assert suspected == [[0, 2], [3], [4]]
+
+
+def test_what_is_kept_is_as_large_as_it_need_be(tmp_path: Path) -> None:
+    path = path_of("/out", "actor")
+    assert path != path_of("/out", "another")
+    rows = BegunRows(tmp_path / "begun")
+    rows.prepare(range(5000))
+    for ordinal in range(0, 5000, 2):
+        rows.begin(ordinal)
+    rows.end(range(1, 5000, 2))
+    rows.prepare([10**12])
+    size = (tmp_path / "begun").stat().st_size
+    for ordinal in range(5000, 7000):
+        rows.begin(ordinal)
+    assert (tmp_path / "begun").stat().st_size == size
+    left = left_by_the_last(tmp_path / "begun")
+    assert left is not None
+    assert sorted(left.in_engine) == [*range(0, 5000, 2), *range(5000, 7000)]
+    assert left.in_preparation.tolist() == [10**12]
+    assert left_by_the_last(tmp_path / "begun") is None
+
+
+def test_nothing_stays_on_the_node_when_all_is_done(world: World, tmp_path: Path) -> None:
+    write(world, ROWS, "kill")
+    world.run()
+    assert not list(tmp_path.glob("raybatch-begun-*"))
+
+
+def test_a_full_disk_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than some rows it then keeps none: all that the process held is suspected."""
+    rows = BegunRows(tmp_path / "begun")
+    rows.begin(1)
+
+    def full(*args: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    rows.prepare(range(5000))
+    rows.end(range(5000))
+    BegunRows(tmp_path / "another").begin(1)
+    assert not list(tmp_path.iterdir())
