@@ -6,7 +6,10 @@
 The workload must fit into memory and nothing is saved before the end, so nobody should run this at night; but
 no feeding of the engine can be better than having everything there at once. Prints one JSON line a workload.
 
-usage: llm_generate.py DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
+With ``--by-prefix``, instead of ``LLM.chat`` another ``LLM.generate`` gets the texts sorted, so that common
+prefixes follow each other.
+
+usage: llm_generate.py [--by-prefix] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
     import pyarrow.parquet as pq
     from vllm import LLM, SamplingParams
 
-    folder, *names = sys.argv[1:]
+    folder, *names = [argument for argument in sys.argv[1:] if argument != "--by-prefix"]
+    by_prefix = "--by-prefix" in sys.argv
     engine = json.loads(names.pop()) if names[-1].startswith("{") else {}
     start = time.time()
     llm = LLM(str(Path(folder) / "model"), **engine)
@@ -33,13 +38,17 @@ def main() -> None:
         messages = [row["messages"] for row in rows]
         render = llm.get_tokenizer().apply_chat_template
         texts = [render(one, tokenize=False, add_generation_prompt=True) for one in messages]
-        for system, call, prompts in (
-            ("LLM.generate", llm.generate, texts),
-            ("LLM.chat", llm.chat, messages),
-        ):
+        order = sorted(range(len(rows)), key=texts.__getitem__)
+        ordered = [texts[place] for place in order], [params[place] for place in order]
+        ways: dict[str, tuple[Any, Any, Any]] = {"LLM.generate": (llm.generate, texts, params)}
+        if by_prefix:
+            ways = {"LLM.generate, sorted": (llm.generate, *ordered), **ways}
+        else:
+            ways["LLM.chat"] = llm.chat, messages, params
+        for system, (call, prompts, sampling) in ways.items():
             llm.reset_prefix_cache()
             start = time.time()
-            outputs = call(prompts, params, use_tqdm=False)
+            outputs = call(prompts, sampling, use_tqdm=False)
             seconds = time.time() - start
             tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
             prompt = sum(len(output.prompt_token_ids) for output in outputs)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two workloads with fixed seeds, and a model of real size without weights to run them on.
+"""Three workloads with fixed seeds, and a model of real size without weights to run them on.
 
 W1 classify: 32,768 rows of about 84 prompt tokens, of which 64 are a shared system prompt, and 8 output
 tokens. W2 synthesize: 3,072 rows of 46 to 400 prompt tokens and, per row, 16 to 1,024 output tokens
-(lognormal, median 200). The model has the shape of Llama 3.1 8B; vLLM fills it with random weights
-(``load_format="dummy"``), which run at the speed of real ones. Requests set ``ignore_eos``, so every system
-generates exactly the same number of tokens.
+(lognormal, median 200). W3 documents: four questions on each of 1,000 documents of 2,000 tokens, which come
+first in the prompt, in random order; 16 output tokens. The model has the shape of Llama 3.1 8B; vLLM fills it
+with random weights (``load_format="dummy"``), which run at the speed of real ones. Requests set
+``ignore_eos``, so every system generates exactly the same number of tokens.
 
-usage: workloads.py TOKENIZER_FOLDER OUT_FOLDER [ROWS_W1 ROWS_W2]
+usage: workloads.py TOKENIZER_FOLDER OUT_FOLDER [ROWS_W1 ROWS_W2 DOCUMENTS_W3]
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ SYLLABLES = (
 
 def main() -> None:
     tokenizer_folder, out = Path(sys.argv[1]), Path(sys.argv[2])
-    rows_w1, rows_w2 = (int(sys.argv[3]), int(sys.argv[4])) if len(sys.argv) > 4 else (32768, 3072)
+    rows_w1, rows_w2, documents = map(int, sys.argv[3:6]) if len(sys.argv) > 5 else (32768, 3072, 1000)
     write_model(tokenizer_folder, out / "model")
     text = Text(Tokenizer.from_file(str(out / "model" / "tokenizer.json")))
     system = text.of(62)
@@ -85,6 +86,7 @@ def main() -> None:
     lengths = np.random.default_rng(SEED).normal(np.log(200), 0.8, rows_w2)
     outputs = np.clip(np.exp(lengths).astype(int), 16, 1024)
     write(out / "W2", [w2(text, number, int(outputs[number])) for number in range(rows_w2)])
+    write(out / "W3", w3(text, documents))
 
 
 def write_model(source: Path, out: Path) -> None:
@@ -139,6 +141,12 @@ def w1(text: Text, system: str, number: int) -> dict[str, Any]:
 
 def w2(text: Text, number: int, output: int) -> dict[str, Any]:
     return row(text, number, "", text.between(47, 397), output)
+
+
+def w3(text: Text, documents: int) -> list[dict[str, Any]]:
+    asked = [document for document in [text.of(2000) for _ in range(documents)] for _ in range(4)]
+    random.Random(SEED).shuffle(asked)
+    return [row(text, number, document, text.between(8, 16), 16) for number, document in enumerate(asked)]
 
 
 def row(text: Text, number: int, system: str, user: str, output: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import Engine
-from airflow_provider_raybatch.job.execution import labels
+from airflow_provider_raybatch.job.execution import labels, prefixes
 from airflow_provider_raybatch.job.execution.coordinator import Order
 from airflow_provider_raybatch.job.execution.replica.asking import Asked, Asker
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
@@ -31,9 +31,10 @@ Thread = Callable[..., Awaitable[Any]]
 
 
 class _Later:
-    """Rows that wait until all of their order are rendered, so that the longest can begin first.
+    """Rows that wait until all of their order are rendered, so that they can begin in another order.
 
-    Only where the first batch has some that are known to take longer than others: all others begin at once.
+    Only where the first batch has long prompts, which may begin alike, or rows that are known to take longer
+    than others: all others begin at once.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class Preparer:
             waiting.append(asyncio.ensure_future(work))
         try:
             await asyncio.gather(*waiting)
-            rows = self._flight.ordered(later.rows)
+            rows = await self._thread(self._in_order, later.rows)
             for first in range(0, len(rows), self._batch):
                 await self._slots.acquire()
                 work = self._enter(rows[first : first + self._batch], watch)
@@ -174,12 +175,21 @@ class Preparer:
             self._slots.release()
             return
         if batch[0] == order.grant.rows[0]:
-            later.is_used.set_result(self._flight.tells_apart(made))
+            later.is_used.set_result(self._flight.tells_apart(made) or prefixes.are_long(_texts(made)))
         if await later.is_used:
             later.rows += made
             self._slots.release()
         else:
             await self._enter(made, watch)
+
+    def _in_order(self, rows: list[Row]) -> list[Row]:
+        """Rows that begin alike after each other, else those with the longest answers first."""
+        texts = _texts(rows)
+        if not prefixes.are_shared(texts):
+            return self._flight.ordered(rows)
+        for row in rows:
+            row.label = labels.UNKNOWN  # so that lengths don't take them apart again
+        return [rows[place] for place in sorted(range(len(rows)), key=texts.__getitem__)]
 
     async def _enter(self, made: Sequence[Row], watch: Stopwatch) -> None:
         ordinals = [row.ordinal for row in made]
@@ -271,6 +281,11 @@ class Preparer:
             await asyncio.sleep(_LOOK_AGAIN)
             waited += _LOOK_AGAIN
         return None
+
+
+def _texts(rows: Sequence[Row]) -> list[str]:
+    requests = [row.asked.request for row in rows]
+    return [prefixes.text_of(one) if isinstance(one, Request) else "" for one in requests]
 
 
 def _label(asked: Asked) -> int:

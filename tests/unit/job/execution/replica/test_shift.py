@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution import coordinator as coordinator_module
+from airflow_provider_raybatch.job.execution import prefixes
 from airflow_provider_raybatch.job.execution.calls import GoneError, Report, no_rows
 from airflow_provider_raybatch.job.execution.replica import preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
@@ -258,6 +259,16 @@ def test_lengths_of_answers_are_learned_by_the_lengths_of_prompts(place: Place) 
     kinds = [len(prompt) > 1 for prompt in Scripted.asked[64:]]
     assert kinds == sorted(kinds, reverse=True)
     assert len(set(kinds)) == 2
+
+
+def test_rows_that_begin_alike_follow_each_other(place: Place) -> None:
+    """So the engine answers them while their prefix is in its cache, wherever they lie."""
+    documents = [letter * prefixes.LONG for letter in "cab"]
+    texts = [f"All: {documents[number % 3]} {'x' * (number + 1)}" for number in range(9)]
+    place.source.write_text(lines(*({"text": text} for text in texts)))
+    place.batch = 2
+    do(place, place.replica(engine="echo", rows_in_flight=3))
+    assert Scripted.asked == sorted(texts)
 
 
 def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
