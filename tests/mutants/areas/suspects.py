@@ -11,6 +11,7 @@ _SUSPICION = "job/execution/suspicion.py"
 _TESTS = ("job/execution/replica/test_poison_rows.py",)
 _QUEUE_TESTS = ("job/execution/test_queue.py",)
 _SHIFT = "job/execution/replica/test_shift.py"
+_MODEL = "model/test_search.py"
 
 MUTANTS = (
     Mutant(
@@ -72,6 +73,30 @@ MUTANTS = (
         "        if replica.group is not None:\n",
         "Where every row kills, the search halves on and on: many more restarts.",
         (f"{_TESTS[0]}::test_an_engine_that_dies_of_everything_is_given_up",),
+    ),
+    Mutant(
+        "dead-letter-dies-with-its-writer",
+        _QUEUE,
+        "        self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])\n",
+        "",
+        "A poison row whose dead letter was not written when a process was killed is never finished.",
+        (f"{_MODEL}::test_faults_during_a_search",),
+    ),
+    Mutant(
+        "suspects-beside-others",
+        _QUEUE,
+        "        if len(replica.holds) or len(replica.failed):\n",
+        "        if len(replica.failed):\n",
+        "Two groups of suspected rows are in one engine: innocent rows die with a poison row.",
+        (*_QUEUE_TESTS, f"{_MODEL}::test_poison_rows_are_found_within_the_bound"),
+    ),
+    Mutant(
+        "suspects-that-waited-forgotten",
+        _QUEUE,
+        "                self._suspicion.groups.append(Group(replica.holds))\n",
+        "",
+        "Suspected rows that were not in the engine yet when it died are never finished.",
+        (*_QUEUE_TESTS, f"{_MODEL}::test_faults_during_a_search"),
     ),
     Mutant(
         "silent-deaths-are-proof",

@@ -4,33 +4,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 import pytest
+
+from .graph import Graph
 
 POWER = [pytest.param(False, id="killed"), pytest.param(True, id="power lost")]
 STRIDE = 1 if os.environ.get("RAYBATCH_MODEL") == "all" else 23
 
 _FIRST = 300
+"""In so many states all faults are tried, whatever the stride is."""
+_LONGEST = 1000
+
+Choose = Callable[[int, int], int]
+"""Which of so many usual steps, and of so many faults after them, is taken."""
 
 
-class Steps(Protocol):
-    """A world."""
+class World(Protocol):
+    """What is explored.
+
+    :ivar counts: of what an execution has cost so far.
+    """
+
+    counts: tuple[int, ...]
 
     def options(self) -> tuple[list[Any], list[Any]]: ...
     def do(self, step: Any) -> None: ...
-    def state(self) -> Any: ...
+    def state(self) -> Hashable: ...
     def close(self) -> None: ...
-
-
-@dataclass
-class Explored:
-    """How much was done."""
-
-    executions: int = 0
-    states: int = 0
 
 
 def at(number: int, what: Callable[[], None]) -> Callable[[str], None]:
@@ -39,50 +42,92 @@ def at(number: int, what: Callable[[], None]) -> Callable[[str], None]:
     return lambda call: what() if next(steps) == number else None
 
 
-def explore(
-    make: Callable[[], Steps], ends: Callable[[Any], None], stride: int = 1, most: int = 400
-) -> Explored:
+def explore(make: Callable[[Choose], World], ends: Callable[[Any], Hashable], stride: int = 1) -> Graph:
     """Try everything.
 
-    :param ends: checks a world in which nothing happens any more.
-    :param stride: what comes from outside is tried in one state of so many, but in the first 300 always.
-    :param most: steps of the longest execution.
+    :param make: the world at its start; it asks for each of its choices within a step.
+    :param ends: checks a world in which nothing happens any more, and says what kind of end it is.
+    :param stride: faults are tried in one state of so many, but in the first 300 always.
     """
-    done, seen = Explored(), set[int]()
-    path: list[int] = []
-    branches: list[int] = []
+    trail = _Trail(stride)
     while True:
-        world, depth = make(), 0
-        done.executions += 1
-        names = []
+        world, steps_done = make(trail.choose), []
         try:
-            while True:
+            while trail.is_new(world):
                 steps, faults = world.options()
-                if depth == len(path):
-                    if not steps:
-                        ends(world)
-                        break
-                    key = hash(world.state())
-                    if key in seen:
-                        break
-                    seen.add(key)
-                    path.append(0)
-                    disturbed = len(seen) < _FIRST or len(seen) % stride == 0
-                    branches.append(len(steps) + (len(faults) if disturbed else 0))
-                step = (steps + faults)[path[depth]]
-                names.append(step)
+                if not steps:
+                    trail.graph.end(trail.here, ends(world))
+                    break
+                step = (steps + faults)[trail.choose(len(steps), len(faults))]
+                steps_done.append(step)
                 world.do(step)
-                depth += 1
-                assert depth < most, "it does not end"
+                assert len(steps_done) < _LONGEST, "it does not end"
         except BaseException as error:
-            error.add_note("\n".join(f"{one[0].__name__} {one[1:]}" for one in names))
+            error.add_note("\n".join(f"{one[0].__name__} {one[1:]}" for one in steps_done))
             raise
         finally:
             world.close()
-        while path and path[-1] + 1 >= branches[-1]:
-            path.pop()
-            branches.pop()
-        if not path:
-            done.states = len(seen)
-            return done
-        path[-1] += 1
+        if not trail.turn():
+            return trail.graph
+
+
+class _Trail:
+    """The choices of the present execution, and where they led. The next one shares most of them."""
+
+    def __init__(self, stride: int) -> None:
+        self.graph = Graph()
+        self.here = -1
+        self._stride = stride
+        self._numbers: dict[Hashable, int] = {}
+        self._chosen: list[int] = []
+        self._options: list[int] = []
+        self._states: list[tuple[int, int]] = []
+        """States that were passed: after how many choices, and the number."""
+        self._restart()
+
+    def choose(self, usual: int, faults: int) -> int:
+        if self._depth == len(self._chosen):
+            disturbed = len(self._numbers) < _FIRST or len(self._numbers) % self._stride == 0
+            self._chosen.append(0)
+            self._options.append(usual + (faults if disturbed else 0))
+        chosen = self._chosen[self._depth]
+        self._depth += 1
+        self._is_fault |= chosen >= usual
+        return chosen
+
+    def is_new(self, world: World) -> bool:
+        """Note the state that an execution is in. Whether it was never reached before."""
+        is_new = True
+        if self._passed < len(self._states):
+            number = self._states[self._passed][1]
+        else:
+            state = world.state()
+            is_new = state not in self._numbers
+            number = self._numbers.setdefault(state, len(self._numbers))
+            self._states.append((self._depth, number))
+            if self.here >= 0:
+                cost = tuple(now - then for now, then in zip(world.counts, self._counts, strict=True))
+                self.graph.add(self.here, number, self._is_fault, cost)
+        self._passed += 1
+        self.here, self._counts, self._is_fault = number, world.counts, False
+        return is_new
+
+    def turn(self) -> bool:
+        """Take the next choice at the last place that has one."""
+        while self._chosen and self._chosen[-1] + 1 >= self._options[-1]:
+            self._chosen.pop()
+            self._options.pop()
+        if not self._chosen:
+            return False
+        self._chosen[-1] += 1
+        while self._states[-1][0] >= len(self._chosen):
+            self._states.pop()
+        self._restart()
+        return True
+
+    def _restart(self) -> None:
+        self.here = -1
+        self._depth = self._passed = 0
+        self._is_fault = False
+        self._counts: tuple[int, ...] = ()
+        self.graph.executions += 1

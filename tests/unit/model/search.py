@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A coordinator, its replicas, and what Ray does, as steps: the search for poison rows, and all around it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.job.execution import coordinator as coordinator_module
+from airflow_provider_raybatch.job.execution.calls import GoneError
+from airflow_provider_raybatch.job.monitor import board
+
+from .clock import Clock
+from .exploring import Choose
+from .search_checks import Checked
+from .search_replica import Ended, Stepped, modelled
+from .search_scope import Scope
+from .search_state import frozen, of_replica
+
+CLOCK = Clock()
+"""The coordinator's."""
+_KILLED_AT = {"start", "join", "pull", "give_back", "leave", "lost", "write"}
+"""Calls before which a process may be killed. Others change nothing that counts."""
+_MINUTE = 61.0
+
+
+class World(Checked):
+    """What Ray does, and what is known from outside.
+
+    :ivar counts: deaths of processes, calls of the coordinator, and requests to engines.
+    """
+
+    def __init__(self, scope: Scope, choose: Choose) -> None:
+        CLOCK.now = 0.0
+        super().__init__(scope)
+        self.choose = choose
+        self.faults_left = scope.times if scope.faults else 0
+        self.lives: Counter[str] = Counter()
+        self.over: set[str] = set()
+        self.lost_for_good: set[str] = set()
+        self.late: list[tuple[str, tuple[Any, ...]]] = []
+        self.failed = False
+        self.deaths = self.calls = 0
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return self.deaths, self.calls, self.requests
+
+    # What processes do.
+
+    def called(self, process: Stepped, name: str, act: Callable[[], Any]) -> Any:
+        """Something goes out of a process: here it may be killed, or stand still for long.
+
+        With ``kill``, what it sends arrives never, or much later. Where it has arrived, that is a kill before
+        the next call.
+        """
+        if process.is_dead:
+            raise Ended
+        fates = [""]
+        if self.faults_left and name in _KILLED_AT and not self.failed:
+            if "kill" in self.scope.faults:
+                # A process starts only when what the one before it sent first has come or is lost.
+                fates += ["never"] if name in {"write", "start"} else ["never", "later"]
+            if "freeze" in self.scope.faults and process._process in self.board._queue.replicas:
+                fates.append("freeze")
+        fate = fates[self.choose(1, len(fates) - 1)] if len(fates) > 1 else ""
+        self.faults_left -= bool(fate)
+        if fate == "later":
+            self.late.append(act.args)  # type: ignore[attr-defined]
+        if fate in {"never", "later"}:
+            process.is_dead = True
+            raise Ended
+        if fate == "freeze":
+            self.silence(process)
+            self.given_up.add(process._process)
+        return act()
+
+    def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """The coordinator answers a call."""
+        self.calls += name not in {"share", "content"}
+        return getattr(self.board, name)(*arguments)
+
+    # What may happen.
+
+    def options(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """Steps, and what comes from outside."""
+        if self.failed:
+            return [], []
+        steps: list[tuple[Any, ...]] = [(self.arrive_late,)] if self.late else []
+        for actor, process in self.processes.items():
+            if process is not None and process.task is not None:
+                steps += self._steps_of(process)
+            elif process is not None and not self.board._draining:
+                steps.append((process.begin,))
+            elif process is None and not self.board._draining and self._may_start(actor):
+                steps.append((self.start, actor))
+        names = {process._process for process in self.living}
+        if set(self.board._queue.replicas) - names and not self.board._draining:
+            steps.append((self.silence,))
+        elif self._may_empty_one and not self._minute_has_passed:
+            steps.append((self.minute,))
+        is_over = self.board._queue.is_finished or not steps
+        return steps, self._faults() if self.faults_left and not is_over else []
+
+    def _may_start(self, actor: str) -> bool:
+        # For the first time in turn, since all are alike.
+        is_next = self.lives[actor] or all(self.lives[one] for one in self.processes if one < actor)
+        return bool(is_next) and actor not in self.over | self.lost_for_good
+
+    def _steps_of(self, process: Stepped) -> list[tuple[Any, ...]]:
+        steps: list[tuple[Any, ...]] = []
+        inside, scope = process.inside, self.scope
+        steps += [(process.answered, row) for row in inside if row not in scope.deadly][:1]
+        steps += [(process.engine_dies, False)] * bool(scope.killers & set(inside))
+        steps += [(process.engine_dies, True)] * bool(scope.hogs & set(inside))
+        steps += [(process.pause,)] * process.pauses
+        steps += [(process.flush_interval,)] * process.will_flush
+        steps += [(process.hear,)] * process.has_news
+        return steps
+
+    def _faults(self) -> list[tuple[Any, ...]]:
+        faults: list[tuple[Any, ...]] = []
+        for kind in self.scope.faults:
+            if kind == "kill":
+                faults += [(self.kill, [process]) for process in self.living]
+            elif kind in {"engine killed", "fluke"}:
+                faults += [
+                    (self.engine_dies, process, kind == "engine killed")
+                    for process in self.living
+                    if process.inside
+                ]
+            elif kind == "node":
+                faults += [(self.kill, self.living)] * bool(self.living)
+            elif kind == "node for good" and len(self.processes) - len(self.lost_for_good) > 1:
+                faults += [(self.lose, process) for process in self.living]
+            elif kind == "drain":
+                faults.append((self.drain,))
+        return faults
+
+    def do(self, step: tuple[Any, ...]) -> None:
+        what, *arguments = step
+        what(*arguments)
+        for process in self.living:
+            task = process.task
+            error = task.exception() if task is not None and task.done() else None
+            if isinstance(error, Ended) or process.is_dead:
+                self._ended(process)
+            elif error is not None:
+                raise error
+            elif task is not None and task.done():
+                self.over.add(process._actor)
+                self.processes[process._actor] = None
+
+    def _ended(self, process: Stepped) -> None:
+        process.end()
+        self.processes[process._actor] = None
+        self.deaths += 1
+
+    def start(self, actor: str) -> None:
+        """Ray starts an actor's process (again)."""
+        self.lives[actor] += 1
+        try:
+            self.processes[actor] = Stepped(self, actor, self.lives[actor])
+        except Ended:
+            self.deaths += 1
+        except RaybatchError:
+            self.failed = True
+
+    def arrive_late(self) -> None:
+        """What dead processes have sent comes now."""
+        late, self.late = self.late, []
+        for name, arguments in late:
+            with contextlib.suppress(GoneError):
+                self.answer(name, arguments)
+        self.given_up |= {process._process for process in self.living} & self.board.gone
+
+    def silence(self, *frozen_ones: Stepped) -> None:
+        """So long passes that the coordinator takes for lost who does not report."""
+        self._pass(32.0, frozen_ones)
+
+    def minute(self) -> None:
+        """So long passes that suspected rows wait no longer for a replica without rows."""
+        self._pass(_MINUTE, ())
+
+    def _pass(self, seconds: float, frozen_ones: tuple[Stepped, ...]) -> None:
+        ends = CLOCK.now + seconds
+        while CLOCK.now < ends:
+            CLOCK.now += 2.0
+            for process in self.living:
+                if process not in frozen_ones:
+                    self.board.report(asdict(process._report))
+            self.look()
+
+    @property
+    def _may_empty_one(self) -> bool:
+        queue = self.board._queue
+        return bool(queue._suspicion.groups) and queue._emptied is None and len(queue.replicas) > 0
+
+    @property
+    def _minute_has_passed(self) -> bool:
+        return CLOCK.now - self.board._queue._suspected_since >= _MINUTE - 1
+
+    def kill(self, processes: list[Stepped]) -> None:
+        """SIGKILL."""
+        self.faults_left -= 1
+        for process in processes:
+            process.is_dead = True
+
+    def engine_dies(self, process: Stepped, killed: bool) -> None:
+        """Of no row."""
+        self.faults_left -= 1
+        process.engine_dies(killed)
+
+    def lose(self, process: Stepped) -> None:
+        """With its node; there is no other one."""
+        self.lost_for_good.add(process._actor)
+        self.kill([process])
+
+    def drain(self) -> None:
+        """The job is stopped."""
+        self.faults_left -= 1
+        self.board.drain()
+
+    def close(self) -> None:
+        for process in self.living:
+            process.end()
+
+    def state(self) -> Hashable:
+        queue = self.board._queue
+        return (
+            frozen(self.board),
+            tuple(queue._returned),
+            CLOCK.now > queue._suspected_since and self._minute_has_passed,
+            tuple(None if process is None else of_replica(process) for process in self.processes.values()),
+            tuple(sorted(self.lives.items())),
+            frozenset(self.over | self.lost_for_good | self.given_up),
+            tuple((name, frozen(arguments)) for name, arguments in self.late),
+            frozenset(self.written.items()),
+            frozenset(
+                (part.path.rpartition("-")[0], frozenset(rows))
+                for part, rows in self.parts.items()
+                if part.path not in self.board._reported
+            ),
+            self.faults_left,
+            self.failed,
+        )
+
+
+@contextlib.contextmanager
+def searching() -> Iterator[None]:
+    """Everything outside of coordinator and replicas is the model's."""
+    with modelled(), pytest.MonkeyPatch.context() as patch:
+        for module in (coordinator_module, board):
+            patch.setattr(module, "time", CLOCK)
+        ledger = SimpleNamespace(
+            listed=lambda entries: entries,
+            outcomes=lambda folder, part: (np.array(list(folder.outcomes[part])), None),
+        )
+        patch.setattr(coordinator_module, "parts", ledger)
+        yield

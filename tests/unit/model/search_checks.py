@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold of each row at every instant, and what is known of it at the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.replica.replica import _KILLER
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.work import Done
+
+from .search_replica import Stepped
+from .search_scope import Scope
+
+
+class Checked:
+    """A coordinator and its replicas. Each request and each part is checked.
+
+    :ivar parts: all that was written, with the outcomes of rows.
+    :ivar written: by row, which process has written it before it was taken for lost, if ever.
+    :ivar answered: rows that a living process has seen answered.
+    :ivar told: the parts that the driver knows.
+    :ivar given_up: processes that were taken for lost while they lived.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        chunks, first = [], 0
+        for number, rows in enumerate(scope.pieces):
+            chunks.append(Chunk(number, first, rows, 0, 0, rows))
+            first += rows
+        todo = np.packbits(np.zeros(first, np.bool_))
+        self.parts: dict[Part, dict[int, bool]] = {}
+        self.written: dict[int, str] = {}
+        self.answered: set[int] = set()
+        self.told: list[Part] = []
+        self.given_up: set[str] = set()
+        self.requests = 0
+        folder: Any = SimpleNamespace(list=lambda path: list(self.parts), outcomes=self.parts)
+        self.board = Coordinator(Input(chunks, [10] * len(chunks), todo), folder, "parts")
+        self.processes: dict[str, Stepped | None] = {f"r{number}": None for number in range(scope.replicas)}
+
+    @property
+    def living(self) -> list[Stepped]:
+        return [process for process in self.processes.values() if process is not None]
+
+    def asked(self, process: Stepped, row: int) -> None:
+        """A row goes into an engine: nobody else has it, and nobody has written it."""
+        self.requests += 1
+        if process._process in self.given_up:
+            return
+        assert not self.written.get(row), f"{row} is asked again"
+        for other in self.living:
+            is_other = other is not process and other._process not in self.given_up
+            assert not (is_other and row in other.held), f"two have {row}"
+        group = self.board._queue._replicas[process._process].group
+        assert group is None or row in group.rows, f"{row} goes in beside suspected rows"
+
+    def write(self, process: Stepped, results: Mapping[int, Any]) -> Part:
+        """A part is there."""
+        outcomes = {row: not isinstance(result, RowFailure) for row, result in results.items()}
+        for row, result in results.items():
+            assert row in self.scope.deadly or result is not _KILLER, f"{row} is innocent"
+            assert outcomes[row] == (row not in self.scope.deadly | self.scope.bad), (
+                f"{row} is a wrong outcome"
+            )
+            if process._process not in self.given_up:
+                assert not self.written.get(row), f"{row} is written again"
+                self.written[row] = process._process
+        assert len(self.parts) < 1000
+        path = f"parts/{process._process}-{len(self.parts):06d}"
+        part = Part(path, len(outcomes), sum(outcomes.values()), min(outcomes), max(outcomes), 1)
+        self.parts[part] = outcomes
+        return part
+
+    def look(self) -> None:
+        """As the driver does it."""
+        _, news, _, _ = self.board.news()
+        for _, document in news:
+            self.told += Done.from_json(document).parts
+
+    def outcomes(self) -> dict[int, list[bool]]:
+        """Of each row, what the driver knows of it."""
+        self.look()
+        found = defaultdict(list)
+        for part in self.told:
+            for row, good in self.parts[part].items():
+                found[row].append(good)
+        return found

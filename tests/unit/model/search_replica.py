@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replica's process without Ray, storage and engine: the real loop, whose calls are steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import ray
+
+from airflow_provider_raybatch.job import work
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.execution import queue
+from airflow_provider_raybatch.job.execution.calls import GoneError
+from airflow_provider_raybatch.job.execution.costs import Costs
+from airflow_provider_raybatch.job.execution.replica import flight, preparing
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.asking import Asked
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.row import Request, RowFailure
+
+from .stepped_loop import AT_ONCE, SteppedLoop
+
+if TYPE_CHECKING:
+    from .search import World
+
+FLUSH = 1000.0
+PAUSE = 1e-3
+"""Seconds; all pauses together are shorter than `flush_interval`, which passes only where that is a step."""
+
+
+class Ended(BaseException):
+    """The end of a process."""
+
+
+@dataclass
+class Content:
+    """What a process has read."""
+
+    replica: Stepped
+    chunk: Chunk
+
+
+class Stepped(Replica):
+    """:ivar shift: its working time, once its engine is ready."""
+
+    def __init__(self, world: World, actor: str, life: int) -> None:
+        self.world, self.loop = world, SteppedLoop()
+        self.is_dead = False
+        self.shift: replica_module._Shift | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self._actor, self._process = actor, f"{actor}-{life}"
+        self._report = ReplicaReport(self._process, "node")
+        self._draining, self._asked_to_ask = threading.Event(), threading.Event()
+        self._flight, self._parts, self._cpu_before = None, 0, 0.0
+        scope = world.scope
+        self._job: Any = SimpleNamespace(
+            spec=SimpleNamespace(
+                limits=SimpleNamespace(flush_interval=FLUSH),
+                engine=SimpleNamespace(max_restarts=scope.restarts),
+            )
+        )
+        self._plan: Any = SimpleNamespace(
+            rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
+        )
+        self._board = SimpleNamespace(**{name: SimpleNamespace(remote=self._sender(name)) for name in _CALLS})
+        self._reporter: Any = SimpleNamespace(send=self.report, telling=contextlib.nullcontext)
+        self._reader, self._asker, self._engine = (self,) * 3  # type: ignore[assignment]
+        self._check_starts()
+
+    def _sender(self, name: str) -> Callable[..., asyncio.Future[Any]]:
+        def send(*arguments: Any) -> asyncio.Future[Any]:
+            future = self.loop.create_future()
+            try:
+                future.set_result(self.world.called(self, name, partial(self.world.answer, name, arguments)))
+            except GoneError as error:
+                future.set_exception(error)
+            return future
+
+        return send
+
+    # In place of threads, reader, asker and engine.
+
+    async def thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    tokenizer_thread = thread
+
+    def content(self, chunk: Chunk) -> Content:
+        return Content(self, chunk)
+
+    def rows(self, chunk: Chunk, content: Content, positions: Sequence[int]) -> Any:
+        return SimpleNamespace(rows=[chunk.ordinal + position for position in positions])
+
+    def ask(self, rows: Sequence[int], repetitions: Any) -> list[Asked]:
+        bad = RowFailure("render", "the row makes no request")
+        return [Asked(bad if row in self.world.scope.bad else Request(prompt=str(row))) for row in rows]
+
+    def encode(self, requests: Sequence[Request]) -> list[int]:
+        return [int(request.prompt or "") for request in requests]
+
+    async def generate(self, row: int) -> int:
+        self.world.asked(self, row)
+        await self.loop.create_future()
+        self.world.answered.add(row)
+        return row
+
+    def tokens(self, raw: Any) -> tuple[int, int]:
+        return 0, 0
+
+    def decode(self, rows: Any) -> None:
+        pass
+
+    def write(self, rows: Sequence[flight.Row]) -> list[Part]:
+        results = {row.ordinal: row.result for row in rows}
+        return self.world.called(self, "write", lambda: [self.world.write(self, results)])
+
+    # Steps.
+
+    def begin(self) -> None:
+        """Its engine is ready."""
+
+        async def use_a_ticket() -> None:
+            async for _ in self({"ticket": [0]}):
+                pass
+
+        self._report.state = "ready"
+        self.task = self.loop.start(use_a_ticket())
+        self.loop.run()
+
+    @property
+    def inside(self) -> list[int]:
+        """The rows in its engine."""
+        return [] if self.shift is None else [row.ordinal for row in self.shift._flight.inside.values()]
+
+    @property
+    def held(self) -> set[int]:
+        """The rows that it has, in its engine or not, and has not reported as written."""
+        if self.shift is None:
+            return set()
+        rows = [*self.shift._flight.waiting, *self.shift._flight.inside.values(), *self.shift._flight.landed]
+        return {row.ordinal for row in rows} | set(self.shift._finished)
+
+    def answered(self, row: int) -> None:
+        """The engine has answered a row."""
+        self._future(row).set_result(None)
+        self.loop.run()
+
+    def engine_dies(self, killed: bool) -> None:
+        """All that is in the engine ends."""
+        for row in self.inside:
+            self._future(row).set_exception(EngineDeadError("the engine died", killed))
+        self.loop.run()
+
+    def _future(self, row: int) -> asyncio.Future[Any]:
+        assert self.shift is not None
+        (task,) = (task for task, one in self.shift._flight.inside.items() if one.ordinal == row)
+        return task._fut_waiter  # type: ignore[attr-defined]
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it will ask after a pause."""
+        shift, now = self.shift, self.loop.now
+        if shift is None or shift._ask_at <= now:
+            return False
+        asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
+        self.loop.now = shift._ask_at
+        try:
+            return shift._asks()
+        finally:
+            self.loop.now = now
+            asyncio._set_running_loop(None)
+
+    def pause(self) -> None:
+        """Until it asks again."""
+        self.loop.wait(2 * PAUSE)
+
+    @property
+    def will_flush(self) -> bool:
+        return self.shift is not None and bool(self.shift._flight.landed)
+
+    def flush_interval(self) -> None:
+        """So long passes."""
+        self.loop.wait(FLUSH)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the answer to its next report would tell it something."""
+        drains = self.world.board._draining and not self._draining.is_set()
+        asks = self.world.board._queue.wants(self._process) and not self._asked_to_ask.is_set()
+        return self.shift is not None and (drains or asks)
+
+    def hear(self) -> None:
+        """A second has passed, and it reports."""
+        self.report()
+        self.loop.wait(1.0)
+
+    def report(self) -> None:
+        """As its reporter does it."""
+        drains, asks = self.world.board.report(asdict(self._report))
+        if drains:
+            self._draining.set()
+        if asks:
+            self._asked_to_ask.set()
+
+    def end(self) -> None:
+        """Nothing of it reaches anything from now on."""
+        self.is_dead = True
+        self.loop.end()
+
+
+_CALLS = ("start", "join", "pull", "give_back", "share", "content", "leave", "lost")
+
+
+class _Costs(Costs):
+    """Too few rows to learn from; to make one takes longer than a step."""
+
+    def learn(self, lengths: Any) -> None:
+        pass
+
+
+_COSTS = _Costs()
+
+
+class _Shift(replica_module._Shift):
+    """It shows itself, so that the world can look at what it has."""
+
+    def __init__(self, replica: Stepped) -> None:
+        super().__init__(replica)
+        replica.shift = self
+
+
+@contextlib.contextmanager
+def modelled() -> Iterator[None]:
+    """Time, memory and the end of a process are the model's."""
+
+    def end(status: int) -> None:
+        raise Ended
+
+    def got(references: list[Content]) -> Content | None:
+        return None if references[0].replica.is_dead else references[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        now = SimpleNamespace(
+            monotonic=lambda: asyncio._get_running_loop().time(), time=lambda: 1.0, process_time=lambda: 0.0
+        )
+        for module in (replica_module, flight, preparing, work):
+            patch.setattr(module, "time", now)
+        for module in (flight, queue):
+            patch.setattr(module, "Costs", lambda **known: _COSTS)
+        patch.setattr(replica_module, "_Shift", _Shift)
+        patch.setattr(replica_module, "_LEAST_PAUSE", PAUSE)
+        patch.setattr(replica_module, "_IDLE_PAUSE", PAUSE)
+        patch.setattr(replica_module.os, "_exit", end)
+        patch.setattr(preparing, "_LOOK_AGAIN", AT_ONCE)
+        patch.setattr(preparing, "_PATIENCE", AT_ONCE)
+        patch.setattr(preparing, "_put", lambda contents: {piece: [one] for piece, one in contents.items()})
+        patch.setattr(preparing, "_got", got)
+        patch.setattr(ray, "get", lambda future, timeout=None: future.result())
+        yield

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decides how a search goes on, as something that can be compared."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from .search_replica import Stepped
+
+_LEFT_OUT = {
+    # The input, and what is made of it alone.
+    *("_input", "_folder", "_part_folder", "_pieces", "_costs"),
+    *("_rule", "_order", "_row_bytes", "_look_ahead"),
+    # What is only told on, or follows from the rest.
+    *("_reports", "_news", "bytes_read", "_speeds", "_shelves", "_ahead", "_engine", "_reported"),
+    # Instants: what matters of them is in `World.state`.
+    *("_looked", "_silence", "_suspected_since", "since"),
+}  # fmt: skip
+
+
+def frozen(value: Any) -> Hashable:
+    """A value that is equal for equal decisions to come."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, Stepped):
+        return value._process
+    if isinstance(value, dict):
+        return tuple(sorted((key, frozen(one)) for key, one in value.items()))
+    if isinstance(value, list | tuple | deque):
+        return tuple(frozen(one) for one in value)
+    if isinstance(value, set | frozenset):
+        return frozenset(value)
+    return tuple(frozen(one) for name, one in vars(value).items() if name not in _LEFT_OUT)
+
+
+def of_replica(replica: Stepped) -> Hashable:
+    """Where a process is."""
+    shift = replica.shift
+    if shift is None:
+        return replica._process
+    flight, preparer = shift._flight, shift._preparer
+    return (
+        replica._process,
+        replica._draining.is_set(),
+        replica._asked_to_ask.is_set(),
+        tuple(row.ordinal for row in flight.waiting),
+        tuple(row.ordinal for row in flight.inside.values()),
+        tuple(row.ordinal for row in flight.landed),
+        tuple(shift._finished),
+        replica._report.rows,
+        len(shift._new_parts),
+        shift._ask_below,
+        shift._ask_at > replica.loop.now,
+        shift._is_over,
+        frozenset(preparer._contents),
+        frozenset(preparer._released),
+        frozenset(preparer._chunks),
+    )

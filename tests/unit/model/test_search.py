@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pull queue and the search for poison rows: every order of events in small worlds, faults at any time.
+
+By default faults are tried in the first 300 states of a world, and in one of 69 after them; in all of them,
+and in larger worlds, with ``RAYBATCH_MODEL=all``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from .exploring import STRIDE, explore
+from .graph import Graph
+from .search import World, searching
+from .search_scope import Scope
+
+pytestmark = pytest.mark.slow
+
+CALLS_OF_A_PROCESS, CALLS_OF_A_ROW = 6, 4
+DEATHS, CALLS, REQUESTS = range(3)
+
+
+@pytest.fixture(autouse=True)
+def model() -> Iterator[None]:
+    with searching():
+        yield
+
+
+def rows(*some: int) -> frozenset[int]:
+    return frozenset(some)
+
+
+def check_outcomes(world: World) -> int:
+    """The driver knows one outcome of each row, the right one. Says how many faults there were."""
+    scope = world.scope
+    assert not world.failed
+    outcomes = world.outcomes()
+    if world.board._draining:
+        assert world.answered <= outcomes.keys(), "what was answered is lost"
+    else:
+        assert outcomes.keys() == set(scope.rows)
+    assert outcomes == {row: [row not in scope.deadly | scope.bad] for row in outcomes}
+    return scope.times - world.faults_left if scope.faults else 0
+
+
+def check_costs(scope: Scope, graph: Graph) -> None:
+    """Few processes die, replicas call seldom, and few rows are asked again."""
+    deaths, calls, requests = (graph.most(count) for count in (DEATHS, CALLS, REQUESTS))
+    for faults, most in deaths.items():
+        assert isinstance(faults, int)
+        # A fault in a search may make it begin anew, with all rows that the process held.
+        held = min(len(scope.rows), 4 * scope.slots if faults else scope.slots)
+        searches = len(scope.deadly) + (faults if scope.deadly else 0)
+        killed = faults * (scope.replicas if "node" in scope.faults else 1)
+        late = faults if "freeze" in scope.faults else 0
+        assert most <= searches * scope.restarts_to_find(held) + 3 * len(scope.hogs) + killed + late
+        processes = scope.replicas + most
+        assert calls[faults] <= CALLS_OF_A_PROCESS * processes + CALLS_OF_A_ROW * len(scope.rows)
+        # A killed process loses what it has not written; one whose engine dies, or that drains, writes that.
+        ended = most - killed + (scope.replicas if "drain" in scope.faults else 0)
+        assert requests[faults] <= (1 + killed) * len(scope.rows) + ended * scope.slots
+
+
+def assert_done(scope: Scope) -> None:
+    graph = explore(partial(World, scope), check_outcomes, 3 * STRIDE if STRIDE > 1 else 1)
+    print(scope, graph)
+    assert graph.ends
+    assert not graph.stuck(), "everybody waits"
+    check_costs(scope, graph)
+
+
+PAIRS = [rows(first, second) for first in range(4) for second in range(first, 4)]
+
+
+@pytest.mark.parametrize("killers", PAIRS, ids=sorted)
+def test_poison_rows_are_found_within_the_bound(killers: frozenset[int]) -> None:
+    """One or two in any place."""
+    assert_done(Scope((2, 2), killers=killers))
+
+
+@pytest.mark.parametrize("killer", [0, 2, 4])
+def test_a_poison_row_among_many(killer: int) -> None:
+    assert_done(Scope((5, 1), slots=4, killers=rows(killer)))
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((2, 1), hogs=rows(0)),
+        Scope((2, 1), hogs=rows(2)),
+        Scope((2, 1), bad=rows(1)),
+        Scope((2, 1), bad=rows(0), killers=rows(1)),
+        Scope((1, 1), replicas=2, killers=rows(0)),
+        Scope((2,), replicas=2, slots=1, killers=rows(1)),
+    ],
+    ids=str,
+)
+def test_each_row_has_its_own_outcome(scope: Scope) -> None:
+    """A row of which the system kills the engine is found later, after four deaths."""
+    assert_done(scope)
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((2, 1), replicas=2),
+        Scope((4,), replicas=2, slots=1),
+        Scope((1, 1), replicas=3),
+        Scope((2, 1), replicas=2, faults=("drain",)),
+        Scope((2, 1), replicas=2, faults=("freeze",)),
+        Scope((2, 1), replicas=2, faults=("node for good",)),
+    ],
+    ids=str,
+)
+def test_replicas_share_the_rows(scope: Scope) -> None:
+    """Whenever each starts; also where one never comes back, is taken for lost, or all are stopped."""
+    assert_done(scope)
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((2, 1), faults=("kill",)),
+        Scope((2, 1), faults=("engine killed",)),
+        Scope((2, 1), faults=("fluke",)),
+        Scope((1,), faults=("fluke",)),
+        Scope((2,), faults=("kill", "engine killed"), times=2),
+        Scope((1,), faults=("kill", "engine killed"), times=3),
+        Scope((1, 1), replicas=2, faults=("kill",)),
+        Scope((1, 1), replicas=2, faults=("node",)),
+    ],
+    ids=str,
+)
+def test_faults_blame_no_row(scope: Scope) -> None:
+    assert_done(scope)
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((2, 1), killers=rows(1), faults=("kill",)),
+        Scope((4,), slots=1, killers=rows(2), faults=("kill",)),
+        Scope((2,), killers=rows(0), faults=("freeze",)),
+        Scope((2, 1), killers=rows(0), faults=("drain",)),
+        Scope((1, 1), replicas=2, killers=rows(0), faults=("node for good",)),
+    ],
+    ids=str,
+)
+def test_faults_during_a_search(scope: Scope) -> None:
+    assert_done(scope)
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+@pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)], ids=str)
+def test_an_engine_that_dies_of_everything_is_given_up(pieces: tuple[int, ...], restarts: int) -> None:
+    every = rows(*Scope(pieces).rows)
+    scope = Scope(pieces, killers=every, restarts=restarts)
+    graph = explore(partial(World, scope), lambda world: world.failed)
+    assert graph.most(DEATHS).keys() == {True}
+    assert graph.most(DEATHS)[True] <= 2 + 2 * restarts
+
+
+@pytest.mark.skipif(STRIDE > 1, reason="takes many minutes; RAYBATCH_MODEL=all runs it")
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope((2, 1), replicas=2, killers=rows(1)),
+        Scope((2, 2), replicas=2, killers=rows(1)),
+        Scope((1, 1), replicas=2, killers=rows(0, 1)),
+        Scope((1, 1), replicas=2, killers=rows(0), faults=("kill",)),
+        Scope((1, 1, 1), replicas=3, slots=1),
+        Scope((1, 1), replicas=3, faults=("kill",)),
+        Scope((2, 1), replicas=2, faults=("kill",)),
+        Scope((2, 1), replicas=2, faults=("kill", "freeze", "drain")),
+        Scope((3, 1), killers=rows(1), faults=("kill",)),
+        Scope((2, 1), killers=rows(0, 2), faults=("kill",)),
+        Scope((2,), killers=rows(0), faults=("kill",), times=3),
+        Scope((2,), killers=rows(0), faults=("kill", "engine killed"), times=2),
+        Scope((2,), hogs=rows(1), faults=("kill",), restarts=4),
+        Scope((1, 1), replicas=2, faults=("node",), times=2),
+    ],
+    ids=str,
+)
+def test_larger_worlds(scope: Scope) -> None:
+    assert_done(scope)
