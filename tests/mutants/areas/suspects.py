@@ -71,8 +71,8 @@ MUTANTS = (
         _QUEUE,
         "        if replica.group is not None or replica.wary:\n",
         "        if replica.group is not None:\n",
-        "Where every row kills, the search halves on and on: many more restarts.",
-        (f"{_TESTS[0]}::test_an_engine_that_dies_of_everything_is_given_up",),
+        "A job with several poison rows in one engine is given up, though the engine works.",
+        (f"{_MODEL}::test_an_engine_that_works_is_not_given_up",),
     ),
     Mutant(
         "dead-letter-dies-with-its-writer",

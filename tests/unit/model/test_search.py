@@ -163,6 +163,12 @@ def test_an_engine_that_dies_of_everything_is_given_up(pieces: tuple[int, ...], 
     assert graph.most(DEATHS)[True] <= 2 + 2 * restarts
 
 
+@pytest.mark.parametrize("killer", [3, 4, 5])
+def test_an_engine_that_works_is_not_given_up(killer: int) -> None:
+    """Halving alone would take three deaths before a row is found or finished."""
+    assert_done(Scope((6,), slots=6, killers=rows(0, killer), restarts=2))
+
+
 @pytest.mark.skipif(STRIDE > 1, reason="takes many minutes; RAYBATCH_MODEL=all runs it")
 @pytest.mark.parametrize(
     "scope",
