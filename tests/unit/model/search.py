@@ -138,7 +138,7 @@ class World(Checked):
                     if process.inside
                 ]
             elif kind == "node":
-                faults += [(self.kill, self.living)] * bool(self.living)
+                faults += [(self.lose_node,)] * bool(self.living)
             elif kind == "node for good" and len(self.processes) - len(self.lost_for_good) > 1:
                 faults += [(self.lose, process) for process in self.living]
             elif kind == "drain":
@@ -219,6 +219,11 @@ class World(Checked):
         self.faults_left -= 1
         process.engine_dies(killed)
 
+    def lose_node(self) -> None:
+        """With all processes, and what they kept there."""
+        self.begun.clear()
+        self.kill(self.living)
+
     def lose(self, process: Stepped) -> None:
         """With its node; there is no other one."""
         self.lost_for_good.add(process._actor)
@@ -244,6 +249,7 @@ class World(Checked):
             frozenset(self.over | self.lost_for_good | self.given_up),
             tuple((name, frozen(arguments)) for name, arguments in self.late),
             frozenset(self.written.items()),
+            tuple((actor, frozenset(one.rows.items())) for actor, one in sorted(self.begun.items())),
             frozenset(
                 (part.path.rpartition("-")[0], frozenset(rows))
                 for part, rows in self.parts.items()

@@ -17,6 +17,7 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Done
 
+from .search_begun import BegunInMemory
 from .search_replica import Stepped
 from .search_scope import Scope
 
@@ -28,6 +29,7 @@ class Checked:
     :ivar written: by row, which process has written it before it was taken for lost, if ever.
     :ivar answered: rows that a living process has seen answered.
     :ivar told: the parts that the driver knows.
+    :ivar begun: what the last process of each actor had begun, where its node lives.
     :ivar given_up: processes that were taken for lost while they lived.
     """
 
@@ -43,6 +45,7 @@ class Checked:
         self.answered: set[int] = set()
         self.told: list[Part] = []
         self.given_up: set[str] = set()
+        self.begun: dict[str, BegunInMemory] = {}
         self.requests = 0
         folder: Any = SimpleNamespace(list=lambda path: list(self.parts), outcomes=self.parts)
         self.board = Coordinator(Input(chunks, [10] * len(chunks), todo), folder, "parts")

@@ -29,6 +29,7 @@ from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
+from .search_begun import BegunInMemory
 from .stepped_loop import AT_ONCE, SteppedLoop
 
 if TYPE_CHECKING:
@@ -65,10 +66,8 @@ class Stepped(Replica):
         self._flight, self._parts, self._cpu_before = None, 0, 0.0
         scope = world.scope
         self._job: Any = SimpleNamespace(
-            spec=SimpleNamespace(
-                limits=SimpleNamespace(flush_interval=FLUSH),
-                engine=SimpleNamespace(max_restarts=scope.restarts),
-            )
+            folder=SimpleNamespace(uri=world.begun),
+            spec=SimpleNamespace(flush_interval=FLUSH, max_restarts=scope.restarts),
         )
         self._plan: Any = SimpleNamespace(
             rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
@@ -259,6 +258,9 @@ def modelled() -> Iterator[None]:
         for module in (flight, queue):
             patch.setattr(module, "Costs", lambda **known: _COSTS)
         patch.setattr(replica_module, "_Shift", _Shift)
+        patch.setattr(replica_module, "path_of", lambda destination, actor: (destination, actor))
+        patch.setattr(replica_module, "left_by_the_last", BegunInMemory.left)
+        patch.setattr(replica_module, "BegunRows", BegunInMemory)
         patch.setattr(replica_module, "_LEAST_PAUSE", PAUSE)
         patch.setattr(replica_module, "_IDLE_PAUSE", PAUSE)
         patch.setattr(replica_module.os, "_exit", end)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that processes have begun, in the memory of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from airflow_provider_raybatch.job.execution.calls import Begun
+from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
+
+
+class BegunInMemory(BegunRows):
+    """Which rows a process has begun: it outlives the process, and not its node."""
+
+    def __init__(self, place: tuple[dict[str, BegunInMemory], str]) -> None:
+        self._all, self._actor = place
+        self._all[self._actor] = self
+        self.rows: dict[int, int] = {}
+
+    def _set(self, ordinal: int, value: int) -> None:
+        self.rows[ordinal] = value
+
+    def end(self, ordinals: Iterable[int]) -> None:
+        for ordinal in ordinals:
+            self.rows.pop(ordinal, None)
+
+    def remove(self) -> None:
+        self._all.pop(self._actor, None)
+
+    @staticmethod
+    def left(place: tuple[dict[str, BegunInMemory], str]) -> Begun | None:
+        known = place[0].pop(place[1], None)
+        if known is None:
+            return None
+        inside = np.array([row for row, value in known.rows.items() if value > 0], dtype=np.int64)
+        prepared = np.array([row for row, value in known.rows.items() if value < 0], dtype=np.int64)
+        return Begun(inside, prepared)
