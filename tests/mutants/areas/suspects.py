@@ -93,7 +93,7 @@ MUTANTS = (
     Mutant(
         "suspects-that-waited-forgotten",
         _QUEUE,
-        "                self._suspicion.groups.append(Group(replica.holds))\n",
+        "                self._suspicion.groups.append(Group(replica.holds, silent_deaths))\n",
         "",
         "Suspected rows that were not in the engine yet when it died are never finished.",
         (*_QUEUE_TESTS, f"{_MODEL}::test_faults_during_a_search"),
