@@ -68,9 +68,9 @@ MUTANTS = (
     ),
     Mutant(
         "wary-of-nothing",
-        _QUEUE,
-        "        if replica.group is not None or replica.wary:\n",
-        "        if replica.group is not None:\n",
+        _COORDINATOR,
+        "        self._queue.join(process, slots, time.monotonic(), wary)\n",
+        "        self._queue.join(process, slots, time.monotonic())\n",
         "A job with several poison rows in one engine is given up, though the engine works.",
         (f"{_MODEL}::test_an_engine_that_works_is_not_given_up",),
     ),
