@@ -28,7 +28,7 @@ from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, O
 from airflow_provider_raybatch.contract.layout import data_file
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of, restored
 from airflow_provider_raybatch.job.output.schema import cast, common_type
-from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.parts.part import Part, read_between
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, apply, load, note, with_added
 from airflow_provider_raybatch.storage.folder import Folder
@@ -111,7 +111,7 @@ def ranges(
     while waiting:
         first, stop = waiting.pop()
         near = ordered[bisect_left(reached, first) : bisect_left(firsts, stop)]
-        inside = tuple(part for part in near if part.last >= first)
+        inside = tuple(part for part in near if part.inside(first, stop))
         if stop - first > 1 and sum(_share(part, first, stop, sizes) for part in inside) > _MOST_DECODED:
             middle = (first + stop) // 2
             waiting += [(middle, stop), (first, middle)]
@@ -122,8 +122,7 @@ def ranges(
 
 def _share(part: Part, first: int, stop: int, decoded: Mapping[str, int]) -> float:
     """Bytes of a part's rows that lie in a range, if all are of one size."""
-    inside = min(part.last + 1, stop) - max(part.first, first)
-    return decoded.get(part.path, 0) * inside / (part.last + 1 - part.first)
+    return decoded.get(part.path, 0) * part.inside(first, stop) / part.inside(part.first, part.last + 1)
 
 
 def publish(range_: Range, target: Target) -> PublishedRange:
@@ -175,9 +174,7 @@ def _select(range_: Range, target: Target) -> pa.Table:
     """The rows of the range, one per ordinal: good before failed, and among equals the same one each time."""
     tables = []
     for age, part in enumerate(sorted(range_.parts, key=lambda part: part.path)):
-        with target.folder.open(part.path, part.bytes) as stream:
-            rows = pq.read_table(stream)
-        rows = _typed(rows, target)
+        rows = _typed(read_between(target.folder, part, range_.first, range_.stop), target)
         if not part.path.startswith(target.own_parts):
             rows = _carried(rows)
         ordinals = rows["ordinal"].to_numpy()

@@ -68,7 +68,8 @@ def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
     failures: npt.NDArray[np.uint16] = np.zeros(rows, np.uint16)
     for part in near:
         if part.is_solid:
-            good[part.first : part.last + 1] = True
+            for first, last in part.runs:
+                good[first : last + 1] = True
     ragged = [part for part in near if not part.is_solid]
     with ThreadPoolExecutor(_THREADS) as pool:
         for ordinals, ok in pool.map(lambda part: outcomes(folder, part), ragged):

@@ -6,7 +6,9 @@ input, or the user's id beside it; and the request key), their input columns, an
 failure. Input and output are struct columns, so that no name of the user's can collide with ours.
 
 A part's name says which ordinals are in it and how many of them are good, so that most parts never need to be
-opened again: what ten million finished rows come to is read off one listing.
+opened again: what ten million finished rows come to is read off one listing. Rows that took much longer than
+those that were asked with them lie far from the rest of their part. So the name has a few runs of ordinals,
+each of which is a row group of the file: who needs rows of one run reads only that.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -39,7 +42,11 @@ _TOKENS = b"raybatch.tokens"
 _READ_WHOLE = 1024 * 1024
 """Bytes of a part whose outcomes are read by one request; a larger one takes two, for the footer as well."""
 _FOUND = ("carried-", "stored-", "duplicate-")
-_NAME = re.compile(r"\.(\d+)-(\d+)\.(\d+)\.(\d+)\.parquet$")
+_NAME = re.compile(r"\.(\d+-\d+(?:_\d+-\d+)*)\.(\d+)\.(\d+)\.parquet$")
+_MOST_RUNS = 6
+"""With ordinals of ten digits, a name stays below the 255 bytes that file systems take."""
+_SMALL_GAP = 256
+"""Ordinals between two runs that are only told apart where there are few runs anyway."""
 FAILURE = pa.struct([("step", pa.string()), ("reason", pa.string()), ("request", pa.string())])
 
 
@@ -55,9 +62,19 @@ class Part:
     bytes: int
 
     @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """First and last ordinal of each run, ascending; all rows lie in one, but it may have gaps."""
+        found = _NAME.search(self.path)
+        return _runs_in(found[1]) if found else ((self.first, self.last),)
+
+    @property
     def is_solid(self) -> bool:
-        """Whether every ordinal from first to last is there and good."""
-        return self.ok == self.rows == self.last - self.first + 1
+        """Whether every ordinal of its runs is there and good."""
+        return self.ok == self.rows == sum(last - first + 1 for first, last in self.runs)
+
+    def inside(self, first: int, stop: int) -> int:
+        """How many ordinals from `first` to before `stop` lie in its runs."""
+        return sum(max(0, min(end + 1, stop) - max(begin, first)) for begin, end in self.runs)
 
     @property
     def may_be_generated(self) -> bool:
@@ -119,14 +136,53 @@ def write_arrays(
         _TOKENS: str(tokens),
         **{name: value for name, value in (columns.schema.metadata or {}).items() if name == KINDS},
     })
-    pq.write_table(table, buffer, compression="zstd")
+    ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False).astype(np.int64)
+    borders = _borders(ordinals)
+    with pq.ParquetWriter(buffer, table.schema, compression="zstd") as writer:
+        for start, stop in pairwise(borders):
+            writer.write_table(table.slice(start, stop - start))
     content = buffer.getvalue()
-    ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False)
     first, last = int(ordinals.min()), int(ordinals.max())
+    runs = [(int(ordinals[start]), int(ordinals[stop - 1])) for start, stop in pairwise(borders)]
+    if len(runs) == 1:
+        runs = [(first, last)]
     rows, ok = len(ordinals), int(arrays["ok"].true_count)
-    path = f"{stem}.{first}-{last}.{rows}.{ok}.parquet"
+    told = "_".join(f"{begin}-{end}" for begin, end in runs)
+    path = f"{stem}.{told}.{rows}.{ok}.parquet"
     folder.write(path, content)
     return Part(path, rows, ok, first, last, len(content))
+
+
+def _borders(ordinals: npt.NDArray[np.int64]) -> list[int]:
+    """Where runs begin, and the end: cut at the largest gaps. Rows that are not in order are one run."""
+    gaps = np.diff(ordinals) - 1
+    if (gaps < 0).any():
+        return [0, len(ordinals)]
+    cuts = np.flatnonzero(gaps)
+    if len(cuts) >= _MOST_RUNS:
+        cuts = cuts[gaps[cuts] >= _SMALL_GAP]
+        cuts = np.sort(cuts[np.argsort(-gaps[cuts], kind="stable")[: _MOST_RUNS - 1]])
+    return [0, *(cuts + 1).tolist(), len(ordinals)]
+
+
+def _runs_in(told: str) -> tuple[tuple[int, int], ...]:
+    runs = (run.split("-") for run in told.split("_"))
+    return tuple((int(first), int(last)) for first, last in runs)
+
+
+def read_between(folder: Folder, part: Part, first: int, stop: int) -> pa.Table:
+    """The runs of a part that have ordinals from `first` to before `stop`, whole.
+
+    :raises StorageError: it can't be read.
+    """
+    runs = part.runs
+    groups = [place for place, (begin, end) in enumerate(runs) if begin < stop and end >= first]
+    if len(groups) == len(runs):
+        with folder.open(part.path, part.bytes) as stream:
+            return pq.read_table(stream)
+    # Exact ranges: the others may be most of the file.
+    ranged = RangedFile(folder, Entry(part.path, part.bytes, ""))
+    return pq.ParquetFile(ranged, pre_buffer=True).read_row_groups(groups)
 
 
 def listed(entries: Sequence[Entry]) -> list[Part]:
@@ -135,8 +191,8 @@ def listed(entries: Sequence[Entry]) -> list[Part]:
     for entry in entries:
         name = _NAME.search(entry.path)
         if name is not None:
-            first, last, rows, ok = (int(number) for number in name.groups())
-            found.append(Part(entry.path, rows, ok, first, last, entry.size))
+            runs = _runs_in(str(name[1]))
+            found.append(Part(entry.path, int(name[2]), int(name[3]), runs[0][0], runs[-1][1], entry.size))
     return found
 
 
@@ -167,7 +223,8 @@ def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.ND
     :raises StorageError: it can't be read.
     """
     if part.is_solid:
-        return np.arange(part.first, part.last + 1, dtype=np.uint64), np.ones(part.rows, np.bool_)
+        runs = [np.arange(first, last + 1) for first, last in part.runs]
+        return np.concatenate(runs).astype(np.uint64), np.ones(part.rows, np.bool_)
     # Exact ranges: the outcomes are a few KB of what may be many MB.
     stream = RangedFile(folder, Entry(part.path, part.bytes, ""))
     if part.bytes <= _READ_WHOLE:

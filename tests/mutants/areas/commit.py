@@ -348,8 +348,8 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "range-lacks-a-part",
         _PUBLISH,
-        "if part.last >= first)",
-        "if part.last > first)",
+        "if part.inside(first, stop))",
+        "if part.inside(first + 1, stop))",
         "A part that ends where a range begins is left out.",
         ("job/output/test_publish.py::TestFiles::test_ranges_cover_the_input",),
     ),

@@ -98,18 +98,18 @@ MUTANTS = (
     Mutant(
         "part-says-all-good",
         _PARTS,
-        'path = f"{stem}.{first}-{last}.{rows}.{ok}.parquet"',
-        'path = f"{stem}.{first}-{last}.{rows}.{rows}.parquet"',
+        'path = f"{stem}.{told}.{rows}.{ok}.parquet"',
+        'path = f"{stem}.{told}.{rows}.{rows}.parquet"',
         "Rows that failed are never asked again.",
         ("job/output/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
     ),
     Mutant(
         "part-with-a-gap-is-solid",
         _PARTS,
-        "return self.ok == self.rows == self.last - self.first + 1",
+        "return self.ok == self.rows == sum(last - first + 1 for first, last in self.runs)",
         "return self.ok == self.rows",
         "Rows that a drained chunk left out are never asked: the commit lacks them.",
-        ("job/output/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
+        ("job/parts/test_runs.py::test_many_gaps_are_cut_at_the_largest_ones",),
     ),
     Mutant(
         "tokens-of-failed-rows-are-free",
