@@ -33,7 +33,8 @@ def main() -> None:
                 print(line, flush=True)
                 told = json.loads(line.removeprefix("RESULT "))
                 found[told["system"]] = told["seconds"]
-    ratios = {f"{system} to job": round(seconds / found["job"], 3) for system, seconds in found.items()}
+    rivals = [system for system in found if system != "job"]
+    ratios = {f"{system} to job": round(found[system] / found["job"], 3) for system in rivals}
     print("RESULT", json.dumps({"seconds": found, "ratios": ratios}), flush=True)
 
 
