@@ -56,11 +56,15 @@ class Tokens(ContractModel):
     """Tokens of the delivered rows.
 
     :param cached: of `input`, how many came out of the prefix cache.
+    :param output: generated tokens.
+    :param filled: tokens that the choices of `structured_outputs` forced, filled in instead of generated;
+        counted for rows that were generated for this input, and not in `output`.
     """
 
     input: int = Field(default=0, ge=0)
     cached: int = Field(default=0, ge=0)
     output: int = Field(default=0, ge=0)
+    filled: int = Field(default=0, ge=0)
 
 
 class ReplicaStats(ContractModel):

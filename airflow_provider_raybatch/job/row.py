@@ -45,11 +45,13 @@ class Completion:
 
     :param finish_reason: ``stop``, ``length`` or another word of the engine's.
     :param output_tokens: how many tokens were generated.
+    :param filled_tokens: how many more the text has, which were known without the model.
     """
 
     text: str
     finish_reason: str
     output_tokens: int
+    filled_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ class Response:
     def output_tokens(self) -> int:
         """Of all completions."""
         return sum(completion.output_tokens for completion in self.completions)
+
+    @property
+    def filled_tokens(self) -> int:
+        """Of all completions."""
+        return sum(completion.filled_tokens for completion in self.completions)
 
 
 @dataclass(frozen=True)

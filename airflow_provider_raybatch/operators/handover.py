@@ -21,8 +21,8 @@ def result_of(summary: Summary, submission_id: str, dashboard_url: str | None) -
 
     :return: `uri` (the committed, immutable folder), for S3 also `bucket` and `key_prefix` (which ends with a
         slash, so that no other folder begins with it), `manifest_uri`, `dead_letter_uri`, `format`, `rows`,
-        of them `resumed`, `reused` and `duplicates`, `errors`, `tokens` (`input`, `cached`, `output`),
-        `submission_id`, `dashboard_url`.
+        of them `resumed`, `reused` and `duplicates`, `errors`, `tokens` (`input`, `cached`, `output`,
+        `filled`), `submission_id`, `dashboard_url`.
     """
     return {
         "uri": summary.uri,

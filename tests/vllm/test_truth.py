@@ -17,6 +17,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from dags_examples.demo_model.companies import INDUSTRIES, company_rows
 
 pytest.importorskip("vllm")
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -135,7 +136,10 @@ def assert_equal(llm: Any, engine: Any, *requests: Request) -> list[Any]:
     for request, response in zip(requests, responses, strict=True):
         expected = theirs(llm, request)
         assert response.input_tokens == len(expected.prompt_token_ids), request
-        told = [(one.text, one.finish_reason, one.output_tokens) for one in response.completions]
+        told = [
+            (one.text, one.finish_reason, one.output_tokens + one.filled_tokens)
+            for one in response.completions
+        ]
         assert told == [(one.text, one.finish_reason, len(one.token_ids)) for one in expected.outputs], (
             request
         )
@@ -178,6 +182,58 @@ def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:
     texts = {response.completions[0].text for response in responses[-24:]}
     assert {"", *HALVES} <= texts
     assert not any("\ufffd" in text for text in texts)
+
+
+def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> None:
+    """The tokens that a choice forces are not generated, and nothing else differs."""
+    greedy = {"temperature": 0, "max_tokens": 16, "structured_outputs": {"choice": list(INDUSTRIES)}}
+    asked = [
+        [{"role": "user", "content": f"What industry is this company in: {row['company']}"}]
+        for row in company_rows(300)
+    ]
+    responses = assert_equal(llm, engine, *(Request(messages=chat, sampling=greedy) for chat in asked))
+    filled, generated = (
+        sum(getattr(one, name) for one in responses) for name in ("filled_tokens", "output_tokens")
+    )
+    assert len({one.completions[0].text for one in responses}) > 5
+    assert filled > generated
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ["very good", "very bad", "neither"],
+        ["a very long text that nothing in the question asks for", "a very short one"],
+        ['"quoted"', "back\\slash", "日本語", "日本", "日"][:3],
+        ["agriculture and forestry", "agriculture", "banking"],
+    ],
+)
+def test_any_choices_and_samplings_end_as_in_full(llm: Any, engine: Any, choices: list[str]) -> None:
+    outputs = {"structured_outputs": {"choice": choices}}
+    samplings: list[dict[str, Any]] = [
+        *({"temperature": 0, "max_tokens": most, **outputs} for most in (1, 2, 5, 9, 30, 60)),
+        *({"temperature": 2.0, "seed": seed, "max_tokens": 60, **outputs} for seed in range(20)),
+        {"temperature": 1.0, "seed": 3, "n": 3, **outputs},
+        {"temperature": 0, "min_tokens": 2, "max_tokens": 60, **outputs},
+        {"temperature": 0, "stop": ["e"], "max_tokens": 60, **outputs},
+    ]
+    requests = [Request(messages=INDUSTRY, sampling=sampling) for sampling in samplings]
+    for request, response in zip(requests, ours(engine, *requests), strict=True):
+        told = [(one.text, one.finish_reason) for one in response.completions]
+        assert told == [(one.text, one.finish_reason) for one in theirs(llm, request).outputs], request
+
+
+def test_random_texts_keep_their_shares(engine: Any) -> None:
+    """Without a seed nothing is generated twice, so each text is one of the choices after one request."""
+    sampling = {
+        "temperature": 2.0,
+        "structured_outputs": {"choice": ["agriculture", "banking", "construction"]},
+    }
+    encoded = engine.encode([Request(messages=INDUSTRY, sampling=sampling)] * 50)
+    assert {one.params.max_tokens for one in encoded} == {1}
+    for response in ours(engine, *[Request(messages=INDUSTRY, sampling=sampling)] * 50):
+        assert response.completions[0].text in sampling["structured_outputs"]["choice"]  # type: ignore[index]
+        assert (response.completions[0].finish_reason, response.output_tokens) == ("stop", 1)
 
 
 def test_tokens_are_counted_while_they_come(engine: Any) -> None:

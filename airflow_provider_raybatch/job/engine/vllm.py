@@ -9,9 +9,10 @@ waiting.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.engine import check_reasoning
@@ -21,6 +22,7 @@ from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
+from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, why_in_full
 from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args, sampling_params
 from airflow_provider_raybatch.job.failures.diagnosis import start_failure
@@ -29,20 +31,31 @@ from airflow_provider_raybatch.job.row import Completion, Request, Response, Row
 
 @dataclass(frozen=True)
 class _Encoded:
+    """`most` is the limit of tokens that was asked for, where `choices` allow a smaller one in `params`."""
+
     ids: list[int]
     params: Any
+    choices: Choices | None = None
+    most: int = 0
 
 
 @dataclass(frozen=True)
 class _Raw:
+    """`cut_off` are tokens of a first try whose text was not decided."""
+
     output: Any
-    detokenized: bool
+    asked: _Encoded
+    cut_off: int = 0
 
 
 class VllmEngine:
-    """One vLLM engine, over as many GPUs as tensor and pipeline parallel ask for."""
+    """One vLLM engine, over as many GPUs as tensor and pipeline parallel ask for.
 
-    def __init__(self, spec: BatchInferenceSpec) -> None:
+    :param fill_in: fill in tokens that a choice forces, see
+        :mod:`~airflow_provider_raybatch.job.engine.forced`; responses are the same without.
+    """
+
+    def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True) -> None:
         import vllm
 
         log = OwnLog()
@@ -54,15 +67,17 @@ class VllmEngine:
         config = self._llm.vllm_config
         self._max_model_len = int(config.model_config.max_model_len)
         self._defaults = {**vllm_compat.sampling_defaults(config.model_config), **spec.sampling}
-        self._reasoning_parser = spec.reasoning_parser
+        self._spec = spec
+        self._fill_in = fill_in
         renderer = vllm_compat.renderer_of(self._llm)
         tokenizer = self._llm.get_tokenizer()
         template = template_of(spec, tokenizer)
         render = vllm_compat.chat_renderer(renderer, template, spec.chat_template_kwargs)
+        self._tokenizer = tokenizer
         self._chat = ChatEncoder(tokenizer, render)
         self._detokenizer = Detokenizer(tokenizer)
         self._numbers = itertools.count()
-        self._shared_params: Any = None
+        self._shared_params: tuple[Any, Choices | None] | None = None
         self.info = EngineInfo(
             effective_sampling=self._defaults,
             sizes={
@@ -87,36 +102,67 @@ class VllmEngine:
                 encoded.append(RowFailure("tokenize", overlong(len(ids), self._max_model_len)))
                 continue
             try:
-                encoded.append(_Encoded(ids, self._params(request.sampling, self._max_model_len - len(ids))))
+                encoded.append(self._encoded(ids, request.sampling))
             except (ValueError, RaybatchError) as error:  # parameters of this row alone
                 encoded.append(RowFailure.of("engine", error))
         return encoded
 
-    def _params(self, overrides: Mapping[str, Any], room: int) -> Any:
-        """VLLM's parameters of one request.
-
-        As in vLLM's server, `max_tokens` is what the context leaves unless set.
-        """
-        if not overrides and self._shared_params is not None:
-            params = copy.copy(self._shared_params)
-        else:
-            merged = {**self._defaults, **overrides}
-            merged.setdefault("max_tokens", None)
-            if merged.get("structured_outputs"):
-                check_reasoning(self._reasoning_parser)
-            params = sampling_params(merged)
-            params.detokenize = self._detokenizer.leaves_to_vllm(merged)
-            vllm_compat.final_output_only(params)
-            vllm_compat.without_copy(params)  # each request has its own already
-            if not overrides:
-                self._shared_params = copy.copy(params)
+    def _encoded(self, ids: list[int], overrides: Mapping[str, Any]) -> _Encoded:
+        """As in vLLM's server, `max_tokens` is what the context leaves unless set."""
+        params, choices = self._params(overrides)
+        room = self._max_model_len - len(ids)
         if params.max_tokens is None or params.max_tokens > room:
             params.max_tokens = room
             params.min_tokens = min(params.min_tokens, room)
-        return params
+        if choices is None:
+            return _Encoded(ids, params)
+        most, repeatable = params.max_tokens, params.temperature == 0 or params.seed is not None
+        params.max_tokens = choices.cap(most, repeatable) or most
+        return _Encoded(ids, params, choices if params.max_tokens < most else None, most)
+
+    def _params(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
+        """VLLM's parameters of one request, and the choices whose forced tokens may be filled in."""
+        if not overrides and self._shared_params is not None:
+            params, choices = self._shared_params
+            return copy.copy(params), choices
+        merged = {**self._defaults, **overrides}
+        merged.setdefault("max_tokens", None)
+        if merged.get("structured_outputs"):
+            check_reasoning(self._spec.reasoning_parser)
+        params, choices = sampling_params(merged), None
+        params.detokenize = self._detokenizer.leaves_to_vllm(merged)
+        vllm_compat.final_output_only(params)
+        vllm_compat.without_copy(params)  # each request has its own already
+        if self._fill_in and not params.detokenize and not why_in_full(merged, self._spec):
+            choices = self._vocabulary.choices(tuple(merged["structured_outputs"]["choice"]))
+        if not overrides:
+            self._shared_params = copy.copy(params), choices
+        return params, choices
+
+    @functools.cached_property
+    def _vocabulary(self) -> Vocabulary:
+        encode = functools.partial(self._tokenizer.encode, add_special_tokens=False)
+        texts = vllm_compat.token_texts(self._tokenizer)
+        return Vocabulary(texts, encode, lambda ids: self._detokenizer.decode([Generated((), ids, None)])[0])
 
     async def generate(self, encoded: Any) -> Any:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        raw = await self._generate(encoded)
+        choices = encoded.choices
+        if choices is None or isinstance(raw, RowFailure):
+            return raw
+        undecided = any(
+            _cut(one) and not choices.complete(one.token_ids, encoded.most) for one in raw.output.outputs
+        )
+        choices.count(encoded.params.max_tokens, undecided)
+        if not undecided:
+            return raw
+        params = copy.copy(encoded.params)
+        params.max_tokens = encoded.most
+        whole = await self._generate(_Encoded(encoded.ids, params))
+        return whole if isinstance(whole, RowFailure) else replace(whole, cut_off=self.tokens(raw)[1])
+
+    async def _generate(self, encoded: _Encoded) -> _Raw | RowFailure:
         final = None
         try:
             async for output in self._llm.generate(
@@ -130,12 +176,13 @@ class VllmEngine:
             return RowFailure.of("engine", error)
         if final is None or not final.finished:
             return RowFailure("engine", "vLLM ended the request without a result")
-        return _Raw(final, bool(encoded.params.detokenize))
+        return _Raw(final, encoded)
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         output = raw.output
-        return len(output.prompt_token_ids or ()), sum(len(one.token_ids) for one in output.outputs)
+        generated = sum(len(one.token_ids) for one in output.outputs)
+        return len(output.prompt_token_ids or ()), generated + raw.cut_off
 
     def tokens_in_flight(self) -> int:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
@@ -148,18 +195,14 @@ class VllmEngine:
                 item.output.prompt_token_ids or (), completion.token_ids, completion.finish_reason
             )
             for row, item in enumerate(raw)
-            if not item.detokenized
+            if not item.asked.params.detokenize
             for number, completion in enumerate(item.output.outputs)
         }
         texts = dict(zip(plain, self._detokenizer.decode(list(plain.values())), strict=True))
         return [
             Response(
                 completions=tuple(
-                    Completion(
-                        text=completion.text if item.detokenized else texts[row, number],
-                        finish_reason=str(completion.finish_reason or "unknown"),
-                        output_tokens=len(completion.token_ids),
-                    )
+                    _completion(item.asked, completion, texts.get((row, number), completion.text))
                     for number, completion in enumerate(item.output.outputs)
                 ),
                 input_tokens=len(item.output.prompt_token_ids or ()),
@@ -167,3 +210,15 @@ class VllmEngine:
             )
             for row, item in enumerate(raw)
         ]
+
+
+def _completion(asked: _Encoded, generated: Any, text: str) -> Completion:
+    reason, tokens, filled = str(generated.finish_reason or "unknown"), len(generated.token_ids), 0
+    if asked.choices is not None and _cut(generated):
+        text, reason = asked.choices.complete(generated.token_ids, asked.most) or "", "stop"
+        filled = asked.choices.filled(text, generated.token_ids)
+    return Completion(text, reason, tokens, filled)
+
+
+def _cut(completion: Any) -> bool:
+    return bool(completion.finish_reason == "length")

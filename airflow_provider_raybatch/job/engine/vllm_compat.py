@@ -157,6 +157,24 @@ def load_tokenizer(name: str, **options: Any) -> Any:
     return get_tokenizer(name, **options)
 
 
+def token_texts(tokenizer: Any) -> list[bytes]:
+    """The bytes of each token, as the grammars of structured output see them.
+
+    Empty for special tokens, and all in all for a tokenizer that the grammars don't know.
+
+    :param tokenizer: a Hugging Face tokenizer.
+    """
+    try:
+        import xgrammar
+
+        found = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
+        texts = list(found.decoded_vocab)
+    except Exception:  # of a library that is vLLM's, about tokenizers of all kinds
+        return []
+    special = {*found.special_token_ids, *found.stop_token_ids, *tokenizer.all_special_ids}
+    return [b"" if number in special else text for number, text in enumerate(texts)]
+
+
 def is_on_cpu() -> bool:
     """Whether vLLM would run on CPUs here."""
     from vllm.platforms import current_platform

@@ -137,7 +137,12 @@ def prepare(
             duplicates=origins["duplicate"],
             errors_by_step=dict(sum((Counter(one.failed_steps) for one in done), Counter())),
         ),
-        tokens=Tokens(input=totals.input_tokens, cached=totals.cached_tokens, output=totals.output_tokens),
+        tokens=Tokens(
+            input=totals.input_tokens,
+            cached=totals.cached_tokens,
+            output=totals.output_tokens,
+            filled=sum(footer.filled for footer in seen),
+        ),
         finish_reasons=dict(totals.finish_reasons),
         timing=report.timing.model_copy(update={"commit_seconds": round(time.monotonic() - began, 2)}),
         stages=report.stages,

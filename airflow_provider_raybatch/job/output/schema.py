@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of
-from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes
+from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, filled_tokens
 from airflow_provider_raybatch.storage.folder import Folder
 
 _THREADS = 16
@@ -32,12 +32,14 @@ class Footer:
         Parquet's paths.
     :param decoded: bytes that its rows take in memory.
     :param kinds: of the input columns, where the source has no types.
+    :param filled: tokens of its texts that were filled in instead of generated.
     """
 
     inputs: pa.StructType | None
     extreme: frozenset[str]
     decoded: int
     kinds: dict[str, Kind] = field(default_factory=dict)
+    filled: int = 0
 
 
 def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
@@ -51,9 +53,8 @@ def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
             file = pq.ParquetFile(stream)
             schema, metadata = file.schema_arrow, file.metadata
         inputs = schema.field("input").type if "input" in schema.names else None
-        return Footer(
-            inputs, frozenset(_extreme_columns(metadata)), decoded_bytes(metadata), kinds_of(schema)
-        )
+        extreme = frozenset(_extreme_columns(metadata))
+        return Footer(inputs, extreme, decoded_bytes(metadata), kinds_of(schema), filled_tokens(metadata))
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(look, parts))

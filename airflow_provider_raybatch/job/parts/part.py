@@ -39,6 +39,7 @@ task, in the response store, or with an equal request of the same input."""
 
 _DECODED = b"raybatch.decoded"
 _TOKENS = b"raybatch.tokens"
+_FILLED = b"raybatch.filled"
 _READ_WHOLE = 1024 * 1024
 """Bytes of a part whose outcomes are read by one request; a larger one takes two, for the footer as well."""
 _FOUND = ("carried-", "stored-", "duplicate-")
@@ -113,16 +114,23 @@ def write(folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[RowOu
         "output": pa.array(outputs, task.output_type),
     }
     tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in outcomes)
-    return write_arrays(folder, stem, columns, arrays, tokens)
+    filled = sum(one.result.filled_tokens for one in outcomes if isinstance(one.result, Response))
+    return write_arrays(folder, stem, columns, arrays, tokens, filled)
 
 
 def write_arrays(
-    folder: Folder, stem: str, columns: pa.Table, arrays: dict[str, pa.Array], tokens: int = 0
+    folder: Folder,
+    stem: str,
+    columns: pa.Table,
+    arrays: dict[str, pa.Array],
+    tokens: int = 0,
+    filled: int = 0,
 ) -> Part:
     """As :func:`write`, of rows whose outcome is Arrow already.
 
     :param arrays: every column of a part but `input`.
     :param tokens: input and output tokens that were paid for, failed rows included.
+    :param filled: tokens of the texts that were filled in instead of generated.
     """
     if columns.num_columns:
         arrays["input"] = pa.StructArray.from_arrays(
@@ -134,6 +142,7 @@ def write_arrays(
     table = table.replace_schema_metadata({
         _DECODED: str(table.nbytes),
         _TOKENS: str(tokens),
+        _FILLED: str(filled),
         **{name: value for name, value in (columns.schema.metadata or {}).items() if name == KINDS},
     })
     ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False).astype(np.int64)
@@ -205,6 +214,11 @@ def decoded_bytes(metadata: pq.FileMetaData) -> int:
     if noted is not None:
         return int(noted)
     return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+
+
+def filled_tokens(metadata: pq.FileMetaData) -> int:
+    """Tokens of a part's texts that were filled in instead of generated, by its footer."""
+    return int((metadata.metadata or {}).get(_FILLED, 0))
 
 
 def paid_tokens(folder: Folder, part: Part) -> int:

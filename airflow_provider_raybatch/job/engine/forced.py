@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens that a choice forces are filled in instead of generated.
+
+With ``structured_outputs={"choice": [...]}`` vLLM keeps the text a prefix of a choice. Once it is a prefix of
+only one, the rest is known. So a request gets a smaller `max_tokens`, and its text is completed to the
+choice. Stop tokens can't do this: vLLM 0.29 masks them until the grammar is complete, so the model would have
+to take others.
+
+The model need not take the usual tokens. A text is completed only where a generation in full could end in no
+other way; else the request is generated again, in full.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+_HARMLESS = frozenset({
+    "frequency_penalty", "max_tokens", "min_p", "n", "presence_penalty", "repetition_penalty", "seed",
+    "structured_outputs", "temperature", "top_k", "top_p",
+})  # fmt: skip
+"""Sampling parameters that leave the end of the text to the choices."""
+_MOST_BYTES = 32_768
+"""Of all choices together. It takes seconds to prepare larger ones."""
+_KEPT = 64
+_TOLERATED_MISSES = 256
+
+
+def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
+    """Why a request is generated in full; empty where its choice may be filled in.
+
+    :param sampling: all its parameters, defaults included.
+    """
+    structured = sampling.get("structured_outputs")
+    choices = structured.get("choice") if isinstance(structured, Mapping) else None
+    if not isinstance(structured, Mapping) or not choices:
+        return "the response is not one of given choices"
+    others = [name for name, value in structured.items() if value and name != "choice"]
+    others += [name for name, value in sampling.items() if value and name not in _HARMLESS]
+    others += [name for name in ("logits_processors",) if spec.engine_args.get(name)]
+    if others or spec.reasoning_parser:
+        return f"{(others or ['reasoning_parser'])[0]} may change the text or its end"
+    if not all(isinstance(choice, str) and choice and _is_unicode(choice) for choice in choices):
+        return "a choice is empty or not valid text"
+    if any(after.startswith(before) for before, after in pairwise(_encoded(choices))):
+        return "a choice begins with another one"
+    return "the choices are too large" if sum(map(len, _encoded(choices))) > _MOST_BYTES else ""
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _encoded(choices: Sequence[str]) -> list[bytes]:
+    return sorted({choice.encode() for choice in choices})
+
+
+class Vocabulary:
+    """What each token adds to a text.
+
+    :param texts: bytes by token id; empty for tokens that add none.
+    :param encode: token ids of a text, as the tokenizer gives them.
+    :param decode: the reverse.
+    """
+
+    def __init__(
+        self, texts: Sequence[bytes], encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]
+    ) -> None:
+        self._texts = texts
+        self._encode = encode
+        self._decode = decode
+        self.ids = {text: number for number, text in enumerate(texts) if text}
+        self._longest = max(map(len, self.ids), default=0)
+        self.choices = functools.lru_cache(_KEPT)(self._choices)
+
+    def _choices(self, choices: tuple[str, ...]) -> Choices | None:
+        """The choices, unless the tokenizer does not give one of them back."""
+        usual = {choice.encode(): self._usual(choice) for choice in choices}
+        lossy = any(self._decode(ids) != choice.decode() for choice, ids in usual.items())
+        return None if lossy else Choices(usual, self)
+
+    def text(self, ids: Sequence[int]) -> bytes | None:
+        """What the tokens spell; ``None`` if one of them adds no text."""
+        known = [self._texts[number] if number < len(self._texts) else b"" for number in ids]
+        return b"".join(known) if all(known) else None
+
+    def _usual(self, choice: str) -> list[int]:
+        ids, text = self._encode(choice), choice.encode()
+        # Some tokenizers put a space before each text, which the grammar does not allow.
+        return ids if self.text(ids) == text else self._longest_tokens(text)
+
+    def _longest_tokens(self, text: bytes) -> list[int]:
+        ids = []
+        while text:
+            sizes = range(min(len(text), self._longest), 0, -1)
+            size = next((size for size in sizes if text[:size] in self.ids), None)
+            if size is None:
+                return []
+            ids.append(self.ids[text[:size]])
+            text = text[size:]
+        return ids
+
+
+class Choices:
+    """The choices of a request that :func:`why_in_full` lets pass.
+
+    :param usual: token ids by which each choice is probably written.
+    """
+
+    def __init__(self, usual: Mapping[bytes, Sequence[int]], vocabulary: Vocabulary) -> None:
+        self._usual = dict(sorted(usual.items()))
+        self._sorted = list(self._usual)
+        self._vocabulary = vocabulary
+        self._longest = max(map(len, self._sorted))
+        self._most_usual = max(map(len, self._usual.values()))
+        self._first_cap = functools.lru_cache(_KEPT)(self._find_cap)
+        self._tried: Counter[int] = Counter()
+        self._missed: Counter[int] = Counter()
+
+    def cap(self, most: int, repeatable: bool) -> int | None:
+        """How many tokens to generate; ``None`` for all.
+
+        :param most: `max_tokens` of the request.
+        :param repeatable: whether a second generation gives the same tokens. Elsewhere no text may need one:
+            it would make rare texts rarer.
+        """
+        cap = self._first_cap(min(most, self._longest + 1), repeatable)
+        while self._missed[cap] * 8 > self._tried[cap] + _TOLERATED_MISSES:
+            cap += 1  # this model takes shorter tokens than usual
+        return cap if cap < most and cap <= self._most_usual else None
+
+    def count(self, cap: int, missed: bool) -> None:
+        """Learn how often a cap was too small."""
+        self._tried[cap] += 1
+        self._missed[cap] += missed
+
+    def complete(self, ids: Sequence[int], most: int) -> str | None:
+        """The choice that begins with `ids`; ``None`` if several do, or `most` tokens may be too few."""
+        text = self._vocabulary.text(ids)
+        if text is None:
+            return None
+        place = bisect_left(self._sorted, text)
+        found = [choice for choice in self._sorted[place : place + 2] if choice.startswith(text)]
+        # At worst each byte left takes a token, and the end of the text one more.
+        if len(found) != 1 or len(ids) + len(found[0]) - len(text) + 1 > most:
+            return None
+        return found[0].decode()
+
+    def filled(self, choice: str, ids: Sequence[int]) -> int:
+        """Tokens that usually follow `ids`, the end of the text included."""
+        return max(0, len(self._usual[choice.encode()]) + 1 - len(ids))
+
+    def _find_cap(self, most: int, repeatable: bool) -> int:
+        if repeatable:
+            caps = range(1, self._most_usual + 1)
+            return next((cap for cap in caps if self._is_usually_enough(cap, most)), self._most_usual + 1)
+        return self._always_enough() if self._longest < most else self._most_usual + 1
+
+    def _is_usually_enough(self, cap: int, most: int) -> bool:
+        return all(self.complete(ids[:cap], most) is not None for ids in self._usual.values())
+
+    def _always_enough(self) -> int:
+        """One more than the most tokens by which a text can be spelled that several choices begin with."""
+        shared = {
+            before[:size]
+            for before, after in pairwise(self._sorted)
+            for size in range(1, len(before))
+            if after.startswith(before[:size])
+        }
+        tokens = {b"": 0}
+        for text in sorted(shared, key=len):
+            lasts = (size for size in range(len(text)) if text[size:] in self._vocabulary.ids)
+            before = [tokens[text[:size]] for size in lasts if text[:size] in tokens]
+            if before:
+                tokens[text] = 1 + max(before)
+        return 1 + max(tokens.values())

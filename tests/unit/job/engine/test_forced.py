@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A completed text is the one that the grammar allows a generation in full to end in."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, why_in_full
+from tests.support.specs import spec
+
+transformers = pytest.importorskip("transformers")
+xgrammar = pytest.importorskip("xgrammar")
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
+
+MODEL = Path(__file__).parents[4] / "dags_examples/demo_model/model"
+ROOM = 1000
+SECTORS = [
+    "Communication Services", "Consumer Discretionary", "Consumer Staples", "Energy", "Financials",
+    "Health Care", "Industrials", "Information Technology", "Materials", "Real Estate", "Utilities",
+]  # fmt: skip
+TEXTS = [
+    *SECTORS,
+    "very positive",
+    "very negative",
+    "not at all",
+    "café au lait",
+    "日本語 🙂",
+    'a "b" \\c',
+] * 3
+
+
+def byte_level(texts: list[str] = TEXTS, size: int = 400) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def sentence_pieces() -> Tokenizer:
+    """In the way of Llama 2: words begin with a space, also the first one; bytes for what has no token."""
+    every_byte = [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
+    words = {f"▁{word}" for text in TEXTS if text.isascii() for word in text.split()}
+    letters = {letter for word in words for letter in word}
+    pieces = [("<unk>", 0.0), ("<end>", 0.0), *every_byte, *((piece, -5.0) for piece in sorted(words))]
+    pieces += [(piece, -9.0) for piece in sorted(letters - words)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    spaces = decoders.Replace("▁", " ")
+    tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+def fast(tokenizer: Tokenizer) -> Any:
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+TOKENIZERS = {
+    "demo model": transformers.AutoTokenizer.from_pretrained(MODEL),
+    "byte level": fast(byte_level()),
+    "bytes alone": fast(byte_level(["a"], 257)),
+    "sentence pieces": fast(sentence_pieces()),
+}
+
+
+def vocabulary(tokenizer: Any) -> Vocabulary:
+    return Vocabulary(
+        vllm_compat.token_texts(tokenizer),
+        lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+        lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)),
+    )
+
+
+VOCABULARIES = {name: vocabulary(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+GRAMMAR_TEXTS = {
+    name: xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
+    for name, tokenizer in TOKENIZERS.items()
+}
+COMPILERS = {name: xgrammar.GrammarCompiler(info, max_threads=1) for name, info in GRAMMAR_TEXTS.items()}
+
+
+def choices_of(texts: list[str], name: str = "demo model") -> Choices:
+    choices = VOCABULARIES[name].choices(tuple(texts))
+    assert choices is not None
+    return choices
+
+
+@pytest.mark.parametrize(
+    ("sampling", "reason"),
+    [
+        ({}, ""),
+        ({"n": 2, "temperature": 0.5, "seed": 1, "max_tokens": 3, "top_p": 0.9, "stop": []}, ""),
+        ({"min_tokens": 0, "logprobs": None, "ignore_eos": False}, ""),
+        ({"min_tokens": 1}, "min_tokens may change the text or its end"),
+        ({"stop": ["a"]}, "stop may change the text or its end"),
+        ({"stop_token_ids": [7]}, "stop_token_ids may change the text or its end"),
+        ({"bad_words": ["a"]}, "bad_words may change the text or its end"),
+        ({"include_stop_str_in_output": True}, "include_stop_str_in_output may change the text or its end"),
+        ({"logprobs": 1}, "logprobs may change the text or its end"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs may change the text or its end"),
+        ({"ignore_eos": True}, "ignore_eos may change the text or its end"),
+        ({"logit_bias": {"7": 1}}, "logit_bias may change the text or its end"),
+        ({"a_parameter_of_tomorrow": 1}, "a_parameter_of_tomorrow may change the text or its end"),
+        ({"structured_outputs": None}, "the response is not one of given choices"),
+        ({"structured_outputs": {"choice": []}}, "the response is not one of given choices"),
+        ({"structured_outputs": {"regex": "a|b"}}, "the response is not one of given choices"),
+        (
+            {"structured_outputs": {"choice": ["a"], "disable_fallback": True}},
+            "disable_fallback may change the text or its end",
+        ),
+        ({"structured_outputs": {"choice": ["a", ""]}}, "a choice is empty or not valid text"),
+        ({"structured_outputs": {"choice": ["a", "\ud83d"]}}, "a choice is empty or not valid text"),
+        ({"structured_outputs": {"choice": ["no", "not", "yes"]}}, "a choice begins with another one"),
+        ({"structured_outputs": {"choice": ["a", "b", "a"]}}, ""),
+        ({"structured_outputs": {"choice": ["a", "b" * 40_000]}}, "the choices are too large"),
+    ],
+)
+def test_why_in_full(sampling: dict[str, Any], reason: str) -> None:
+    assert why_in_full({"structured_outputs": {"choice": ["yes", "no"]}, **sampling}, spec()) == reason
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "blamed"),
+    [
+        ({"reasoning_parser": "qwen3"}, "reasoning_parser"),
+        ({"structured_outputs_config": {"reasoning_parser": "qwen3"}}, "reasoning_parser"),
+        ({"logits_processors": ["module:Class"]}, "logits_processors"),
+    ],
+)
+def test_why_in_full_by_engine(engine_args: dict[str, Any], blamed: str) -> None:
+    sampling = {"structured_outputs": {"choice": ["yes", "no"]}}
+    reason = why_in_full(sampling, spec(engine="vllm", model="m", engine_args=engine_args))
+    assert reason == f"{blamed} may change the text or its end"
+
+
+class Model:
+    """Takes any of the tokens that vLLM's grammar allows, or mostly the longest ones.
+
+    :param eager: how often it takes one of the longest, 0 to 1.
+    """
+
+    def __init__(self, name: str, choices: list[str], eager: float) -> None:
+        escaped = (choice.replace("\\", "\\\\").replace('"', '\\"') for choice in choices)
+        grammar = "root ::= " + " | ".join(f'"{choice}"' for choice in escaped)  # as vLLM makes it
+        self._grammar = COMPILERS[name].compile_grammar(grammar)
+        self._sizes = [len(text) for text in GRAMMAR_TEXTS[name].decoded_vocab]
+        self._eager = eager
+
+    def generate(self, seed: int) -> list[int]:
+        """All tokens of a generation; the last one ends it."""
+        rng = random.Random(seed)
+        matcher, ids = xgrammar.GrammarMatcher(self._grammar), []
+        while not matcher.is_terminated():
+            mask = xgrammar.allocate_token_bitmask(1, len(self._sizes))
+            matcher.fill_next_token_bitmask(mask)
+            bits = np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little")
+            allowed = np.flatnonzero(bits[: len(self._sizes)]).tolist()
+            longest = max(self._sizes[number] for number in allowed)
+            if rng.random() < self._eager:
+                allowed = [number for number in allowed if self._sizes[number] == longest]
+            ids.append(rng.choice(allowed))
+            assert matcher.accept_token(ids[-1])
+        return ids
+
+
+def are_prefix_free(choices: list[str]) -> bool:
+    sampling = {"structured_outputs": {"choice": choices}}
+    return not why_in_full(sampling, spec())
+
+
+ALPHABETS = st.sampled_from(["ab", "ab ", "Consumer Staples", 'é日🙂"\\x'])
+SETS = st.one_of(
+    st.sampled_from([SECTORS, TEXTS[11:17], ["only one"], ["ab", "ac", "b"]]),
+    ALPHABETS.flatmap(
+        lambda letters: st.lists(st.text(letters, min_size=1, max_size=12), min_size=1, max_size=8)
+    ),
+).filter(are_prefix_free)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=150, deadline=None)
+@given(
+    texts=SETS,
+    seed=st.integers(0, 2**32),
+    eager=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    most=st.one_of(st.integers(1, 40), st.just(ROOM)),
+    repeatable=st.booleans(),
+)
+def test_completed_texts_are_those_in_full(
+    name: str, texts: list[str], seed: int, eager: float, most: int, repeatable: bool
+) -> None:
+    choices = VOCABULARIES[name].choices(tuple(texts))
+    if choices is None:
+        assert name == "sentence pieces"  # the others give every text back
+        return
+    whole = Model(name, texts, eager).generate(seed)
+    expected = VOCABULARIES[name].text(whole[:-1])
+    assert expected is not None
+    for cap in [choices.cap(most, repeatable), *range(1, 1 + min(most, len(whole)))]:
+        if cap is None or cap >= len(whole):
+            continue
+        found = choices.complete(whole[:cap], most)
+        if found is not None:
+            assert len(whole) <= most
+            assert found == expected.decode()
+            assert found in texts
+        elif cap == choices.cap(most, repeatable):
+            assert repeatable, "a request that is generated twice must give the same tokens"
+
+
+@pytest.mark.parametrize("name", set(TOKENIZERS) - {"sentence pieces"})
+def test_the_usual_tokens_decide_early(name: str) -> None:
+    usual = {text: TOKENIZERS[name].encode(text, add_special_tokens=False) for text in SECTORS}
+    cap = choices_of(SECTORS, name).cap(ROOM, repeatable=True)
+    assert cap is not None
+    assert cap <= max(map(len, usual.values()))
+    assert [choices_of(SECTORS, name).complete(ids[:cap], ROOM) for ids in usual.values()] == SECTORS
+
+
+def test_the_longest_tokens_count_where_the_tokenizer_adds_a_space() -> None:
+    tokenizer = TOKENIZERS["sentence pieces"]
+    assert tokenizer.decode(tokenizer.encode("Energy")[:1]) != "Energy"[:1]
+    assert choices_of(["Energy", "Materials"], "sentence pieces").cap(ROOM, repeatable=True) == 1
+
+
+def test_one_token_decides_where_first_letters_differ() -> None:
+    """Whatever the model says, also with random sampling."""
+    choices = choices_of(["agriculture", "banking", "construction"])
+    assert choices.cap(ROOM, repeatable=False) == choices.cap(ROOM, repeatable=True) == 1
+
+
+def test_random_sampling_generates_until_nothing_is_open() -> None:
+    """A text that is generated twice would not keep its probability."""
+    texts = ["Consumer Discretionary", "Consumer Staples", "Energy"]
+    assert choices_of(texts, "byte level").cap(ROOM, repeatable=True) == 2
+    assert choices_of(texts, "byte level").cap(ROOM, repeatable=False) is None
+    assert choices_of(texts, "bytes alone").cap(ROOM, repeatable=False) == len("Consumer ") + 1
+
+
+def test_a_limit_that_could_cut_a_choice_is_kept() -> None:
+    text = "agriculture"
+    choices = choices_of([text, "banking"], "bytes alone")
+    assert choices.complete([TOKENIZERS["bytes alone"].encode("a")[0]], len(text) + 1) == text
+    assert choices.complete([TOKENIZERS["bytes alone"].encode("a")[0]], len(text)) is None
+    for repeatable in (True, False):
+        assert choices.cap(len(text) + 1, repeatable) == 1
+        assert choices.cap(len(text), repeatable) is None
+
+
+def test_a_model_that_takes_other_tokens_gets_more_of_them() -> None:
+    choices = choices_of(SECTORS)
+    first = choices.cap(ROOM, True)
+    assert first is not None
+    for _ in range(1000):
+        choices.count(first, missed=False)
+    for _ in range(140):
+        choices.count(first, missed=True)
+    assert choices.cap(ROOM, True) == first
+    for _ in range(100):
+        choices.count(first, missed=True)
+    assert choices.cap(ROOM, True) == first + 1
+    assert choices.cap(first + 1, True) is None, "never more than max_tokens"
+
+
+def test_filled_tokens_are_those_left_and_the_end() -> None:
+    choices = choices_of(SECTORS)
+    ids = TOKENIZERS["demo model"].encode("Real Estate", add_special_tokens=False)
+    assert [choices.filled("Real Estate", ids[:size]) for size in (1, len(ids))] == [len(ids), 1]
+
+
+def test_a_tokenizer_without_known_bytes_completes_nothing() -> None:
+    tokenizer = TOKENIZERS["demo model"]
+    unknown = Vocabulary(vllm_compat.token_texts(object()), tokenizer.encode, tokenizer.decode)
+    assert unknown.choices(("yes", "no")) is None
+
+
+def test_special_tokens_spell_nothing() -> None:
+    tokenizer = TOKENIZERS["demo model"]
+    assert VOCABULARIES["demo model"].text([tokenizer.eos_token_id]) is None
