@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import add_up, look_back
 from airflow_provider_raybatch.job.preflight.ready import request_config_digest
 from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.row import Completion, Response
 from airflow_provider_raybatch.job.tasks.generate import output_type
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import dead_letters, failure, part, publish, response, rows_of
@@ -59,12 +60,24 @@ def test_a_dataset_is_its_parts_in_input_order_and_the_manifest_says_so(folder: 
         "duplicates": 0,
         "errors_by_step": {},
     }
-    assert manifest.tokens.model_dump() == {"input": 45, "cached": 15, "output": 15}
+    assert manifest.tokens.model_dump() == {"input": 45, "cached": 15, "output": 15, "filled": 0}
     assert manifest.finish_reasons == {"stop": 15}
     assert manifest.effective_sampling == {"temperature": 0}
     assert manifest.dead_letter_uri is None
     assert manifest.owner == submitted().submission.task
     assert json.loads(folder.read("manifest.json"))["uri"] == manifest.uri
+
+
+def test_filled_tokens_of_all_attempts_are_in_the_manifest_alone(folder: Folder) -> None:
+    several = Response((Completion("a", "stop", 1, 2), Completion("b", "stop", 1, 3)), input_tokens=3)
+    found = [
+        part(folder, numbered(2), [several, failure()]),
+        part(folder, numbered(1, 2), [several], first=2, submission=1),
+    ]
+    manifest = publish(folder, found, 3)
+    assert manifest.tokens.model_dump() == {"input": 6, "cached": 0, "output": 4, "filled": 10}
+    assert manifest.summary().tokens == manifest.tokens
+    assert not any("filled" in column.name for column in manifest.columns)
 
 
 def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
