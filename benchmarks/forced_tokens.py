@@ -27,16 +27,15 @@ AT_ONCE = 512
 
 def main() -> None:
     if sys.argv[1:2] == ["--measure"]:
-        way, rows, path = sys.argv[2:]
-        Path(path).write_text(json.dumps(asyncio.run(measure(way == "filled", int(rows)))))
+        way, number, path = sys.argv[2:]
+        Path(path).write_text(json.dumps(asyncio.run(measure(way == "filled", int(number)))))
         return
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     full, filled = measured("full", rows), measured("filled", rows)
     equal = sum(one == other for one, other in zip(full["answers"], filled["answers"], strict=True))
     print("# Tokens that a choice forces\n")
-    print(
-        f"{rows:,} greedy rows, 10 choices, the demo model, vLLM {full['vllm']} on {os.cpu_count()} CPU cores,"
-    )
+    cores = f"{os.cpu_count()} CPU cores"
+    print(f"{rows:,} greedy rows, choices of industries, the demo model, vLLM {full['vllm']} on {cores},")
     print(f"{AT_ONCE} rows at once. {equal:,} of {rows:,} responses and finish reasons are equal.")
     print("Made by `python benchmarks/forced_tokens.py`.\n")
     print("| | generated in full | with filled tokens | ratio |\n|---|---|---|---|")
