@@ -64,13 +64,14 @@ async def measure(fill_in: bool, rows: int) -> dict[str, Any]:
     from airflow_provider_raybatch.job.row import Request
     from dags_examples.demo_model.companies import INDUSTRIES, company_rows
 
+    labels = [f"{industry} and its suppliers" for industry in INDUSTRIES]
     document = {
         "source": ["/in.jsonl"],
         "messages_column": "messages",
         "model": str(ROOT / "dags_examples/demo_model/model"),
         "engine": "vllm",
         "sampling": {
-            "temperature": 0, "max_tokens": 32, "structured_outputs": {"choice": list(INDUSTRIES)},
+            "temperature": 0, "max_tokens": 40, "structured_outputs": {"choice": labels},
         },
         "destination": "/out",
     }  # fmt: skip

@@ -186,7 +186,8 @@ def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:
 
 def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> None:
     """The tokens that a choice forces are not generated, and nothing else differs."""
-    greedy = {"temperature": 0, "max_tokens": 16, "structured_outputs": {"choice": list(INDUSTRIES)}}
+    labels = [f"{industry} and its suppliers" for industry in INDUSTRIES]
+    greedy = {"temperature": 0, "max_tokens": 40, "structured_outputs": {"choice": labels}}
     asked = [
         [{"role": "user", "content": f"What industry is this company in: {row['company']}"}]
         for row in company_rows(300)

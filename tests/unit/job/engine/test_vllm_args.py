@@ -129,7 +129,7 @@ def engine(vllm_args: Any) -> Any:
     engine._defaults = {"temperature": 0.6, "top_p": 0.9}
     engine._chat = ChatEncoder(WordsTokenizer(), str)
     engine._detokenizer = Detokenizer(WordsTokenizer())
-    engine._reasoning_parser = ""
+    engine._spec, engine._fill_in = spec(), True
     engine._shared_params = None
     return engine
 
