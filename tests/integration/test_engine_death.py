@@ -63,6 +63,7 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
         "deduplicate": False,
         "batch_size": BATCH,
         "rows_in_flight": AT_ONCE,
+        "flush_interval": 0.1,
         "engine_args": {"enable_log_requests": True},
         "destination": str(tmp_path / "out"),
         "submission": {
