@@ -25,7 +25,14 @@ ROOT = HERE.parents[1]
 
 def main() -> None:
     if sys.argv[1] == "--job":
-        job(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5]), json.loads(sys.argv[6]))
+        data, out, name, replicas, engine, fields = sys.argv[2:]
+        job(
+            Path(data),
+            Path(out),
+            name,
+            int(replicas),
+            {"engine_args": json.loads(engine), **json.loads(fields)},
+        )
         return
     data, out, *rest = sys.argv[1:]
     engine = rest.pop(0) if rest and rest[0].startswith("{") else '{"load_format": "dummy"}'
@@ -58,9 +65,17 @@ def environment(gpus: str) -> dict[str, str]:
     return {**os.environ, "CUDA_VISIBLE_DEVICES": gpus, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
 
 
-def measured(data: str, out: str, name: str, replicas: int, engine: str, gpus: str) -> float:
-    """Seconds from the first request to the last finished row."""
-    command = [sys.executable, __file__, "--job", data, out, name, str(replicas), engine]
+SAMPLING_OF_ROWS = '{"sampling_column": "sampling"}'
+
+
+def measured(
+    data: str, out: str, name: str, replicas: int, engine: str, gpus: str, fields: str = SAMPLING_OF_ROWS
+) -> float:
+    """Seconds from the first request to the last finished row.
+
+    :param fields: of the spec, beside the usual ones, as JSON.
+    """
+    command = [sys.executable, __file__, "--job", data, out, name, str(replicas), engine, fields]
     log = Path(out) / f"{name}-{replicas}.log"
     with log.open("w") as errors:
         told = subprocess.run(
@@ -76,7 +91,7 @@ def measured(data: str, out: str, name: str, replicas: int, engine: str, gpus: s
     return seconds
 
 
-def job(data: Path, out: Path, name: str, replicas: int, engine: dict[str, Any]) -> None:
+def job(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any]) -> None:
     import ray
 
     from airflow_provider_raybatch.contract.base import parse
@@ -95,9 +110,8 @@ def job(data: Path, out: Path, name: str, replicas: int, engine: dict[str, Any])
         "source": [str(data / name)],
         "messages_column": "messages",
         "model": str(data / "model"),
-        "sampling_column": "sampling",
         "replicas": replicas,
-        "engine_args": engine,
+        **fields,
         "deduplicate": False,
         "destination": str(place),
         "submission": {
@@ -126,6 +140,7 @@ def job(data: Path, out: Path, name: str, replicas: int, engine: dict[str, Any])
         "workload": name,
         "rows": manifest["counts"]["ok"],
         "output_tokens": manifest["tokens"]["output"],
+        "filled_tokens": manifest["tokens"]["filled"],
         "seconds": seconds,
         "job_seconds": round(time.time() - began, 1),
         "parts": len(parts),
