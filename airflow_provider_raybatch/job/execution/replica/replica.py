@@ -36,6 +36,7 @@ from airflow_provider_raybatch.job.execution.replica.gpu import GpuMeter
 from airflow_provider_raybatch.job.execution.replica.preparing import Preparer
 from airflow_provider_raybatch.job.input.reader import Reader, portions
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
+from airflow_provider_raybatch.job.monitor.metrics import Metrics
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.row import Response, RowFailure
@@ -73,6 +74,7 @@ class Replica:
         # In another container, process numbers begin anew.
         self._process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
         self._report = ReplicaReport(replica=self._process, node=_node())
+        self._metrics = Metrics(job.spec.submission, self._process)
         self._gpu: GpuMeter | None = None
         self._draining = threading.Event()
         self._asked_to_ask = threading.Event()
@@ -120,6 +122,12 @@ class Replica:
             self._report.gpu_utilization = self._gpu.mean
         if self._draining.is_set() and self._flight is None:
             self._report.state = "drained"
+        self.count()
+
+    def count(self) -> None:
+        """Bring Ray's metrics up to date."""
+        flight = self._flight
+        self._metrics.update(self._report, len(flight.inside) if flight else 0)
 
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Work until every row of the input is written; a ticket each for whoever comes."""
@@ -351,6 +359,7 @@ class _Shift:
         await self._write_the_rest()
         if self._finished or self._new_parts:
             await self._board.pull.remote(self._process, *self._word())
+        self._replica.count()
         self._replica._reporter.send()
         await self._board.leave.remote(self._process)
         self._replica._begun.remove()

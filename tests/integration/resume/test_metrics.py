@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Prometheus finds on a node of Ray where a job ran."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from typing import Any
+
+from tests.integration.end_to_end.waiting import wait_for
+from tests.support.repeated_task import RepeatedTask
+
+_LINE = re.compile(r"^ray_(raybatch_\w+)\{(.*)\} (\S+)$", re.MULTILINE)
+ROWS = 40
+
+
+def scraped(ray: Any, submission_id: str) -> dict[str, float]:
+    """By name, without Ray's prefix."""
+    (node,) = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        text = answer.read().decode()
+    return {
+        name: float(value)
+        for name, tags, value in _LINE.findall(text)
+        if f'submission_id="{submission_id}"' in tags and 'dag_id="nightly"' in tags
+    }
+
+
+def test_prometheus_finds_rows_and_tokens_on_the_node(task: RepeatedTask, ray_here: Any) -> None:
+    task.input([*(f"text {number}" for number in range(ROWS)), "fail me"])
+    task.run(token="metrics", engine_args={"fail_pattern": "fail me"}, max_errors=1)
+    shown = wait_for("metrics", lambda: scraped(ray_here, "raybatch-metrics-0"), 30)
+    assert shown.pop("raybatch_rows_in_flight", 0) == 0  # Ray forgets it soon after its process
+    assert shown == {
+        "raybatch_rows_total": ROWS + 1,
+        "raybatch_failed_rows_total": 1,
+        "raybatch_input_tokens_total": 2 * ROWS,
+        "raybatch_output_tokens_total": 2 * ROWS,
+    }
