@@ -16,7 +16,7 @@ The queue gives it, in this order:
 
 How many rows it gets is in `share.py`, where they come from in `origins.py`. Each piece is read from storage
 once, and at most once more for each replica that died or left with rows of it. What a replica held when it
-died is free at once, or suspected of having killed the engine (`suspicion.py`).
+died is free at once, or suspected of having killed the engine (`poison_rows.py`).
 
 Pure: the caller says what time it is. A call costs O(log replicas), and array operations over the rows that
 it moves and that the replica holds. Rows are sorted when their piece is opened, and when learned lengths
@@ -35,10 +35,10 @@ from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.largest import Largest
 from airflow_provider_raybatch.job.execution.origins import Origins
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
+from airflow_provider_raybatch.job.execution.poison_rows import Group, Suspicion
 from airflow_provider_raybatch.job.execution.share import Left, Rule, Share, share
 from airflow_provider_raybatch.job.execution.shelf import Shelf
 from airflow_provider_raybatch.job.execution.speed import Speed, Speeds
-from airflow_provider_raybatch.job.execution.suspicion import Group, Suspicion
 
 _SECONDS_FOR_AN_EMPTY_ENGINE = 60.0
 """Suspected rows wait so long for a replica that starts or is idle; then one is emptied for them."""

@@ -7,7 +7,7 @@ from ..mutant import Mutant
 
 _COORDINATOR = "job/execution/coordinator.py"
 _QUEUE = "job/execution/queue.py"
-_SUSPICION = "job/execution/suspicion.py"
+_SUSPICION = "job/execution/poison_rows.py"
 _TESTS = ("job/execution/replica/test_poison_rows.py",)
 _QUEUE_TESTS = ("job/execution/test_queue.py",)
 _SHIFT = "job/execution/replica/test_shift.py"
