@@ -11,7 +11,7 @@ import tempfile
 import threading
 import zlib
 from collections import OrderedDict, defaultdict
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -20,8 +20,10 @@ from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.listing import SourceFile
+from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.ranged_file import RangedFile
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _MOST_SPOOLS = 64
@@ -31,17 +33,19 @@ _SPOOLS_LOCK = threading.Lock()
 _FILE_LOCKS: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 
 
-def open_file(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
+def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
     """The decompressed content, seekable.
 
     Compressed files and files behind ``https://`` are unpacked into a scratch file, since neither allows
     random access; a process keeps its last ones until it ends.
 
+    :param ahead: whether a store is asked for megabytes at a time, for a file that is read to its end; else
+        each read is a request for exactly its bytes.
     :raises PreflightError: the file is not what its extension says.
     :raises StorageError: it can't be read, or is no longer what was listed.
     """
     if not http.is_url(file.uri) and file.compression is None:
-        return _open_plain(file, credentials)
+        return _open_plain(file, credentials, ahead)
     key = (file.uri, file.version)
     with _FILE_LOCKS[key]:
         with _SPOOLS_LOCK:
@@ -90,7 +94,7 @@ def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None
             _unpack(file, packed_file, spool)
 
 
-def _open_plain(file: SourceFile, credentials: AwsCredentials | None) -> BinaryIO:
+def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
     place: Folder
     if s3 := split_s3(file.uri):
         bucket, path = s3
@@ -105,6 +109,8 @@ def _open_plain(file: SourceFile, credentials: AwsCredentials | None) -> BinaryI
         or (isinstance(place, S3Folder) and found.version != file.version)
     ):
         raise changed(file)
+    if not ahead:
+        return cast(BinaryIO, RangedFile(place, Entry(path, file.size, file.version)))
     return place.open(path, file.size)
 
 

@@ -25,10 +25,16 @@ from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, tex
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.input.text_index import is_blank
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 _LONGEST_SHOWN = 2000
 _FEW = 16
 """If fewer than one row in this many is wanted, reading the rows one by one is faster."""
+_SMALL_FILE = 1024 * 1024
+"""Bytes of a Parquet file that is read by one request, whole, and kept for its other row groups."""
+_KNOWN_FILES = 8
+"""Whose footer is kept: several chunks are read at the same time."""
+_HEADER_BYTES = 64 * 1024
 _PORTION_BYTES = 256 * 1024 * 1024
 """Bytes of the rows that are written as one part. A column of text may have 2 GiB in Arrow."""
 
@@ -153,7 +159,9 @@ def _tables(chosen: Sequence[tuple[ChunkRows, int]]) -> Iterator[tuple[list[int]
 
 
 class Reader:
-    """Reads chunks of one listing. Thread-safe; keeps the last Parquet row group it decoded.
+    """Reads chunks of one listing, and nothing else of a file but its footer or header.
+
+    Thread-safe; keeps the last Parquet row group it decoded, and a few files' footers.
 
     :param columns: columns that the prompt needs as Python values, ``None`` for all (a user's function may
         read any).
@@ -174,6 +182,7 @@ class Reader:
         self._decoded = None if whole or columns is None else list(columns)
         self._lock = threading.Lock()
         self._group: tuple[tuple[int, int], pa.Table] | None = None
+        self._known: dict[int, tuple[BinaryIO, pq.FileMetaData]] = {}
         self._headers: dict[int, tuple[str, ...]] = {}
         self._partitions = partitions(listing)
 
@@ -198,7 +207,7 @@ class Reader:
             if table.num_rows < chunk.rows:
                 raise changed(file)
             return table
-        with open_file(file, self._credentials) as stream:
+        with open_file(file, self._credentials, False) as stream:
             stream.seek(chunk.start)
             data = stream.read(chunk.stop - chunk.start)
             header = self._header(chunk.file, stream) if self._listing.format == "csv" else ()
@@ -272,11 +281,8 @@ class Reader:
             if self._group is not None and self._group[0] == key:
                 return self._group[1]
             try:
-                with open_file(file, self._credentials) as stream:
-                    decoded = self._of_file(chunk.file, self._decoded)
-                    # Checksums, which few files have, cost little.
-                    parquet = pq.ParquetFile(stream, page_checksum_verification=True)
-                    table = _decoded(parquet, chunk.group, decoded)
+                columns = self._of_file(chunk.file, self._decoded)
+                table = _decoded(self._parquet(chunk.file), chunk.group, columns)
             except MemoryError:  # Arrow's own is an Arrow error, too
                 raise
             except IndexError as error:
@@ -288,6 +294,22 @@ class Reader:
             # However large it is: the chunks in work are slices of it, and would each keep a copy.
             self._group = (key, table)
             return table
+
+    def _parquet(self, number: int) -> pq.ParquetFile:
+        """A file whose columns are read together, by few requests, and whose footer is read once."""
+        stream = open_file(self._listing.files[number], self._credentials, False)  # tells whether it changed
+        known = None
+        if number in self._known:
+            stream.close()
+            stream, known = self._known.pop(number)
+        elif isinstance(stream, RangedFile) and self._listing.files[number].size <= _SMALL_FILE:
+            stream.load()
+        # Checksums, which few files have, cost little.
+        parquet = pq.ParquetFile(stream, metadata=known, pre_buffer=True, page_checksum_verification=True)
+        self._known[number] = stream, parquet.metadata
+        if len(self._known) > _KNOWN_FILES:
+            self._known.pop(next(iter(self._known)))
+        return parquet
 
     def _damaged(self, file: SourceFile, group: int, error: Exception) -> StorageError:
         """The error of a row group that can't be decoded, with the first column of which this is true."""
@@ -310,7 +332,9 @@ class Reader:
     def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
         if number not in self._headers:
             stream.seek(0)
-            self._headers[number], _ = text_start(self._listing.files[number], stream, True)
+            buffered = io.BufferedReader(stream, _HEADER_BYTES)  # type: ignore[arg-type]
+            self._headers[number], _ = text_start(self._listing.files[number], buffered, True)
+            buffered.detach()
         return self._headers[number]
 
 

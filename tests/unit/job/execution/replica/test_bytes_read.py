@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What replicas ask of storage: the input once, however many they are and however it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.job.execution.replica import preparing
+from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.input import opening
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.object_reader import REQUEST_BYTES, ObjectReader
+from tests.support.replicas import Place, lines, work
+
+
+class Store(LocalFolder):
+    """Files with the reads of an object store: each one is a request, and the buffer asks for much."""
+
+    asked: ClassVar[int] = 0
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        content = super().read_range(path, start, length)
+        Store.asked += len(content)
+        return content
+
+    def open(self, path: str, size: int | None = None) -> Any:
+        import io
+
+        size = self._path(path).stat().st_size if size is None else size
+        reader = ObjectReader(lambda start, length: self.read_range(path, start, length), size)
+        return io.BufferedReader(reader, REQUEST_BYTES)
+
+
+def _texts(count: int) -> Iterator[str]:
+    # What compresses badly, so that a row group has its size.
+    numbers = random.Random(7)
+    return (f"{numbers.getrandbits(12000):x}" for _ in range(count))
+
+
+def parquet_of_row_groups(folder: Path) -> None:
+    """40 in each of two files, whose footers each replica reads: they would repeat the texts."""
+    for name in "ab":
+        table = pa.table({"text": list(_texts(4000)), "n": range(4000), "label": ["x"] * 4000})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=100, write_statistics=False)
+
+
+def small_files_of_row_groups(folder: Path) -> None:
+    """Ten in each, of which every replica reads its own."""
+    for number in range(40):
+        table = pa.table({"text": list(_texts(100))})
+        pq.write_table(table, folder / f"{number:02d}.parquet", row_group_size=10)
+
+
+def many_small_files(folder: Path) -> None:
+    for number in range(150):
+        (folder / f"{number:03d}.jsonl").write_text(lines({"text": f"{'word ' * 100}{number}"}))
+
+
+def one_large_text(folder: Path) -> None:
+    """Twelve pieces of 1,024 rows."""
+    (folder / "x.jsonl").write_text(lines(*({"text": f"{number:0900d}"} for number in range(12 * 1024))))
+
+
+def one_large_table(folder: Path) -> None:
+    rows = "".join(f"{number:0900d},{number}\n" for number in range(12 * 1024))
+    (folder / "x.csv").write_text(f"text,n\n{rows}")
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 8])
+@pytest.mark.parametrize(
+    "make",
+    [parquet_of_row_groups, small_files_of_row_groups, many_small_files, one_large_text, one_large_table],
+)
+def test_the_input_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, replicas: int
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    make(source)
+    place = Place(tmp_path, monkeypatch, batch=64)
+    place.source = source
+    kept: list[Any] = []
+    monkeypatch.setattr(
+        preparing, "_put", lambda contents: kept.append(1) or {p: [c] for p, c in contents.items()}
+    )
+    monkeypatch.setattr(preparing, "_got", lambda references: references[0])
+    monkeypatch.setattr(opening, "folder", lambda root: Store(root))
+    all_of_them = []
+    for number in range(replicas):
+        monkeypatch.setattr(replica_module, "_actor", lambda number=number: f"actor-{number}")
+        engine_args = {"seconds_per_token": 0.002 * (1 + number % 3)}
+        all_of_them.append(
+            place.replica(engine="echo", rows_in_flight=100, replicas=replicas, engine_args=engine_args)
+        )
+    Store.asked = 0
+
+    async def story() -> None:
+        await asyncio.gather(*(work(replica) for replica in all_of_them))
+
+    asyncio.run(story())
+    assert place.board is not None
+    assert place.board._queue.is_finished
+    size = sum(file.stat().st_size for file in source.iterdir())
+    assert Store.asked <= 1.1 * size
