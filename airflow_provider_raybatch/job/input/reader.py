@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -332,7 +332,7 @@ class Reader:
     def _header(self, number: int, stream: BinaryIO) -> tuple[str, ...]:
         if number not in self._headers:
             stream.seek(0)
-            buffered = io.BufferedReader(stream, _HEADER_BYTES)  # type: ignore[arg-type]
+            buffered = io.BufferedReader(cast(io.RawIOBase, stream), _HEADER_BYTES)
             self._headers[number], _ = text_start(self._listing.files[number], buffered, True)
             buffered.detach()
         return self._headers[number]
