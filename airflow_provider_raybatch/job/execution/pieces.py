@@ -16,15 +16,13 @@ Ordinals: TypeAlias = npt.NDArray[np.int64]
 class Pieces:
     """Units of reading: a Parquet row group, a run of rows of a text file, or a small file.
 
-    Takes one bit per row and 24 bytes per piece; labels add one byte per row, groups four. Both may be
-    memory maps. All together that is 5.2 bytes per row and 24 bytes per piece.
+    Takes one bit per row and 24 bytes per piece; labels, which may be a memory map, add one byte per row.
 
     :param rows: of each piece, at least 1, in the order in which they lie on disk.
     :param sizes: bytes of each piece, as read from storage.
     :param done: for each row whether it is finished; ``None`` if none is. The array is packed, not kept.
     :param labels: for each row a class from 0 to 255; the answers of a class have about the same length. For
         example the row's own limit or the length of its prompt, on a log scale.
-    :param groups: for each row the number of its group; rows of one group have the same prefix.
     :raises ValueError: the lengths of the arguments don't match, or a piece is empty.
     """
 
@@ -34,7 +32,6 @@ class Pieces:
         sizes: Sequence[int] | npt.NDArray[np.int64],
         done: npt.NDArray[np.bool_] | None = None,
         labels: npt.NDArray[np.uint8] | None = None,
-        groups: npt.NDArray[np.uint32] | None = None,
     ) -> None:
         counts = np.asarray(rows, dtype=np.int64)
         self.sizes = np.asarray(sizes, dtype=np.int64)
@@ -44,11 +41,10 @@ class Pieces:
             raise ValueError("rows: a piece has no rows; leave it out.")
         self._first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         total = int(self._first[-1])
-        for name, values in (("done", done), ("labels", labels), ("groups", groups)):
+        for name, values in (("done", done), ("labels", labels)):
             if values is not None and len(values) != total:
                 raise ValueError(f"{name}: {len(values)} values for {total} rows; give one a row.")
         self.labels = labels
-        self.groups = groups
         self._todo = None if done is None else np.packbits(~done)
         self.left: Ordinals = counts
         """Number of unfinished rows of each piece."""
@@ -62,12 +58,6 @@ class Pieces:
     def total_bytes(self) -> int:
         """Bytes of the pieces with unfinished rows: what one pass over them reads."""
         return int(self.sizes[self.left > 0].sum())
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of memory that this takes, labels and groups included."""
-        kept = (self._first, self.sizes, self.left, self._todo, self.labels, self.groups)
-        return sum(array.nbytes for array in kept if array is not None)
 
     def rows(self, piece: int) -> Ordinals:
         """The unfinished rows of a piece."""

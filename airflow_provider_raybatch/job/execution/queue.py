@@ -385,11 +385,8 @@ class PullQueue:
     def _single_row(self, name: str, replica: _Replica) -> Group | None:
         """One that is not suspected, if there is one left."""
         row = self._free_rows(name, replica, 1)
-        if len(row) > 1:  # a group of rows with a common prefix
-            self._return(row[1:])
-            self.free += len(row) - 1
         if len(row):
-            return Group(row[:1])
+            return Group(row)
         if not self._suspicion.groups:
             return None
         group = self._suspicion.groups.pop()

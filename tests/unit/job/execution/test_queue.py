@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -27,9 +28,8 @@ def inputs(draw: st.DrawFn) -> tuple[Pieces, Costs]:
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     done = random.random(total) < 0.4 if draw(st.booleans()) else None
     labels = random.integers(0, 4, total, dtype=np.uint8) if draw(st.booleans()) else None
-    groups = np.sort(random.integers(0, 10, total)).astype(np.uint32) if draw(st.booleans()) else None
     known = {0: 8.0, 1: 300.0, 2: 16.0} if draw(st.booleans()) else None
-    return Pieces(rows, [100 + 7 * count for count in rows], done, labels, groups), Costs(known)
+    return Pieces(rows, [100 + 7 * count for count in rows], done, labels), Costs(known)
 
 
 @settings(max_examples=100, deadline=None)
@@ -207,22 +207,6 @@ def test_lengths_are_learned_from_the_first_rows() -> None:
     assert set(labels[second.rows].tolist()) == {1}
 
 
-def test_rows_with_a_common_prefix_stay_together() -> None:
-    """Four rows of each of 250 prefixes: no prefix is on two replicas, whoever asks in whatever order."""
-    groups = np.random.default_rng(5).permutation(np.repeat(np.arange(250, dtype=np.uint32), 4))
-    pieces = Pieces([1000], [1], groups=groups)
-    world = World(pieces, PullQueue(pieces))
-    names = [world.join(10), world.join(13), world.join(7)]
-    where: dict[int, set[str]] = {}
-    while not world.queue.is_finished:
-        world.now += 1
-        for name in names:
-            grant = world.pull(name, len(world.members[name].holds) // 2 + 1)
-            for group in groups[grant.rows].tolist():
-                where.setdefault(group, set()).add(name)
-    assert all(len(places) == 1 for places in where.values())
-
-
 def test_a_replica_that_was_given_up_must_end() -> None:
     pieces = Pieces([10], [1])
     world = World(pieces, PullQueue(pieces))
@@ -251,12 +235,16 @@ def test_suspected_rows_get_an_empty_engine() -> None:
 
 
 def test_memory_of_a_million_rows() -> None:
-    """At most 12 bytes a row, with everything that may be known of rows."""
+    """At most 5 bytes a row, with everything that may be known of rows but their labels, which are a byte."""
     rows = 1_000_000
-    labels, groups = np.zeros(rows, dtype=np.uint8), np.zeros(rows, dtype=np.uint32)
-    pieces = Pieces([8] * (rows // 8), [1] * (rows // 8), np.zeros(rows, dtype=bool), labels, groups)
-    PullQueue(pieces)
-    assert pieces.kept_bytes / rows <= 12
+    done, labels = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=np.uint8)
+    pieces = [8] * (rows // 8), [1] * (rows // 8)
+    tracemalloc.start()
+    queue = PullQueue(Pieces(*pieces, done, labels))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not queue.is_finished
+    assert kept / rows <= 5
 
 
 @pytest.mark.parametrize(
