@@ -46,17 +46,15 @@ def _texts(count: int) -> Iterator[str]:
 
 
 def parquet_of_row_groups(folder: Path) -> None:
-    """40 in each of two files, whose footers each replica reads: they would repeat the texts."""
+    """25 in each of two files, whose footers each replica reads: they would repeat the texts."""
     for name in "ab":
-        table = pa.table({"text": list(_texts(4000)), "n": range(4000), "label": ["x"] * 4000})
+        table = pa.table({"text": list(_texts(2500)), "n": range(2500), "label": ["x"] * 2500})
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=100, write_statistics=False)
 
 
-def small_files_of_row_groups(folder: Path) -> None:
-    """Ten in each, of which every replica reads its own."""
-    for number in range(40):
-        table = pa.table({"text": list(_texts(100))})
-        pq.write_table(table, folder / f"{number:02d}.parquet", row_group_size=10)
+def small_tables(folder: Path) -> None:
+    for number in range(150):
+        pq.write_table(pa.table({"text": list(_texts(20))}), folder / f"{number:03d}.parquet")
 
 
 def many_small_files(folder: Path) -> None:
@@ -65,19 +63,19 @@ def many_small_files(folder: Path) -> None:
 
 
 def one_large_text(folder: Path) -> None:
-    """Twelve pieces of 1,024 rows."""
-    (folder / "x.jsonl").write_text(lines(*({"text": f"{number:0900d}"} for number in range(12 * 1024))))
+    """Eight pieces of 1,024 rows."""
+    (folder / "x.jsonl").write_text(lines(*({"text": f"{number:0900d}"} for number in range(8 * 1024))))
 
 
 def one_large_table(folder: Path) -> None:
-    rows = "".join(f"{number:0900d},{number}\n" for number in range(12 * 1024))
+    rows = "".join(f"{number:0900d},{number}\n" for number in range(8 * 1024))
     (folder / "x.csv").write_text(f"text,n\n{rows}")
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 8])
 @pytest.mark.parametrize(
     "make",
-    [parquet_of_row_groups, small_files_of_row_groups, many_small_files, one_large_text, one_large_table],
+    [parquet_of_row_groups, small_tables, many_small_files, one_large_text, one_large_table],
 )
 def test_the_input_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, replicas: int
@@ -96,7 +94,7 @@ def test_the_input_is_read_once(
     all_of_them = []
     for number in range(replicas):
         monkeypatch.setattr(replica_module, "_actor", lambda number=number: f"actor-{number}")
-        engine_args = {"seconds_per_token": 0.002 * (1 + number % 3)}
+        engine_args = {"seconds_per_token": 0.0005 * (1 + number % 3)}
         all_of_them.append(
             place.replica(engine="echo", rows_in_flight=100, replicas=replicas, engine_args=engine_args)
         )
