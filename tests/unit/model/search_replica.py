@@ -74,6 +74,7 @@ class Stepped(Replica):
         )
         self._board = SimpleNamespace(**{name: SimpleNamespace(remote=self._sender(name)) for name in _CALLS})
         self._reporter: Any = SimpleNamespace(send=self.report, telling=contextlib.nullcontext)
+        self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
         self._reader, self._asker, self._engine = (self,) * 3  # type: ignore[assignment]
         self._check_starts()
 
