@@ -70,7 +70,7 @@ class Attempt:
 
     def answer(self, ordinals: Sequence[int]) -> Attempt:
         asker = Asker(self.job.spec, self.job.task.renderer(), self.job.keyer)
-        rows = Reader(self.job.listing, None, None).read(self.source.chunks(8)[0])
+        rows = Reader(self.job.listing, None, None).read(self.source.chunks(16)[0])
         asked = asker.ask(rows.rows, dict(self.reuse_plan.repetitions))
         outcomes = [asked[ordinal].outcome(ordinal, response(f"r{ordinal}")) for ordinal in ordinals]
         columns = rows.columns().take(pa.array(ordinals))

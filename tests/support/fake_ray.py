@@ -319,7 +319,7 @@ def expected_result(ray: FakeRay, submission_id: str) -> dict[str, Any]:
         "reused": 0,
         "duplicates": 0,
         "errors": 1,
-        "tokens": {"input": 10, "cached": 4, "output": 6},
+        "tokens": {"input": 10, "cached": 4, "output": 6, "filled": 0},
         "submission_id": submission_id,
         "dashboard_url": f"{ray.url}/#/jobs/{submission_id}",
     }

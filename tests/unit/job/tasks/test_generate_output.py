@@ -145,7 +145,8 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_generate_writes_what_it_wrote_before_there_were_tasks(found: dict[str, Any]) -> None:
     """The expected digests were made by the commit before the tasks; a change of them changes users' data.
 
-    But for parts: since replicas write what they have finished at once, these are fewer and larger.
+    But for parts, which are fewer and larger since replicas write what they have finished at once, and whose
+    footers count filled tokens, as the manifest does.
     """
     expected = json.loads(EXPECTED.read_text())
     if expected.pop("pyarrow") != pa.__version__:  # which each Parquet file has in its footer
