@@ -107,4 +107,7 @@ def test_the_input_is_read_once(
     assert place.board is not None
     assert place.board._queue.is_finished
     size = sum(file.stat().st_size for file in source.iterdir())
-    assert Store.asked <= 1.1 * size
+    # A row that another replica has read, and has not put into the object store in time, is read again with
+    # its piece. It hardly happens but on a busy machine, and at the end of the input.
+    again = max(place.board._input.sizes) * (replicas - 1)
+    assert Store.asked <= 1.1 * size + again
