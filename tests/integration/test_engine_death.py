@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,22 @@ MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
 ROWS, TOKENS, BATCH, AT_ONCE = 120, 160, 8, 16
 
 
-def engines() -> list[psutil.Process]:
-    """The engine processes of this process's Ray; vLLM gives them a name."""
-    found = []
+def commands() -> dict[psutil.Process, str]:
+    """The processes of this process's Ray, by what they call themselves."""
+    found = {}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if "EngineCore" in " ".join([process.name(), *process.cmdline()]):
-                found.append(process)
+            found[process] = " ".join([process.name(), *process.cmdline()])
     return found
+
+
+def engines() -> list[psutil.Process]:
+    """The engine processes among them; vLLM gives them a name."""
+    return [process for process, command in commands().items() if "EngineCore" in command]
+
+
+def evidence() -> str:
+    return "\n".join(command[:200] for command in commands().values())
 
 
 def asked(ray: Any) -> int:
@@ -74,25 +82,26 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
     }
     spec = parse(BatchInferenceSpec, json.dumps(document))
     assert spec.submission is not None
-    written: list[int] = []
 
-    def kill_in_the_middle() -> None:
+    def kill_in_the_middle() -> int:
+        """Kill the engine when there is a part; how many rows were written then."""
         ledger = LocalFolder(str(tmp_path / "out"))
-        (engine,) = wait_for("an engine", engines, 200)
-        wait_for("parts", lambda: listed(ledger.list("_raybatch/parts")), 200, pause=0.05)
+        engine, *others = wait_for("an engine", engines, 200, evidence)
+        assert not others, evidence()
+        wait_for("parts", lambda: listed(ledger.list("_raybatch/parts")), 200, evidence, pause=0.05)
         engine.kill()
-        written.append(sum(part.ok for part in listed(ledger.list("_raybatch/parts"))))
+        return sum(part.ok for part in listed(ledger.list("_raybatch/parts")))
 
     assert not engines()
     before = asked(ray_here)
-    killer = threading.Thread(target=kill_in_the_middle)
-    killer.start()
-    summary = run(spec, spec.submission, lambda event: None)
-    killer.join()
+    with ThreadPoolExecutor(1) as pool:
+        killer = pool.submit(kill_in_the_middle)
+        summary = run(spec, spec.submission, lambda event: None)
+        written = killer.result()
     manifest = parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
     table = pq.read_table(manifest.uri)
     assert sorted(table["id"].to_pylist()) == list(range(ROWS))
     assert manifest.counts.ok == ROWS
-    assert 0 < written[0] < ROWS - AT_ONCE  # it was in the middle
+    assert 0 < written < ROWS - AT_ONCE  # it was in the middle
     assert len(manifest.replicas) == 2
     assert ROWS < asked(ray_here) - before <= ROWS + AT_ONCE
