@@ -7,13 +7,15 @@ engine). Parts tell which prompts are answered, and since when. All times are of
 - *asked*, *generated*: starts and ends in the logs of all engines of a run, whatever became of them.
 - *in flight*: requests that a lost replica had started, and that no part answered at the instant of the kill
   that took the replica.
+- *overdue*: those of them whose answer had been there for longer, at that instant, than answers may wait to
+  be written (`flush_interval`) and a part takes.
 - *unexplained*: requests for a prompt beyond the first, where those in flight don't count.
 - *late*: requests of submissions that began when a part already answered the prompt.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +29,12 @@ from .places import Part
 
 @dataclass(frozen=True)
 class Count:
-    """See the module. `most_in_flight` is that of a single replica when the kill came."""
+    """See the module."""
 
     asked: int = 0
     generated: int = 0
     in_flight: int = 0
-    most_in_flight: int = 0
+    overdue: int = 0
     unexplained: int = 0
     late: int = 0
     foreign: int = 0
@@ -40,7 +42,7 @@ class Count:
 
 
 def generated_by_now(folder: Path) -> int:
-    return sum(engine.ended for engine in engines(folder))
+    return sum(len(engine.generated) for engine in engines(folder))
 
 
 def living(folder: Path) -> list[int]:
@@ -63,6 +65,7 @@ def count(
     lost: Mapping[int, float],
     submissions: Collection[tuple[str, float]],
     prompts: Collection[str],
+    written_within: float,
 ) -> Count:
     """See the module.
 
@@ -70,6 +73,7 @@ def count(
     :param submissions: all of the run: id, and epoch seconds when the cluster got it. Ids begin anew with a
         new head.
     :param prompts: all that the input asks.
+    :param written_within: seconds after which an answer is written.
     """
     answered: dict[str, float] = {}
     for part in parts:
@@ -78,29 +82,31 @@ def count(
     never = float("inf")
     asked: Counter[str] = Counter()
     kept: Counter[str] = Counter()
-    in_flight: dict[int, list[float]] = defaultdict(list)
-    late = generated = foreign = 0
+    in_flight = overdue = late = generated = foreign = 0
     for engine in engines:
-        generated += engine.ended
+        generated += len(engine.generated)
         began = max(
             (at for id_, at in submissions if id_ == engine.submission and at <= engine.opened), default=None
         )
         foreign += began is None
         dies = lost.get(engine.pid, never)
-        for prompt, at in engine.asked:
+        overdue += sum(
+            at < dies - written_within and answered.get(prompt, never) > dies
+            for prompt, at in engine.generated
+            if dies < never
+        )
+        for prompt, _ in engine.asked:
             asked[prompt] += 1
             late += answered.get(prompt, never) < (began or 0)
             if dies < never and answered.get(prompt, never) > dies:
-                in_flight[engine.pid].append(at)
+                in_flight += 1
             else:
                 kept[prompt] += 1
     return Count(
         asked=asked.total(),
         generated=generated,
-        in_flight=sum(map(len, in_flight.values())),
-        most_in_flight=max(
-            (sum(at <= lost[pid] for at in started) for pid, started in in_flight.items()), default=0
-        ),
+        in_flight=in_flight,
+        overdue=overdue,
         unexplained=sum(times - 1 for times in kept.values() if times > 1),
         late=late,
         foreign=foreign + len({*asked} - {*prompts}),

@@ -19,8 +19,6 @@ class Result:
     :param before: rows that had been generated at that instant.
     :param hits: all kills while it ran, its own included.
     :param lost_engines: its engines that those took.
-    :param most_in_flight: rows that a single lost engine had in flight.
-    :param may_in_flight: rows that an engine may have in flight.
     :param seconds: from submission to the DAG run's end.
     :param expected: seconds that a run takes undisturbed.
     """
@@ -42,8 +40,7 @@ class Result:
     generated: int = 0
     lost_engines: int = 0
     in_flight: int = 0
-    most_in_flight: int = 0
-    may_in_flight: int = 0
+    overdue: int = 0
     unexplained: int = 0
     late: int = 0
     foreign: int = 0
@@ -62,14 +59,12 @@ class Result:
         if not self.state:  # nothing was counted
             return found
         found += [f"state={self.state}"] if self.state != "success" else []
-        zeros = ("lost", "duplicated", "wrong", "unexplained", "late", "foreign")
+        zeros = ("lost", "duplicated", "wrong", "unexplained", "overdue", "late", "foreign")
         found += [f"{name}={n}" for name in zeros if (n := getattr(self, name))]
         if not self.lost_engines and not self.asked == self.generated == self.rows:
             found.append(f"asked={self.asked}, generated={self.generated} of {self.rows}")
         if self.generated < self.rows or self.asked > self.rows + self.in_flight:
             found.append(f"asked={self.asked}, generated={self.generated} of {self.rows}+{self.in_flight}")
-        if self.most_in_flight > self.may_in_flight:
-            found.append(f"in_flight={self.most_in_flight} of {self.may_in_flight}")
         return found
 
     def __str__(self) -> str:

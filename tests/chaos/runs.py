@@ -7,7 +7,7 @@ out from the echo engine's documentation.
 
 - *missed*: why the run's kill did not happen, or why it could not be counted. It is a flaw of the harness.
 - Where no engine of a run was lost, asked and generated must equal the rows. Where kills took engines, no
-  prompt is asked twice but for what was in flight in them, and that is `rows_in_flight` each at most.
+  prompt is asked twice but for what was in flight in them, and no answer of those was overdue.
 
 Runs share one Airflow and one cluster, so what one run kills may hit others. Each run tells all that hit it,
 and allows for the engines that it lost by any of it. An engine that dies of anything else is not allowed for.
@@ -47,7 +47,7 @@ _BOUND_LIVES = 2.0
 """A bounded attempt may take so many times what an undisturbed run takes."""
 MAPPED = 3
 """Tasks that a mapped run has; the rows are divided among them."""
-_SUMS = ("asked", "generated", "in_flight", "unexplained", "late", "foreign")
+_SUMS = ("asked", "generated", "in_flight", "overdue", "unexplained", "late", "foreign")
 _NEARLY = 0.95
 """Share of the rows that are generated when a disk fills: a look takes longer than publishing."""
 _LONGEST = 600.0
@@ -56,6 +56,9 @@ _LOOK = 0.5
 _BIRTH_LOOK = 0.1
 _LATE = 2.0
 """Seconds after a kill's instant in which a victim that did not show is looked for again."""
+
+_A_WRITE = 2.0
+"""Seconds that a part takes on a busy machine, on an S3 that fails some calls."""
 
 Answer = TypeVar("Answer")
 
@@ -133,14 +136,15 @@ class Case:
     source: dict[int, dict[str, Any]]
     bucket: Bucket | None = None
 
-    def count(self) -> Count:
-        """What its engines were asked."""
+    def count(self, written_within: float) -> Count:
+        """What its engines were asked; `written_within` as for :func:`.counting.count`."""
         folder, place = self.live.folder, self.live.place
         assert folder is not None
         assert place is not None
         prompts = {prompt_of(row) for row in self.source.values()}
         asked = engines(folder / "requests")
-        return count(asked, Parts(place).all(), self.live.lost, self.live.submissions, prompts)
+        parts = Parts(place).all()
+        return count(asked, parts, self.live.lost, self.live.submissions, prompts, written_within)
 
     def found(self, state: str) -> Found:
         """What was wrong with what it handed over."""
@@ -175,7 +179,8 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
             world.live.remove(case.live)
     if watch is not None:
         watch.shorten(lives, kill.mode, seconds)
-    counts, found = [case.count() for case in cases], [case.found(state) for case in cases]
+    within = pace.flush_interval + _A_WRITE
+    counts, found = [case.count(within) for case in cases], [case.found(state) for case in cases]
     return Result(
         **_identity(setting, kill),
         missed=missed,
@@ -186,8 +191,6 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         state=state,
         rows=sum(len(case.source) for case in cases),
         lost_engines=sum(len(case.live.lost) for case in cases),
-        most_in_flight=max(one.most_in_flight for one in counts),
-        may_in_flight=pace.rows_in_flight,
         tries=max(_patiently(case.live.task.read)["try_number"] for case in cases),
         submissions=sum(len(case.live.submissions) for case in cases),
         seconds=round(seconds, 1),

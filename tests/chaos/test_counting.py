@@ -43,14 +43,12 @@ GOOD = Result(
     generated=1010,
     lost_engines=1,
     in_flight=24,
-    most_in_flight=24,
-    may_in_flight=32,
     tries=1,
     submissions=1,
     seconds=40.0,
     expected=30.0,
 )
-QUIET = replace(GOOD, asked=1000, generated=1000, lost_engines=0, in_flight=0, most_in_flight=0)
+QUIET = replace(GOOD, asked=1000, generated=1000, lost_engines=0, in_flight=0)
 STOP = Stop("cleared", "blocking", "lowered", VERSION, "STOPPED", False, 8.5, 40)
 
 
@@ -105,8 +103,8 @@ def test_requests_of_all_engines_count(tmp_path):
     with (tmp_path / "a-host-9.jsonl").open("a") as half:
         half.write('{"at": 9.0, "ev')
     assert engines(tmp_path) == [
-        Engine(7, "s-0", 1.0, [("x", 2.0), ("y", 3.0)], 1),
-        Engine(9, "s-1", 5.0, [("y", 6.0)], 1),
+        Engine(7, "s-0", 1.0, [("x", 2.0), ("y", 3.0)], [("x", 4.0)]),
+        Engine(9, "s-1", 5.0, [("y", 6.0)], [("y", 7.0)]),
         Engine(9, "s-1", 8.0),
     ]
     assert generated_by_now(tmp_path) == 2
@@ -122,18 +120,19 @@ def test_living_engines_are_those_whose_process_is(tmp_path):
 
 
 # Two engines of one submission; 7 is killed at 5.0, when a part answers "a", and "b" is in flight.
-KILLED = Engine(7, "s-0", 1.0, [("a", 2.0), ("b", 4.0)], 1)
-OTHER = Engine(8, "s-0", 1.0, [("c", 2.0), ("b", 6.0)], 2)
+WITHIN = 1.0
+KILLED = Engine(7, "s-0", 1.0, [("a", 2.0), ("b", 3.5)], [("a", 2.5)])
+OTHER = Engine(8, "s-0", 1.0, [("c", 2.0), ("b", 6.0)], [("c", 3.0), ("b", 8.0)])
 PARTS = (Part(3.0, frozenset("a")), Part(9.0, frozenset("bc")))
 SUBMISSIONS = {("s-0", 0.5)}
 
 
 def counted(*engines, parts=PARTS, lost=None, submissions=SUBMISSIONS):
-    return count(engines, parts, {7: 5.0} if lost is None else lost, submissions, set("abc"))
+    return count(engines, parts, {7: 5.0} if lost is None else lost, submissions, set("abc"), WITHIN)
 
 
 def test_what_a_lost_engine_had_in_flight_may_be_asked_again():
-    assert counted(KILLED, OTHER) == Count(asked=4, generated=3, in_flight=1, most_in_flight=1)
+    assert counted(KILLED, OTHER) == Count(asked=4, generated=3, in_flight=1)
 
 
 def test_without_a_kill_nothing_may_be_asked_again():
@@ -146,32 +145,38 @@ def test_what_was_written_before_the_kill_may_not_be_asked_again():
 
 
 def test_two_living_engines_may_not_share_a_prompt():
-    assert counted(KILLED, OTHER, Engine(9, "s-0", 1.0, [("c", 8.0)], 1)).unexplained == 1
+    assert counted(KILLED, OTHER, Engine(9, "s-0", 1.0, [("c", 8.0)], [("c", 9.0)])).unexplained == 1
 
 
-def test_what_a_dying_engine_starts_after_the_kill_is_no_row_in_flight_of_it():
+@pytest.mark.parametrize(("answered", "overdue"), [(4.5, 0), (3.9, 1)])
+def test_an_answer_that_waits_too_long_to_be_written_is_overdue(answered, overdue):
+    waiting = replace(KILLED, generated=[*KILLED.generated, ("b", answered)])
+    assert counted(waiting, OTHER) == Count(asked=4, generated=4, in_flight=1, overdue=overdue)
+
+
+def test_what_a_dying_engine_starts_after_the_kill_is_in_flight_too():
     found = counted(replace_asked(KILLED, ("c", 5.5)), OTHER)
-    assert (found.in_flight, found.most_in_flight, found.unexplained) == (2, 1, 0)
+    assert (found.in_flight, found.unexplained) == (2, 0)
 
 
 @pytest.mark.parametrize(("began", "late"), [(3.5, 1), (2.5, 0)])
 def test_submission_that_began_after_a_part_may_not_ask_what_it_answers(began, late):
-    newer = Engine(9, "s-1", 4.0, [("a", 7.0)], 1)
+    newer = Engine(9, "s-1", 4.0, [("a", 7.0)], [("a", 8.0)])
     found = counted(KILLED, OTHER, newer, submissions={*SUBMISSIONS, ("s-1", began)})
     assert (found.late, found.unexplained) == (late, 1)
 
 
 def test_submission_of_a_new_head_has_an_old_id():
-    newer = Engine(9, "s-0", 6.5, [("a", 7.0)], 1)
+    newer = Engine(9, "s-0", 6.5, [("a", 7.0)], [("a", 8.0)])
     assert counted(KILLED, OTHER, newer, submissions={*SUBMISSIONS, ("s-0", 6.0)}).late == 1
 
 
 def test_engines_and_prompts_from_elsewhere_are_told():
-    assert counted(Engine(9, "s-9", 4.0, [("z", 5.0)], 1)).foreign == 2
+    assert counted(Engine(9, "s-9", 4.0, [("z", 5.0)], [("z", 6.0)])).foreign == 2
 
 
 def replace_asked(engine, *more):
-    return Engine(engine.pid, engine.submission, engine.opened, [*engine.asked, *more], engine.ended)
+    return replace(engine, asked=[*engine.asked, *more])
 
 
 def put(folder, path, content=b"x", at=None):
@@ -215,7 +220,7 @@ def test_parts_tell_what_they_answer_and_since_when(tmp_path):
         (QUIET, {"asked": 1001, "generated": 1001}, "asked=1001, generated=1001 of 1000"),
         (GOOD, {"asked": 1025}, "asked=1025, generated=1010 of 1000+24"),
         (GOOD, {"generated": 999}, "asked=1024, generated=999 of 1000+24"),
-        (GOOD, {"most_in_flight": 33}, "in_flight=33 of 32"),
+        (GOOD, {"overdue": 3}, "overdue=3"),
         (GOOD, {"unexplained": 1}, "unexplained=1"),
         (GOOD, {"late": 1}, "late=1"),
         (GOOD, {"foreign": 1}, "foreign=1"),

@@ -64,7 +64,7 @@ class VllmRun:
 def vllm_run(world: World, code: Version, replicas: int = 3, rows: int = 240) -> VllmRun:
     """One run with one engine killed when some rows are written."""
     folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
-    pace = Pace(rows=rows, replicas=replicas, rows_in_flight=16, batch_size=8)
+    pace = Pace(rows=rows, replicas=replicas, rows_in_flight=16, batch_size=8, flush_interval=0.2)
     write_source(folder, rows, 0)
     params = pace.params(folder) | {
         "engine": "vllm",

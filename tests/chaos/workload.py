@@ -27,8 +27,9 @@ class Pace:
     :param rows: of the input.
     :param replicas: engines side by side.
     :param slots: requests that an engine answers at the same time.
-    :param rows_in_flight: rows that a replica has taken and not yet written, at most.
-    :param batch_size: rows that are written together.
+    :param rows_in_flight: rows that a replica's engine has at once, at most.
+    :param batch_size: rows that a replica takes at once.
+    :param flush_interval: seconds after which an answer is written.
     """
 
     rows: int = 2000
@@ -37,6 +38,7 @@ class Pace:
     rows_in_flight: int = 32
     batch_size: int = 16
     seconds_per_token: float = 0.04
+    flush_interval: float = 0.5
 
     def params(self, folder: Path) -> dict[str, Any]:
         """Of a run of the chaos DAGs."""
@@ -53,6 +55,7 @@ class Pace:
             "replicas": self.replicas,
             "batch_size": self.batch_size,
             "rows_in_flight": self.rows_in_flight,
+            "flush_interval": self.flush_interval,
         }
 
 

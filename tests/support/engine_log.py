@@ -13,14 +13,14 @@ class Engine:
     """One engine's life, from its log.
 
     :param asked: prompts and when they were started (epoch seconds), in that order.
-    :param ended: how many of them were generated.
+    :param generated: prompts and when their answers were there, in that order.
     """
 
     pid: int
     submission: str
     opened: float
     asked: list[tuple[str, float]] = field(default_factory=list)
-    ended: int = 0
+    generated: list[tuple[str, float]] = field(default_factory=list)
 
 
 def engines(folder: Path) -> list[Engine]:
@@ -35,5 +35,5 @@ def engines(folder: Path) -> list[Engine]:
             elif told["event"] == "start":
                 found[-1].asked.append((told["prompt"], told["at"]))
             else:
-                found[-1].ended += 1
+                found[-1].generated.append((told["prompt"], told["at"]))
     return found

@@ -23,6 +23,7 @@ PARAMS: dict[str, Any] = {
     "replicas": 2,
     "batch_size": 16,
     "rows_in_flight": 32,
+    "flush_interval": 0.5,
     "aws_conn_id": "",
     "engine": "echo",
     "model": "",
@@ -40,6 +41,7 @@ class Sized(RayBatchInferenceOperator):
         self.replicas = int(context["params"]["replicas"])
         self.batch_size = int(context["params"]["batch_size"])
         self.rows_in_flight = int(context["params"]["rows_in_flight"])
+        self.flush_interval = float(context["params"]["flush_interval"])
         self.aws_conn_id = context["params"]["aws_conn_id"] or None
         self.engine = context["params"]["engine"]
         self.model = context["params"]["model"] or None

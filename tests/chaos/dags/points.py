@@ -24,6 +24,7 @@ PARAMS: dict[str, Any] = {
     "replicas": 1,
     "batch_size": 8,
     "rows_in_flight": 16,
+    "flush_interval": 10.0,
     "rows_per_part": 10,
     "reuse": None,
     "runtime_env": {},

@@ -13,7 +13,7 @@ STORES = ("disk", "S3")
 SIGNALS = ("KILL", "STOP")
 ROWS = 40
 BATCH = 8
-"""Rows of a chunk, each of which becomes a part."""
+"""Rows that a replica takes at once."""
 ROWS_PER_PART = 10
 """Of the published files."""
 ROWS_IN_FLIGHT = 16
@@ -31,7 +31,7 @@ class Point:
     :param by_another: whether another process of the job makes the call.
     :param needs: a point at which a driver is killed before.
     :param reuses: whether the run has a response store; `merges` one that has to be merged.
-    :param asked_again: rows that may be generated once more when the process is killed.
+    :param flush_interval: seconds after which the run writes an answer.
     :param freezes: whether somebody takes over from a process that is frozen there.
     """
 
@@ -47,7 +47,7 @@ class Point:
     needs: str | None = None
     reuses: bool = False
     merges: bool = False
-    asked_again: int = 0
+    flush_interval: float = 10.0
     freezes: bool = True
 
     @property
@@ -68,6 +68,7 @@ class Point:
 _DEFERRABLE = ("deferrable",)
 _JOURNAL = r"^_raybatch/journal/"
 _PART = r"^_raybatch/parts/.*\.parquet$"
+_PART_WITH_ALL = rf"^_raybatch/parts/.*\.{ROWS}\.{ROWS}\.parquet$"
 
 POINTS = {
     point.name: point
@@ -96,11 +97,11 @@ POINTS = {
         ),
         Point(
             "part_rename", "replica", "the third part is written | it gets its name",
-            call="put", at="naming", path=_PART, nth=3, asked_again=ROWS_IN_FLIGHT, freezes=False,
+            call="put", at="naming", path=_PART, nth=3, flush_interval=0.05, freezes=False,
         ),
         Point(
             "last_part", "replica", "the last part is there | the driver hears of it",
-            call="put", at="after", path=_PART, nth=ROWS // BATCH, freezes=False,
+            call="put", at="after", path=_PART_WITH_ALL, freezes=False,
         ),
         Point(
             "publishing", "driver", "some files are published | the third one gets its name",

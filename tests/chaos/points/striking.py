@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
 import tempfile
 import threading
@@ -12,12 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN
 from tests.support.s3_server import S3Server
@@ -33,8 +36,10 @@ from .places import Published, place, published
 INSIDE = Path(__file__).parent / "inside"
 """What is imported by the processes that are struck."""
 PACE = Pace(
-    rows=ROWS, replicas=1, slots=8, rows_in_flight=ROWS_IN_FLIGHT, batch_size=BATCH, seconds_per_token=0
+    rows=ROWS, replicas=1, slots=8, rows_in_flight=ROWS_IN_FLIGHT, batch_size=BATCH, seconds_per_token=0.02
 )
+_PROCESS = re.compile(r"-(\d+)-[0-9a-f]{8}-\d{6}\.[^/]*\.parquet$")
+"""In the path of a part, the id of the process that wrote it."""
 _KEEPERS = ("LocalExecutor", "JobSupervisor", "triggerer")
 _LONGEST = 400.0
 _LOOK = 0.5
@@ -190,8 +195,8 @@ class Strike:
             self._flaws.append("a job is left running")
 
     def _params(self) -> dict[str, Any]:
-        params = PACE.params(self._folder)
         points = self._aim.found
+        params = replace(PACE, flush_interval=min(p.flush_interval for p in points)).params(self._folder)
         aims = {"struck": str(self._struck), "signals": self._aim.signals, "keepers": _KEEPERS}
         faults = [point.fault for point in points if point.fault is not None]
         env = {
@@ -287,7 +292,7 @@ class Strike:
         missed = [name for name in self._aim.points if name not in struck]
         if missed:
             self._flaws.insert(0, f"never struck at {', '.join(missed)}")
-        self._count(struck)
+        self._count()
         if self._run is None:
             return
         task = self._run.task("infer")
@@ -300,7 +305,7 @@ class Strike:
         if any(point.merges for point in points) and (lost := stored.lost(self._reuse)):
             self._flaws.append(f"lost from the store={lost}")
 
-    def _count(self, struck: set[str]) -> None:
+    def _count(self) -> None:
         """Count the requests that the engines began; note those that nothing explains."""
         asked = Counter[str]()
         for file in self._folder.glob("requests/*.jsonl"):
@@ -309,9 +314,19 @@ class Strike:
                 if told.get("event", "start") == "start":
                     asked[told["prompt"]] += 1
         self._generated = sum(asked.values())
-        most = ROWS + sum(point.asked_again for point in self._aim.found if point.name in struck)
+        most = ROWS + self._lost()
         if not ROWS <= self._generated <= most:
             self._flaws.append(f"generated={self._generated} of {ROWS} to {most}")
+
+    def _lost(self) -> int:
+        """Rows that struck replicas had not written, which may be generated once more."""
+        written = Counter[str]()
+        for path, content in self._destination.contents("_raybatch/parts/").items():
+            process = _PROCESS.search(path)
+            if process is not None:
+                written[process[1]] += pq.ParquetFile(io.BytesIO(content)).metadata.num_rows
+        struck = [str(hit["pids"][0]) for hit in self._hits() if self._where(hit) == "replica"]
+        return sum(ROWS - written[process] for process in struck)
 
 
 @contextmanager

@@ -137,6 +137,19 @@ def test_rows_that_are_lost_or_asked_twice(how, flaw, tmp_path):
     assert flaw in outcome(do, tmp_path).flaws
 
 
+@pytest.mark.parametrize(("process", "most"), [(1, ROWS), (2, 2 * ROWS)])
+def test_what_a_killed_replica_had_written_is_not_asked_again(process, most, tmp_path):
+    def do(params):
+        struck(params, "last_part")
+        published(params, times=2)
+        (part,) = Path(params["destination"]).glob("_raybatch/parts/**/*.parquet")
+        part.rename(part.with_name(f"actor-{process}-abcdef01-000001.{part.name.partition('.')[2]}"))
+
+    aim = Aim(("last_part",), "blocking", "disk")
+    flaws = outcome(do, tmp_path, "SUCCEEDED", aim=aim).flaws
+    assert flaws == (() if most == 2 * ROWS else (f"generated={2 * ROWS} of {ROWS} to {most}",))
+
+
 def test_a_second_commit_and_an_old_copy(tmp_path):
     def do(params):
         struck(params, *AIM.points)

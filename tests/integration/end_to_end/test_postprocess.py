@@ -42,7 +42,7 @@ def runs(api: AirflowApi, jobs: RayJobs, tmp_path_factory: pytest.TempPathFactor
     conf = batch(folder, TEXTS, engine_args={"request_log": str(log)}, sampling={"temperature": 0})
 
     def generated() -> int:
-        return sum(engine.ended for engine in engines(log))
+        return sum(len(engine.generated) for engine in engines(log))
 
     first = api.trigger("labelled", **conf).wait(timeout=240).task("infer")
     after_first = generated()

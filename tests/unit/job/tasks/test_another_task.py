@@ -76,7 +76,7 @@ class Place:
         return summary, manifest, pa.concat_tables(tables).to_pylist()
 
     def generated(self) -> int:
-        return sum(engine.ended for engine in engines(self.root / "log"))
+        return sum(len(engine.generated) for engine in engines(self.root / "log"))
 
 
 @pytest.fixture

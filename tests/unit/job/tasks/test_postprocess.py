@@ -77,7 +77,7 @@ class Place:
         return dead_letters(self.folder, manifest)
 
     def generated(self) -> int:
-        return sum(engine.ended for engine in engines(self.root / "log"))
+        return sum(len(engine.generated) for engine in engines(self.root / "log"))
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class Place:
         return rows
 
     def generated(self) -> int:
-        return sum(engine.ended for engine in engines(self.root / "log"))
+        return sum(len(engine.generated) for engine in engines(self.root / "log"))
 
 
 @pytest.fixture
