@@ -66,6 +66,7 @@ def part(ordinals):
     stem = f"_raybatch/parts/task/run/driver~0/{ordinals[0]:08d}"
     return write(place, stem, table_of([{"n": number} for number in ordinals]), outcomes, task)
 written = [part(range(first, first + batch)) for first in range(0, rows, batch)]
+part(range(rows))  # the one part of a replica with a long flush_interval
 manifest = prepare(spec, place, journal, written, rows, Report(), pa.schema([]))
 commit(place, journal, manifest)
 remember(store, place, written, print, task)
