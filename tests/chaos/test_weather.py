@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import boto3
 import httpx
@@ -20,12 +21,12 @@ import pyarrow.parquet as pq
 import pytest
 from botocore.config import Config
 
-from . import small_disk
+from . import small_disk, world
 from .frozen import FreezingProxy
 from .lake import faulty_lake
 from .places import Parts, phase
 from .plan import ON_DISK, WEATHER, plan
-from .world import Live
+from .world import Live, World
 
 
 class _Hello(BaseHTTPRequestHandler):
@@ -143,14 +144,46 @@ print(list(disk.iterdir()))
     assert ran.stdout == "True\n0\n[]\n", ran.stderr
 
 
+def opened(folder, pid, at):
+    """An engine opens."""
+    (folder / "requests").mkdir(exist_ok=True)
+    line = {"event": "open", "submission": "s", "at": at}
+    (folder / f"requests/s-{pid}.jsonl").write_text(json.dumps(line) + "\n")
+
+
 def test_engines_that_open_on_a_full_disk_are_lost(tmp_path):
-    (tmp_path / "requests").mkdir()
-    for pid, opened in ((1, 9.0), (2, 11.0), (3, 10.0 + small_disk.FULL)):
-        line = {"event": "open", "submission": "s", "at": opened}
-        (tmp_path / f"requests/s-{pid}.jsonl").write_text(json.dumps(line) + "\n")
+    for pid, at in ((1, 9.0), (2, 11.0), (3, 10.0 + small_disk.FULL)):
+        opened(tmp_path, pid, at)
     run = Live(task=None, replicas=1, folder=tmp_path)
     run.lose_opened(10.0, small_disk.FULL)
     assert run.lost == {2: 10.0}
+
+
+@pytest.mark.parametrize(("kind", "lost"), [("head", {1, 2}), ("node", {1})])
+def test_engines_that_open_while_a_kill_is_prepared_are_lost(kind, lost, tmp_path, monkeypatch):
+    monkeypatch.setattr(world, "_OUTAGE", 0.0)
+
+    def killed(*node):
+        opened(tmp_path, 1, time.time())
+        opened(tmp_path, 2, time.time())
+
+    def replaced(*node):
+        opened(tmp_path, 3, time.time())
+
+    chaos = World(cpus=1)
+    chaos.jobs = SimpleNamespace(of=lambda task: [])
+    chaos.cluster = SimpleNamespace(
+        workers=["a"],
+        processes_of=lambda node: [SimpleNamespace(pid=1)],
+        kill_head=killed,
+        kill_worker=killed,
+        replace_all=replaced,
+        replace_worker=replaced,
+    )
+    run = Live(task=None, replicas=1, folder=tmp_path)
+    chaos.live.append(run)
+    chaos._kill_shared(run, kind, with_family=False, choice=0.0)
+    assert {*run.lost} == lost
 
 
 def test_task_without_retries_is_cleared_once_a_kill():

@@ -59,6 +59,16 @@ _SILENCE = (httpx.HTTPError, AssertionError, ValueError, LookupError, TypeError)
 """What a cluster that is away or busy makes of a question."""
 
 
+def _nobody(pid: int) -> bool:
+    """No engine is lost."""
+    return False
+
+
+def _everybody(pid: int) -> bool:
+    """Each engine is lost."""
+    return True
+
+
 @dataclass(frozen=True)
 class Hit:
     """A kill, as a run saw it.
@@ -117,14 +127,17 @@ class Live:
             self.lost.setdefault(pid, now)
         return one
 
-    def lose_opened(self, since: float, seconds: float) -> None:
+    def lose_opened(self, since: float, seconds: float, takes: Callable[[int], bool] = _everybody) -> None:
         """Note that engines which opened in this time (epoch seconds) are lost, too.
 
-        A retry that comes while the disk is still full can keep no more than its predecessor.
+        A retry that comes while the disk is still full can keep no more than its predecessor; an engine may
+        open while a kill is being prepared.
+
+        :param takes: which processes the kill took.
         """
         assert self.folder is not None
         for engine in engines(self.folder / "requests"):
-            if since <= engine.opened < since + seconds:
+            if since <= engine.opened < since + seconds and takes(engine.pid):
                 self.lost.setdefault(engine.pid, since)
 
     def may_be_cleared(self) -> bool:
@@ -276,15 +289,17 @@ class World:
     def _kill_shared(self, live: Live, kind: str, with_family: bool, choice: float) -> Hit:
         if kind == "head":
             self._remember()
-            hit = self._hit_all(live, kind, lambda pid: True)
+            hit = self._hit_all(live, kind, _everybody)
             self.cluster.kill_head()
+            self._lose_opened(_everybody)
             time.sleep(_OUTAGE)
             self.cluster.replace_all()
         elif kind == "node":
             node = self.cluster.workers[int(choice * len(self.cluster.workers))]
             pids = {process.pid for process in self.cluster.processes_of(node)}
-            hit = self._hit_all(live, kind, lambda pid: pid in pids)
+            hit = self._hit_all(live, kind, pids.__contains__)
             self.cluster.kill_worker(node)
+            self._lose_opened(pids.__contains__)
             time.sleep(_OUTAGE)
             self.cluster.replace_worker(node)
         elif kind == "partition":
@@ -338,6 +353,13 @@ class World:
         ]
         return own
 
+    def _lose_opened(self, takes: Callable[[int], bool]) -> None:
+        """Engines that opened since the kill was noted are lost by it, too."""
+        for live in self.live:
+            at = live.hits[-1].at
+            if live.folder is not None:
+                live.lose_opened(at, time.time() - at, takes)
+
     def _worker(self, live: Live, with_supervisor: bool) -> list[psutil.Process]:
         found = live.task.read()
         if found["state"] != "running" or not found["pid"]:
@@ -363,11 +385,6 @@ class World:
 def victim_of(kind: str) -> str:
     """Which process a kind of kill hits."""
     return _VICTIM.get(kind, kind)
-
-
-def _nobody(pid: int) -> bool:
-    """No engine is lost."""
-    return False
 
 
 def _resume(process: psutil.Process) -> None:
