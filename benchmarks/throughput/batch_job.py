@@ -4,7 +4,9 @@
 `seconds` is the manifest's generation time: from the first request in an engine to the last part on disk, so
 it holds reading, tokenising, detokenising and writing besides the engine. Prints one JSON line a workload.
 
-usage: batch_job.py DATA_FOLDER OUT_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_JSON]
+`label` among the engine arguments names the system in what is printed.
+
+usage: batch_job.py DATA_FOLDER OUT_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def main() -> None:
     label = engine.pop("label", "raybatch job")
     for name in names:
         source = Path(folder) / name
-        task = Task(source, Path(folder) / "model", Path(out) / name, {"engine": engine})
+        task = Task(source, Path(folder) / "model", Path(out) / name, {"engine_args": engine})
         print("RESULT", json.dumps({"system": label, "workload": name, **measured(task, source)}), flush=True)
 
 

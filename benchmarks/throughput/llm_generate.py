@@ -7,9 +7,9 @@ The workload must fit into memory and nothing is saved before the end, so nobody
 no feeding of the engine can be better than having everything there at once. Prints one JSON line a workload.
 
 With ``--by-prefix``, instead of ``LLM.chat`` another ``LLM.generate`` gets the texts sorted, so that common
-prefixes follow each other.
+prefixes follow each other. With ``--alone``, nothing else.
 
-usage: llm_generate.py [--by-prefix] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
+usage: llm_generate.py [--by-prefix | --alone] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     import pyarrow.parquet as pq
     from vllm import LLM, SamplingParams
 
-    folder, *names = [argument for argument in sys.argv[1:] if argument != "--by-prefix"]
+    folder, *names = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
     by_prefix = "--by-prefix" in sys.argv
     engine = json.loads(names.pop()) if names[-1].startswith("{") else {}
     start = time.time()
@@ -43,7 +43,7 @@ def main() -> None:
         ways: dict[str, tuple[Any, Any, Any]] = {"LLM.generate": (llm.generate, texts, params)}
         if by_prefix:
             ways = {"LLM.generate, sorted": (llm.generate, *ordered), **ways}
-        else:
+        elif "--alone" not in sys.argv:
             ways["LLM.chat"] = llm.chat, messages, params
         for system, (call, prompts, sampling) in ways.items():
             llm.reset_prefix_cache()

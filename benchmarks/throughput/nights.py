@@ -9,7 +9,7 @@ running job; the job's driver, whose place a second attempt takes as a retry of 
 tells, and in one whose driver was killed those of its last progress line, a few seconds before. Prints one
 JSON line each.
 
-usage: nights.py DATA_FOLDER OUT_FOLDER WORKLOAD_OF_NIGHTS WORKLOAD_OF_KILLS [ENGINE_JSON]
+usage: nights.py DATA_FOLDER OUT_FOLDER WORKLOAD_OF_NIGHTS WORKLOAD_OF_KILLS [ENGINE_ARGS_JSON]
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def main() -> None:
         source = data / of_nights
         changed = with_changes(source, out / "changed")
         for name, rows in (("first", source), ("1 % changed", changed), ("nothing changed", changed)):
-            tell(name, Task(rows, model, out / "nights", {"engine": engine, **store}), whole)
+            tell(name, Task(rows, model, out / "nights", {"engine_args": engine, **store}), whole)
     if of_kills.name != "-":
         for name, victim in (("engine", engine_of), ("driver", driver_of)):
-            task = Task(data / of_kills, model, out / "kills", {"engine": engine})
+            task = Task(data / of_kills, model, out / "kills", {"engine_args": engine})
             tell(f"{name} killed", task, partial(killed, victim=victim))
 
 
