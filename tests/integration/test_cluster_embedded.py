@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .end_to_end.waiting import wait_for
+
 OWNER = """
 import asyncio, sys
 from airflow_provider_raybatch.cluster.local.cluster import EmbeddedCluster
@@ -94,7 +96,8 @@ def owners(temp):
 def test_killed_owner_leaves_nothing_and_the_next_one_waits_for_that(owners, temp):
     first = owners("A")
     first.wait_for("running")
-    assert any("sleep 900" in command for _, command in marked(first.mark))
+    # Ray calls a job running before its shell has begun the command.
+    wait_for("its job", lambda: any("sleep 900" in command for _, command in marked(first.mark)), 30)
     second = owners("B")
     second.wait_for("waiting for it to end")
     time.sleep(2)
