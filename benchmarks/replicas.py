@@ -46,6 +46,7 @@ def main() -> None:
     ray.init(
         address="local",
         num_cpus=options.replicas,
+        _node_ip_address="127.0.0.1",
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",
