@@ -29,6 +29,8 @@ def main() -> int:
     parser.add_argument("--results", type=Path, required=True, help="a file to which each run adds a line")
     parser.add_argument("--parallel", type=int, default=3, help="runs at once")
     parser.add_argument("--rows", type=int, default=Pace.rows)
+    parser.add_argument("--replicas", type=int, default=Pace.replicas)
+    parser.add_argument("--spread", type=float, default=0.0, help="seconds within which engines start")
     parser.add_argument("--weather", default="0:0", help="FROM:TO, seeds of what else goes wrong, afterwards")
     parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")
     parser.add_argument("--vllm", action="store_true", help="three real vLLM replicas, and nothing else")
@@ -40,7 +42,8 @@ def main() -> int:
     if given.vllm:
         return run_vllm(given.results)
     kills = [plan(seed) for seed in _range(given.seeds)] + weather
-    run_all(kills, given.results, given.parallel, Pace(rows=given.rows), stops=not given.no_stops)
+    pace = Pace(rows=given.rows, replicas=given.replicas, startup_spread=given.spread)
+    run_all(kills, given.results, given.parallel, pace, stops=not given.no_stops)
     runs, stops = results.read(given.results)
     flaws = [f"seed {one.seed} ({one.kind}, {one.mode}): {', '.join(one.flaws)}" for one in runs if one.flaws]
     flaws += [f"{one['way']} ({one['mode']}): {', '.join(one['flaws'])}" for one in stops if one["flaws"]]

@@ -13,6 +13,7 @@ class Result:
 
     :param kind: what was killed for this run; ``none`` for a run that only sets the pace.
     :param store: ``disk``, or ``s3`` with faults.
+    :param replicas: engines side by side.
     :param missed: why nothing was killed for it, or its check raised; ``""`` when all went as planned.
     :param instant: seconds from the run's submission to its own kill, measured at that kill.
     :param phase: of its job at that instant, by what its folder held; ``""`` without a kill.
@@ -36,6 +37,7 @@ class Result:
     hits: list[dict[str, Any]] = field(default_factory=list)
     state: str = ""
     rows: int = 0
+    replicas: int = 2
     asked: int = 0
     generated: int = 0
     lost_engines: int = 0

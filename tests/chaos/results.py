@@ -78,7 +78,7 @@ def summary(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> str:
     def total(name: str) -> int:
         return sum(getattr(one, name) for one in runs)
 
-    names = ("lost", "duplicated", "wrong", "unexplained", "late")
+    names = ("lost", "duplicated", "wrong", "overdue", "unexplained", "late")
     counts = " ".join(f"{name}={total(name)}" for name in names)
     flawed = sum(bool(one.flaws) for one in runs)
     stop = f" stop_max_s={max(float(one['stop_s']) for one in stops):.1f}" if stops else ""

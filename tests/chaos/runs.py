@@ -190,6 +190,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         hits=[{**asdict(one), "at": round(one.at - began, 1)} for one in own.hits],
         state=state,
         rows=sum(len(case.source) for case in cases),
+        replicas=1 if kill.kind == "mapped" else pace.replicas,
         lost_engines=sum(len(case.live.lost) for case in cases),
         tries=max(_patiently(case.live.task.read)["try_number"] for case in cases),
         submissions=sum(len(case.live.submissions) for case in cases),

@@ -26,8 +26,8 @@ _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 
 `make chaos SEEDS=0:100` kills processes with SIGKILL at random instants of batch inferences, and counts what
 that cost: an Airflow with all its components, a Ray cluster of a head and two worker nodes with addresses of
-their own, the `echo` engine on two replicas. A seed decides who is killed, when, and in which mode the task
-follows its job; several runs share Airflow and cluster at a time. Who is killed how is told in
+their own, the `echo` engine on two replicas or three. A seed decides who is killed, when, and in which mode
+the task follows its job; several runs share Airflow and cluster at a time. Who is killed how is told in
 `tests/chaos/plan.py`, what is counted how in `tests/chaos/runs.py` and `tests/chaos/counting.py`.
 """
 
@@ -60,9 +60,11 @@ def page(
         "Every run is counted; missed are those whose kill came too late or which could not be judged. The "
         "phases are what the job's folder held at the instant of the kill. Asked are requests that engines "
         "started, generated those that they finished, by their own logs. In flight are requests of lost "
-        "engines that no part answered at the kill; unexplained are all others that were asked again, and "
+        "engines that no part answered at the kill; overdue are those of them that had been answered for "
+        "longer than `flush_interval` and a write; unexplained are all others that were asked again, and "
         "late those of submissions that began when a part answered them: none may be. Without a lost engine "
         "asked, generated and rows are equal. "
+        f"{sum(one.replicas > 2 for one in runs)} runs had three replicas that started one after another. "
         f"{sum(one.store == 's3' for one in runs)} runs had their data in an S3 server with {SHARE:.0%} of "
         "its calls going wrong. Kinds after `head` are what else goes wrong; `none` sets the pace.\n"
     )
@@ -122,6 +124,7 @@ _TOTALS = {
     "asked": lambda one: one.asked,
     "generated": lambda one: one.generated,
     "in flight": lambda one: one.in_flight,
+    "overdue": lambda one: one.overdue,
     "unexplained": lambda one: one.unexplained,
     "late": lambda one: one.late,
 }

@@ -281,7 +281,8 @@ def test_every_run_counts(tmp_path):
     results.append_stop(file, replace(STOP, stop_s=12.25))
     runs, stops = results.read(file)
     assert results.summary(runs, stops) == (
-        "chaos: runs=5 missed=1 flawed=4 lost=3 duplicated=1 wrong=2 unexplained=0 late=0 stop_max_s=12.2"
+        "chaos: runs=5 missed=1 flawed=4 lost=3 duplicated=1 wrong=2 overdue=0 unexplained=0 late=0 "
+        "stop_max_s=12.2"
     )
     assert "stop_max_s" not in results.summary(runs, [])
     page = list(table.page(runs, stops))

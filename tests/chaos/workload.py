@@ -30,6 +30,7 @@ class Pace:
     :param rows_in_flight: rows that a replica's engine has at once, at most.
     :param batch_size: rows that a replica takes at once.
     :param flush_interval: seconds after which an answer is written.
+    :param startup_spread: seconds within which engines start, each at random.
     """
 
     rows: int = 2000
@@ -39,6 +40,7 @@ class Pace:
     batch_size: int = 16
     seconds_per_token: float = 0.04
     flush_interval: float = 0.5
+    startup_spread: float = 0.0
 
     def params(self, folder: Path) -> dict[str, Any]:
         """Of a run of the chaos DAGs."""
@@ -50,6 +52,7 @@ class Pace:
             "engine_args": {
                 "seconds_per_token": self.seconds_per_token,
                 "max_num_seqs": self.slots,
+                "startup_spread": self.startup_spread,
                 "request_log": str(folder / "requests"),
             },
             "replicas": self.replicas,
