@@ -243,6 +243,16 @@ def test_random_texts_keep_their_shares(engine: Any) -> None:
         assert (response.completions[0].finish_reason, response.output_tokens) == ("stop", 1)
 
 
+def test_rows_with_equal_parameters_have_them_for_themselves(engine: Any) -> None:
+    """`max_tokens` is cut to what each prompt leaves of the context."""
+    sampling = {"temperature": 0, "max_tokens": 100_000}
+    texts = ["short", "a longer prompt " * 9, "short"]
+    encoded = engine.encode([Request(prompt=text, sampling=sampling) for text in texts])
+    room = [engine.info.sizes["max_model_len"] - len(one.ids) for one in encoded]
+    assert [one.params.max_tokens for one in encoded] == room
+    assert room[0] > room[1]
+
+
 def test_tokens_are_counted_while_they_come(engine: Any) -> None:
     sampling = {"temperature": 1.0, "seed": 1, "max_tokens": 200, "ignore_eos": True, "n": 2}
     (encoded,) = engine.encode([Request(messages=SUM, sampling=sampling)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,10 @@ from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args, sampling_params
 from airflow_provider_raybatch.job.failures.diagnosis import start_failure
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
+
+_MOST_KINDS = 1024
+"""Sampling parameters of rows that are remembered: to check and make them takes longer than to tokenise."""
+_as_json = json.JSONEncoder(sort_keys=True).encode
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class VllmEngine:
         self._chat = ChatEncoder(tokenizer, render)
         self._detokenizer = Detokenizer(tokenizer)
         self._numbers = itertools.count()
-        self._shared_params: tuple[Any, Choices | None] | None = None
+        self._known: dict[str, tuple[Any, Choices | None]] = {}
         self.info = EngineInfo(
             effective_sampling=self._defaults,
             sizes={
@@ -122,9 +127,20 @@ class VllmEngine:
 
     def _params(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
         """VLLM's parameters of one request, and the choices whose forced tokens may be filled in."""
-        if not overrides and self._shared_params is not None:
-            params, choices = self._shared_params
-            return copy.copy(params), choices
+        try:
+            kind = _as_json(overrides)
+        except (TypeError, ValueError, RecursionError):  # nothing that can be looked up
+            return self._made(overrides)
+        known = self._known.get(kind)
+        if known is None:
+            known = self._made(overrides)
+            if len(self._known) >= _MOST_KINDS:
+                self._known.clear()
+            self._known[kind] = known
+        params, choices = known
+        return copy.copy(params), choices
+
+    def _made(self, overrides: Mapping[str, Any]) -> tuple[Any, Choices | None]:
         merged = {**self._defaults, **overrides}
         merged.setdefault("max_tokens", None)
         if merged.get("structured_outputs"):
@@ -135,8 +151,6 @@ class VllmEngine:
         vllm_compat.without_copy(params)  # each request has its own already
         if self._fill_in and not params.detokenize and not why_in_full(merged, self._spec):
             choices = self._vocabulary.choices(tuple(merged["structured_outputs"]["choice"]))
-        if not overrides:
-            self._shared_params = copy.copy(params), choices
         return params, choices
 
     @functools.cached_property

@@ -35,6 +35,7 @@ VERSION = 1
 SIZE = 16
 """Bytes: among 10**12 keys, two are equal by chance once in 10**14 cases."""
 
+_MOST_PREFIXES = 1024
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
 
 
@@ -59,6 +60,7 @@ class Keyer:
             self._shared["model_task"] = spec.model_task
         self._sampling = {**defaults, **spec.sampling}
         self._prefix = self._prefix_of(self._sampling)
+        self._prefixes: dict[str, bytes] = {}
 
     @property
     def digest(self) -> str:
@@ -69,7 +71,7 @@ class Keyer:
         """The key of a request, the first of its kind."""
         prefix = self._prefix
         if request.sampling:
-            prefix = self._prefix_of({**self._sampling, **request.sampling})
+            prefix = self._prefix_with(request.sampling)
         asked = _canonical(request.prompt if request.messages is None else request.messages)
         return hashlib.blake2b(prefix + asked, digest_size=SIZE).digest()
 
@@ -85,6 +87,16 @@ class Keyer:
     def may_be_greedy(self) -> bool:
         """Whether the job's own sampling is greedy; rows may say otherwise."""
         return self.is_greedy(Request(prompt=""))
+
+    def _prefix_with(self, overrides: Mapping[str, Any]) -> bytes:
+        """Of a row's own sampling parameters, which many rows may have in common."""
+        kind = _encode(overrides)
+        prefix = self._prefixes.get(kind)
+        if prefix is None:
+            if len(self._prefixes) >= _MOST_PREFIXES:
+                self._prefixes.clear()
+            prefix = self._prefixes[kind] = self._prefix_of({**self._sampling, **overrides})
+        return prefix
 
     def _prefix_of(self, sampling: Mapping[str, Any]) -> bytes:
         content = _canonical({**self._shared, "sampling": dict(sampling)})

@@ -63,6 +63,14 @@ def test_what_decides_the_answer_decides_the_key() -> None:
     assert len(set(made)) == len(made)
 
 
+def test_a_row_has_the_same_key_whatever_rows_came_before_it() -> None:
+    values: list[Any] = [1, 1.0, True, "1", [1], {"seed": 1}, 1]
+    asked = [Request(prompt="p", sampling={"top_k": value}) for value in values]
+    keys = keyer()
+    assert [keys.key(one) for one in asked] == [keyer().key(one) for one in asked]
+    assert len({keys.key(one) for one in asked}) == len(values) - 1
+
+
 def test_what_does_not_decide_the_answer_is_left_out() -> None:
     one = Request(prompt="x")
     same = [
