@@ -7,17 +7,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.outcome import FollowedLine, FollowState, Outcome
+from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
+from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
+from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
+from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobStatus
+from airflow_provider_raybatch.cluster.jobs_api.shared_client import shared_client
+from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, latest_submission, stop_run
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-
-if TYPE_CHECKING:
-    from airflow_provider_raybatch.cluster.follow.control import Control
-    from airflow_provider_raybatch.cluster.follow.outcome import FollowedLine, Outcome
-    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
-    from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
 Answer = TypeVar("Answer")
 
@@ -73,10 +74,6 @@ def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
 
 async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
     """Follow a job until its end, its deadline, or too long a time without an answer."""
-    from airflow_provider_raybatch.cluster.follow.control import Lease
-    from airflow_provider_raybatch.cluster.follow.poll import follow
-    from airflow_provider_raybatch.cluster.jobs_api.shared_client import shared_client
-
     async with shared_client(address) as client:
         session_name = job.session_name
         if session_name is None:
@@ -107,8 +104,6 @@ async def recheck(
     :param leave_to_a_retry: whether another attempt takes over a job that still runs. If not, and the
         deadline has not passed, the job is followed from here.
     """
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-
     if told.saw_the_end:
         return told
     async with RayJobsClient(address) as client:
@@ -141,9 +136,6 @@ async def stop_jobs_of(
 
     :return: submission ids of the jobs that were stopped.
     """
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-    from airflow_provider_raybatch.cluster.submit.resolve import stop_run
-
     deadline = time.monotonic() + timeout
     async with RayJobsClient(address) as client:
         stopped = await _answered(lambda: stop_run(client, key, timeout), deadline)
@@ -152,9 +144,6 @@ async def stop_jobs_of(
 
 async def latest_job(address: ClusterAddress, key: SubmissionKey) -> JobInfo | None:
     """The latest job of a run, ``None`` if it has none."""
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-    from airflow_provider_raybatch.cluster.submit.resolve import latest_submission
-
     async with RayJobsClient(address) as client:
         deadline = time.monotonic() + STOP_TIMEOUT
         _, latest = await _answered(lambda: latest_submission(client, key), deadline)
@@ -163,8 +152,6 @@ async def latest_job(address: ClusterAddress, key: SubmissionKey) -> JobInfo | N
 
 async def _answered(ask: Callable[[], Awaitable[Answer]], deadline: float) -> Answer:
     """Retry `ask` until `deadline` while the cluster, or a proxy before it, does not answer."""
-    from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
-
     while True:
         try:
             return await ask()
@@ -180,8 +167,6 @@ async def stop_job(
     timeout: float = STOP_TIMEOUT,  # noqa: ASYNC109 - handed on
 ) -> None:
     """Stop one job, and wait until it has ended."""
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-
     async with RayJobsClient(address) as client:
         await client.stop_until_terminal(submission_id, timeout)
 
@@ -197,9 +182,6 @@ async def stop_at_once(
     :param may_come: whether the job is still being submitted; then a stop of an unknown job is repeated.
     :return: whether there was something to stop.
     """
-    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-    from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
-
     deadline = time.monotonic() + timeout
     async with RayJobsClient(address) as client:
         while True:
@@ -219,8 +201,6 @@ async def stop_at_once(
 
 
 async def _stopped_at_deadline(client: RayJobsClient, job: Followed, outcome: Outcome, log: Log) -> Outcome:
-    from airflow_provider_raybatch.cluster.jobs_api.models import JobStatus
-
     try:
         ended = await client.stop_until_terminal(job.submission_id, STOP_TIMEOUT)
     except RaybatchError as error:
@@ -240,10 +220,6 @@ async def _ended(client: RayJobsClient, job: Followed, unreachable_timeout: floa
 
     :param unreachable_timeout: seconds without an answer after which the outcome is ``unreachable``.
     """
-    from airflow_provider_raybatch.cluster.follow.control import Lease
-    from airflow_provider_raybatch.cluster.follow.outcome import FollowState
-    from airflow_provider_raybatch.cluster.follow.poll import poll_once
-
     state = FollowState(session_name=job.session_name, from_start=False)
     lease = None if job.control is None else Lease(job.control)
     while True:
