@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import amask_secret, mask_secret
 
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchUnavailableException,
@@ -112,7 +113,6 @@ class RayHook(BaseHook):
 
         :raises RayBatchException: the cluster can't be reached, or doesn't accept the credentials.
         """
-        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
         from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 
         address = self.get_address()

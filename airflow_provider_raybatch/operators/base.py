@@ -15,6 +15,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
 
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.coercion import (
     boolean,
     is_absent,
@@ -310,8 +311,6 @@ class RayOperator(LiteralTextOperator):
         )
 
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
-        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
-
         self._killing.concerns(address, run.key)
         submitted = run_blocking(self._submit_or_adopt(context, address, run, plan))
         verb = "Submitted Ray job"
@@ -357,7 +356,6 @@ class RayOperator(LiteralTextOperator):
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end
-        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
         job = Followed(
             submission_id=submitted.submission_id,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.exceptions import RayBatchException
 
@@ -93,8 +94,6 @@ class Killing:
         self._killed = True
         if self._target is None:
             return
-        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
-
         log.info("The task is being killed; stopping its job.")
         try:
             stopped = run_blocking(self._target.stop())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import TaskDeferralTimeout
 
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import TaskRun
@@ -58,7 +59,6 @@ class Resumption:
     def latest_handle(self) -> dict[str, Any] | None:
         """The handle of the run's latest job; ``None`` where there is none, or the cluster doesn't say."""
         from airflow_provider_raybatch.cluster.follow.loop import latest_job
-        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
         from airflow_provider_raybatch.cluster.submit.resolve import FINGERPRINT
 
         try:
@@ -81,7 +81,6 @@ class Resumption:
     def recheck(self, known: Outcome, submission_id: str) -> Outcome:
         """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""
         from airflow_provider_raybatch.cluster.follow.loop import Followed, recheck
-        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
         try:
             run = self.find_run()

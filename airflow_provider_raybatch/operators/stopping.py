@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import RaybatchError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ def stop_earlier_runs(address: ClusterAddress, run: TaskRun, keep: str, log: Log
     :param keep: submission id of this run's job.
     :return: whether all of them have ended; otherwise a warning is logged.
     """
-    from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
-
     try:
         stopped = run_blocking(_stop_earlier(address, run, keep))
     except RaybatchError as error:
@@ -50,7 +49,6 @@ def stop_jobs_of_run(connection: RayConnection, key: SubmissionKey, log: Log) ->
     :raises RaybatchError: the cluster can't be asked.
     """
     from airflow_provider_raybatch.cluster.follow.loop import stop_jobs_of
-    from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 
     if connection.embedded:
         return  # what it ran ended with its attempt

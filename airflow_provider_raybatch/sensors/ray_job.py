@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperatorLink, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.coercion import boolean
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -138,7 +139,6 @@ class RayJobSensor(BaseSensorOperator):
         """Poll once; ``None`` without an answer, which the sensor accepts until its own timeout."""
         from airflow_provider_raybatch.cluster.follow.outcome import FollowState
         from airflow_provider_raybatch.cluster.follow.poll import poll_once
-        from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
         from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
         from airflow_provider_raybatch.cluster.jobs_api.errors import (
             ClusterUnreachableError,
