@@ -4,16 +4,24 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.storage.entry import Entry
-from airflow_provider_raybatch.storage.folder import Folder
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.storage.folder import Folder
+
+REQUEST_BYTES = 8 * 1024 * 1024
+"""Of one read of a buffer: enough to make the way to S3 and back not count."""
 
 
 class RangedFile(io.RawIOBase):
     """A file of a folder that is read by one request a range and never further than asked.
 
-    A store's own file object reads ahead by megabytes after each seek, and Parquet seeks to every column.
+    A store's own file object reads ahead by megabytes after each seek, and Parquet seeks to every column. Who
+    reads a file to its end puts an ``io.BufferedReader`` of `REQUEST_BYTES` around it.
+
+    Holds no connection and no state but its position, so that a read that failed can simply be repeated.
     """
 
     def __init__(self, folder: Folder, entry: Entry) -> None:
@@ -40,8 +48,11 @@ class RangedFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Go somewhere."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.size}[whence]
-        return self._at
+        place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.size}[whence]
+        if place < 0:
+            raise ValueError(f"seek: {place} is before the beginning")
+        self._at = place
+        return place
 
     def read(self, size: int | None = -1, /) -> bytes:
         """The next bytes."""
@@ -55,7 +66,11 @@ class RangedFile(io.RawIOBase):
         return content
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill `buffer` as far as the file reaches."""
-        content = self.read(len(buffer))
+        """Fill `buffer` as far as the file and one request reach."""
+        content = self.read(min(len(buffer), REQUEST_BYTES))
         buffer[: len(content)] = content
         return len(content)
+
+    def readall(self) -> bytes:
+        """The rest; Python's own way asks for 8 KiB at a time."""
+        return b"".join(iter(lambda: self.read(REQUEST_BYTES), b""))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import ConflictError, TakenError
-from airflow_provider_raybatch.storage.object_reader import REQUEST_BYTES, ObjectReader
+from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_store import s3_store
 
@@ -134,11 +134,7 @@ class S3Folder:
             size = with_retries(lambda: obstore.head(self._store(), key)["size"], "read", self._uri(key))
         if size <= _READ_WHOLE:
             return io.BytesIO(self.read(path))
-
-        def fetch(start: int, length: int) -> bytes:
-            return self.read_range(path, start, length)
-
-        return io.BufferedReader(ObjectReader(fetch, size), REQUEST_BYTES)
+        return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
 
     def write(self, path: str, content: bytes) -> None:
         """See :class:`Folder`."""

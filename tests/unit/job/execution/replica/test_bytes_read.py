@@ -16,8 +16,9 @@ import pytest
 from airflow_provider_raybatch.job.execution.replica import preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.input import opening
+from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from airflow_provider_raybatch.storage.object_reader import REQUEST_BYTES, ObjectReader
+from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 from tests.support.replicas import Place, lines, work
 
 
@@ -35,8 +36,7 @@ class Store(LocalFolder):
         import io
 
         size = self._path(path).stat().st_size if size is None else size
-        reader = ObjectReader(lambda start, length: self.read_range(path, start, length), size)
-        return io.BufferedReader(reader, REQUEST_BYTES)
+        return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
 
 
 def _texts(count: int) -> Iterator[str]:
