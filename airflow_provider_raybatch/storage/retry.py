@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from airflow_provider_raybatch.storage.errors import StorageError, may_recover, s3_error
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.storage.errors import may_recover, s3_error
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ def with_retries(attempt: Callable[[], T], verb: str, uri: str) -> T:
     while True:
         try:
             return attempt()
-        except StorageError:
+        except RaybatchError:
             raise
         except Exception as error:
             tried = time.monotonic() - began

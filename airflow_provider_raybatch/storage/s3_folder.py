@@ -56,14 +56,12 @@ class S3Folder:
 
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         """See :class:`Folder`."""
-        import obstore
-
         key = self._key(prefix)
 
         def attempt() -> list[ObjectMeta]:
             if depth == 1:  # one level costs the same, whatever lies below it
-                return list(obstore.list_with_delimiter(self._store(), prefix=key or None)["objects"])
-            return [meta for page in obstore.list(self._store(), prefix=key or None) for meta in page]
+                return list(self._store().list_with_delimiter(prefix=key or None)["objects"])
+            return [meta for page in self._store().list(prefix=key or None) for meta in page]
 
         found = with_retries(attempt, "list", self._uri(key))
         entries = [
@@ -80,11 +78,9 @@ class S3Folder:
 
         :raises StorageError: they can't be listed.
         """
-        import obstore
-
         key = self._key(prefix)
         found = with_retries(
-            lambda: obstore.list_with_delimiter(self._store(), prefix=key or None)["common_prefixes"],
+            lambda: self._store().list_with_delimiter(prefix=key or None)["common_prefixes"],
             "list",
             self._uri(key),
         )
@@ -92,15 +88,13 @@ class S3Folder:
 
     def head(self, path: str) -> Entry | None:
         """See :class:`Folder`."""
-        import obstore
-
         key = self._key(path)
         if not key:
             return None  # the bucket itself is not a file
 
         def attempt() -> Entry | None:
             try:
-                meta = obstore.head(self._store(), key)
+                meta = self._store().head(key)
             except FileNotFoundError:
                 return None
             return Entry(path, meta["size"], str(meta["e_tag"] or ""))
@@ -109,40 +103,32 @@ class S3Folder:
 
     def read(self, path: str) -> bytes:
         """See :class:`Folder`."""
-        import obstore
-
         key = self._key(path)
-        return with_retries(lambda: bytes(obstore.get(self._store(), key).bytes()), "read", self._uri(key))
+        return with_retries(lambda: bytes(self._store().get(key).bytes()), "read", self._uri(key))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """See :class:`Folder`."""
-        import obstore
-
         key = self._key(path)
         return with_retries(
-            lambda: bytes(obstore.get_range(self._store(), key, start=start, length=length)),
+            lambda: bytes(self._store().get_range(key, start=start, length=length)),
             "read",
             self._uri(key),
         )
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         """See :class:`Folder`."""
-        import obstore
-
         key = self._key(path)
         if size is None:
-            size = with_retries(lambda: obstore.head(self._store(), key)["size"], "read", self._uri(key))
+            size = with_retries(lambda: self._store().head(key)["size"], "read", self._uri(key))
         if size <= _READ_WHOLE:
             return io.BytesIO(self.read(path))
         return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
 
     def write(self, path: str, content: bytes) -> None:
         """See :class:`Folder`."""
-        import obstore
-
         key = self._key(path)
         with_retries(
-            lambda: obstore.put(self._store(), key, content, max_concurrency=_UPLOADS),
+            lambda: self._store().put(key, content, max_concurrency=_UPLOADS),
             "write",
             self._uri(key),
         )
@@ -154,7 +140,6 @@ class S3Folder:
         repeating proxy's), or S3's 409 about a concurrent write, after which there may be no object.
         Reading it back shows which.
         """
-        import obstore
         from obstore.exceptions import AlreadyExistsError
 
         key = self._key(path)
@@ -162,10 +147,10 @@ class S3Folder:
         def attempt() -> None:
             try:
                 # A conditional put must be one request: a multipart upload has no If-None-Match on its start.
-                obstore.put(self._store(), key, content, mode="create", use_multipart=False)
+                self._store().put(key, content, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
                 try:
-                    there = bytes(obstore.get(self._store(), key).bytes())
+                    there = bytes(self._store().get(key).bytes())
                 except FileNotFoundError:
                     raise ConflictError("another creation was under way") from error
                 if there != content:
@@ -175,7 +160,6 @@ class S3Folder:
 
     def replace(self, path: str, old: bytes | None, new: bytes) -> None:
         """See :class:`Folder`."""
-        import obstore
         from obstore.exceptions import PreconditionError
 
         if old is None:
@@ -185,7 +169,7 @@ class S3Folder:
 
         def attempt() -> None:
             try:
-                found = obstore.get(self._store(), key)
+                found = self._store().get(key)
             except FileNotFoundError:
                 raise TakenError(f"destination: {self._uri(key)} is gone.") from None
             there = bytes(found.bytes())
@@ -194,7 +178,7 @@ class S3Folder:
             if there != old:
                 raise TakenError(f"destination: {self._uri(key)} has changed.")
             try:
-                obstore.put(self._store(), key, new, mode={"e_tag": found.meta["e_tag"]}, use_multipart=False)
+                self._store().put(key, new, mode={"e_tag": found.meta["e_tag"]}, use_multipart=False)
             except PreconditionError as error:
                 raise ConflictError("it was changed meanwhile") from error
 
@@ -205,13 +189,11 @@ class S3Folder:
 
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
-        import obstore
-
         keys = [self._key(path) for path in paths]
 
         def attempt() -> None:
             try:
-                obstore.delete(self._store(), keys)
+                self._store().delete(keys)
             except FileNotFoundError:
                 return
 

@@ -69,14 +69,14 @@ class _Calls:
         self._folder(module.S3Folder)
 
     def obstore(self, module: Any) -> None:
-        put = module.put
+        put = module.S3Store.put
 
         @functools.wraps(put)
         def naming(*arguments: Any, **options: Any) -> Any:
             self._naming()
             return put(*arguments, **options)
 
-        module.put = naming
+        module.S3Store.put = naming
 
     def _naming(self) -> None:
         path = getattr(self._under_way, "path", None)
@@ -149,7 +149,8 @@ def _install(aims: dict[str, Any]) -> None:
     if "airflow_provider_raybatch.job" in sys.orig_argv:
         Path(aims["struck"], "driver.pid").write_text(str(os.getpid()))
     calls = _Calls(_Faults(aims))
-    wraps = {f"{_STORAGE}.folder": calls.local, f"{_STORAGE}.s3_folder": calls.s3, "obstore": calls.obstore}
+    ours = {f"{_STORAGE}.folder": calls.local, f"{_STORAGE}.s3_folder": calls.s3}
+    wraps = {**ours, "obstore.store": calls.obstore}
     sys.meta_path.insert(0, _Finder(wraps))
 
 

@@ -120,8 +120,8 @@ def test_a_wheel_of_another_platform_is_told_by_the_job(tmp_path):
             content = b"Wheel-Version: 1.0\nTag: cp311-abi3-macosx_11_0_arm64\n"
         file.write_bytes(b"\xcf\xfa\xed\xfe" if file.suffix == ".so" else content)
     code = (
-        "from airflow_provider_raybatch.storage.s3_store import s3_store\n"
-        "try: s3_store('b', None)\n"
+        "from airflow_provider_raybatch.storage.folder import folder\n"
+        "try: folder('s3://b').list()\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     root = Path(package_module.__file__).parents[3]
