@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import base64
 import datetime
+import io
 import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
@@ -77,6 +79,16 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     """The column in one piece; Arrow leaves some types in chunks where it is asked to combine them."""
     combined = column.combine_chunks()
     return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+
+
+def as_parquet(table: pa.Table, **options: Any) -> bytes:
+    """A Parquet file of `table`.
+
+    :param options: of pyarrow's ``write_table``.
+    """
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, **options)
+    return buffer.getvalue()
 
 
 def check_names(names: Sequence[str], uri: str) -> None:

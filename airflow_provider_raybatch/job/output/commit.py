@@ -25,6 +25,7 @@ from airflow_provider_raybatch.contract.manifest import (
     Tokens,
 )
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.publish import (
@@ -171,9 +172,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
 
 def _as_read(schema: pa.Schema) -> pa.Schema:
     """The schema that readers of Parquet see, which has fewer types and its own names inside of lists."""
-    buffer = io.BytesIO()
-    pq.write_table(schema.empty_table(), buffer)
-    return pq.read_schema(io.BytesIO(buffer.getvalue()))
+    return pq.read_schema(io.BytesIO(as_parquet(schema.empty_table())))
 
 
 def _rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
@@ -185,10 +184,7 @@ def _rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
 
 def _publish_empty(target: Target) -> PublishedRange:
     extension = "parquet" if target.format == "parquet" else "jsonl"
-    path, content = layout.data_file(target.data, 0, extension), b""
-    if target.format == "parquet":
-        buffer = io.BytesIO()
-        pq.write_table(target.schema.empty_table(), buffer)
-        content = buffer.getvalue()
+    path = layout.data_file(target.data, 0, extension)
+    content = as_parquet(target.schema.empty_table()) if target.format == "parquet" else b""
     target.folder.write(path, content)
     return PublishedRange(path, len(content), 0, 0)

@@ -8,7 +8,6 @@ more than one range at a time.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from bisect import bisect_left
@@ -22,11 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.contract.layout import data_file
-from airflow_provider_raybatch.job.input.table import as_text, kinds_of, restored
+from airflow_provider_raybatch.job.input.table import as_parquet, as_text, kinds_of, restored
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.parts.part import Part, read_between
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
@@ -139,7 +137,7 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         flat = _flatten(good, target)
         extension = "parquet" if target.format == "parquet" else "jsonl"
         result.path = data_file(target.data, range_.number, extension)
-        content = _parquet(flat) if target.format == "parquet" else _jsonl(flat)
+        content = as_parquet(flat, compression="zstd") if target.format == "parquet" else _jsonl(flat)
         target.folder.write(result.path, content)
         result.bytes = len(content)
         result.totals = target.task.totals(good["output"])
@@ -260,12 +258,6 @@ def _flatten(table: pa.Table, target: Target) -> pa.Table:
             pc.struct_field(table["added"], [place]) for place in range(len(target.postprocess.types))
         ]
     return pa.table(columns, schema=target.schema)
-
-
-def _parquet(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
 
 
 def _jsonl(table: pa.Table) -> bytes:

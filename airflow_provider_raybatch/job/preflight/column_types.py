@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.listing import SourceFile
+from airflow_provider_raybatch.job.input.table import as_parquet
 
 
 def check_types(files: Sequence[SourceFile], schemas: Sequence[pa.Schema | None]) -> None:
@@ -47,6 +48,4 @@ def _try(kind: pa.DataType) -> None:
 
 
 def _through_parquet(table: pa.Table) -> pa.Table:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer)
-    return pq.read_table(io.BytesIO(buffer.getvalue()))
+    return pq.read_table(io.BytesIO(as_parquet(table)))

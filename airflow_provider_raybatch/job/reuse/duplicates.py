@@ -7,7 +7,6 @@ which older parts it searched. A resume then needs only the keys of its missing 
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import DUPLICATES
+from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request import key_array, keys
@@ -179,9 +179,8 @@ class Search:
             "key": key_array.to_arrow(np.concatenate([found.keys, np.zeros(len(found.sampled), "S16")])),
         })
         note = json.dumps({"rows": self.rows, "searched": sorted(self.searched)})
-        buffer = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata({_NOTE: note}), buffer, compression="zstd")
-        folder.write(f"{part_folder}/{DUPLICATES}", buffer.getvalue())
+        content = as_parquet(table.replace_schema_metadata({_NOTE: note}), compression="zstd")
+        folder.write(f"{part_folder}/{DUPLICATES}", content)
 
 
 def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search | None:

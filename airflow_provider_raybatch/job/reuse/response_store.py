@@ -137,7 +137,7 @@ def _sentence(error: Exception) -> str:
 
 def _generated(place: Folder, found: Sequence[Part], task: Task) -> Iterator[pa.Table]:
     """The rows that one driver paid for, one table per part; parts are read ahead."""
-    for table in in_order(partial(_paid_rows, place, part) for part in found):
+    for table in in_order(partial(_paid_rows, place), found):
         if table.num_rows:
             output = task.adapted(table["output"].combine_chunks(), task.stored_type)
             yield pa.table({"key": table["key"], "output": output})

@@ -23,7 +23,7 @@ from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.column_names import check_column_name
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join, kind_of
-from airflow_provider_raybatch.job.input.table import KINDS, kinds_of, restored, table_of
+from airflow_provider_raybatch.job.input.table import KINDS, as_parquet, kinds_of, restored, table_of
 from airflow_provider_raybatch.job.request.render import load_function
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.folder import Folder
@@ -115,9 +115,7 @@ def note(
         columns = [column.combine_chunks() for column in added.columns]
         table = table.append_column("added", pa.StructArray.from_arrays(columns, names=added.column_names))
         table = table.replace_schema_metadata({KINDS: added.schema.metadata[KINDS]})
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    folder.write(path, buffer.getvalue())
+    folder.write(path, as_parquet(table, compression="zstd"))
     return seen
 
 

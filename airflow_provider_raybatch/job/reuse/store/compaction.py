@@ -20,8 +20,8 @@ Runs concurrently with readers, writers and other compactions, without a lock. W
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -93,7 +93,7 @@ def surviving(entries: Entries, now: float, grace: float) -> Entries:
 
 def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
     """:returns: how many segments were merged, and into how many."""
-    opened = [one for one in in_order(_opening(folder, entry) for entry in segments(folder)) if one]
+    opened = [one for one in in_order(partial(_opened, folder), segments(folder)) if one]
     dropping = [one for one in opened if one[1].first_expiry <= now - grace]
     chosen = [one for one in opened if one[0].size < _SMALL_BYTES or one in dropping]
     if len(chosen) < 2 and not dropping:
@@ -104,7 +104,7 @@ def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
     borders = [2**64 * share // shares for share in range(shares + 1)]
     try:
         for first, stop in pairwise(borders):
-            found = concat(list(in_order(_between(folder, one, first, stop - 1) for one in chosen)))
+            found = concat(list(in_order(partial(_between, folder, first, stop - 1), chosen)))
             kept = surviving(found, now, grace)
             for start in range(0, len(kept), ROWS_PER_SEGMENT):
                 path = f"{name}-{len(made):04d}.parquet"
@@ -127,7 +127,7 @@ def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int
     loose = [entry for entry in files if entry.path not in named]
     old = {
         path
-        for path, stored in in_order(_stored(folder, entry) for entry in loose)
+        for path, stored in in_order(partial(_stored, folder), loose)
         if stored is not None and stored < now - grace
     }
     # The marks stay: a cleared task still has these rows, and would store them again with a new age.
@@ -136,25 +136,19 @@ def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int
     return len(old) + len(scratch)
 
 
-def _opening(folder: Folder, entry: Entry) -> Callable[[], tuple[Entry, Segment] | None]:
-    def task() -> tuple[Entry, Segment] | None:
-        try:
-            return entry, reading(folder, entry, lambda: Segment(folder, entry))
-        except UnusableError:
-            return None
-
-    return task
+def _opened(folder: Folder, entry: Entry) -> tuple[Entry, Segment] | None:
+    try:
+        return entry, reading(folder, entry, lambda: Segment(folder, entry))
+    except UnusableError:
+        return None
 
 
-def _between(folder: Folder, one: tuple[Entry, Segment], first: int, last: int) -> Callable[[], Entries]:
-    return lambda: reading(folder, one[0], lambda: one[1].between(first, last))
+def _between(folder: Folder, first: int, last: int, one: tuple[Entry, Segment]) -> Entries:
+    return reading(folder, one[0], lambda: one[1].between(first, last))
 
 
-def _stored(folder: Folder, entry: Entry) -> Callable[[], tuple[str, int | None]]:
-    def task() -> tuple[str, int | None]:
-        try:
-            return entry.path, data.newest(folder, entry)
-        except UnusableError:
-            return entry.path, None
-
-    return task
+def _stored(folder: Folder, entry: Entry) -> tuple[str, int | None]:
+    try:
+        return entry.path, data.newest(folder, entry)
+    except UnusableError:
+        return entry.path, None

@@ -8,15 +8,16 @@ a request the wrong response.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.store.files import (
@@ -53,16 +54,14 @@ def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) 
         table = table.append_column(
             pa.field("at", pa.int64(), nullable=False), pa.array(np.full(table.num_rows, at))
         )
-        buffer = io.BytesIO()
-        pq.write_table(
+        content = as_parquet(
             table,
-            buffer,
             row_group_size=_fitting(table, ROWS_PER_GROUP, _BYTES_PER_GROUP),
             compression="zstd",
             write_statistics=["at"],
             write_page_checksum=True,
         )
-        folder.write(path, buffer.getvalue())
+        folder.write(path, content)
         written.append((path, key_array.from_arrow(table["key"])))
     return written
 
@@ -75,7 +74,7 @@ def read(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[pa.Ta
     :returns: columns `position`, `key`, `output`, `paid_by`; see :meth:`ResponseStore.read`.
     :raises StorageError: the storage gives no answer.
     """
-    for found in in_order(_group_tasks(folder, hits, unusable)):
+    for found in in_order(partial(_read_group, folder, hits), _groups(folder, hits, unusable)):
         if isinstance(found, UnusableError):
             unusable.append(str(found))
         elif found.num_rows:
@@ -108,9 +107,8 @@ class _Open:
     stop: int
 
 
-def _group_tasks(
-    folder: Folder, hits: StoreHits, unusable: list[str]
-) -> Iterator[Callable[[], pa.Table | UnusableError]]:
+def _groups(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[tuple[_Open, int, int, Int]]:
+    """Each row group with hits: its file, its number, its first row, and which hits are in it."""
     # A separate pool fetches footers ahead: one request after another would take seconds.
     entries = hits.entries
     limits: Int = np.searchsorted(entries.file, np.arange(len(entries.files) + 1))
@@ -119,7 +117,7 @@ def _group_tasks(
         for path, (first, stop) in zip(entries.files, pairwise(limits.tolist()), strict=True)
         if first < stop
     )
-    for file in in_order(_opening(folder, *one) for one in files):
+    for file in in_order(partial(_opened, folder), files):
         if isinstance(file, UnusableError):
             unusable.append(str(file))
             continue
@@ -128,29 +126,29 @@ def _group_tasks(
         borders: Int = file.first + np.searchsorted(entries.row[file.first : file.stop], offsets)
         for group, (first, stop) in enumerate(pairwise(borders.tolist())):
             if first < stop:
-                yield _reading(folder, file, group, offsets[group], hits, np.arange(first, stop))
+                yield file, group, offsets[group], np.arange(first, stop)
 
 
-def _opening(folder: Folder, path: str, first: int, stop: int) -> Callable[[], _Open | UnusableError]:
-    def task() -> _Open | UnusableError:
-        entry = folder.head(path)
-        if entry is None:
-            return UnusableError(f"{path} is gone")
-        try:
-            metadata = reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).metadata)
-        except UnusableError as error:
-            return UnusableError(f"{path} {error}")
-        return _Open(entry, metadata, first, stop)
-
-    return task
+def _opened(folder: Folder, hit: tuple[str, int, int]) -> _Open | UnusableError:
+    path, first, stop = hit
+    entry = folder.head(path)
+    if entry is None:
+        return UnusableError(f"{path} is gone")
+    try:
+        metadata = reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).metadata)
+    except UnusableError as error:
+        return UnusableError(f"{path} {error}")
+    return _Open(entry, metadata, first, stop)
 
 
-def _reading(
-    folder: Folder, file: _Open, group: int, offset: int, hits: StoreHits, which: Int
-) -> Callable[[], pa.Table | UnusableError]:
+def _read_group(
+    folder: Folder, hits: StoreHits, group: tuple[_Open, int, int, Int]
+) -> pa.Table | UnusableError:
+    file, number, offset, which = group
+
     def rows() -> pa.Table:
         opened = parquet_file(RangedFile(folder, file.entry), file.metadata)
-        table = opened.read_row_group(group, ["key", "output"], use_threads=False)
+        table = opened.read_row_group(number, ["key", "output"], use_threads=False)
         table = table.take(pa.array(hits.entries.row[which] - offset))
         keys = key_array.from_arrow(table["key"])
         right = keys == hits.entries.keys[which]
@@ -162,13 +160,10 @@ def _reading(
         }
         return pa.table(columns).filter(pa.array(right))
 
-    def task() -> pa.Table | UnusableError:
-        try:
-            return reading(folder, file.entry, rows)
-        except UnusableError as error:
-            return UnusableError(f"{file.entry.path} {error}")
-
-    return task
+    try:
+        return reading(folder, file.entry, rows)
+    except UnusableError as error:
+        return UnusableError(f"{file.entry.path} {error}")
 
 
 def _checked(table: pa.Table) -> pa.Table:

@@ -22,6 +22,7 @@ _DATA_FILE = re.compile(rf"{STORE_DATA}/([^/]+)/\d{{5,}}\.parquet")
 _WORKERS = 8
 """Files read concurrently. An object store takes tens of milliseconds per request, whatever its size."""
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 
 
@@ -91,13 +92,13 @@ def paid_by(path: str) -> str:
     return found.group(1).partition("~")[0]  # several drivers may have had one submission id
 
 
-def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """Results of `tasks` in their order. At most a fixed number run or wait to be taken."""
+def in_order(function: Callable[[Item], T], items: Iterable[Item]) -> Iterator[T]:
+    """`function` of each item, in their order. At most a fixed number run or wait to be taken."""
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="response-store") as pool:
         waiting: deque[Future[T]] = deque()
         try:
-            for task in tasks:
-                waiting.append(pool.submit(task))
+            for item in items:
+                waiting.append(pool.submit(function, item))
                 if len(waiting) >= _WORKERS:
                     yield waiting.popleft().result()
             while waiting:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -79,7 +80,7 @@ def visit(folder: Folder, look: Callable[[Segment], T], unusable: list[str]) -> 
         if not fresh:
             return
         seen.update(fresh)
-        for found in in_order(_looking(folder, entry, look) for entry in fresh):
+        for found in in_order(partial(_look, folder, look), fresh):
             if isinstance(found, GoneError):
                 continue
             if isinstance(found, UnusableError):
@@ -168,13 +169,10 @@ def matches(wanted: tuple[Half, Half], keys: Keys) -> tuple[Int, Int]:
     return position[same], index[same]
 
 
-def _looking(folder: Folder, entry: Entry, look: Callable[[Segment], T]) -> Callable[[], T | UnusableError]:
-    def task() -> T | UnusableError:
-        try:
-            return reading(folder, entry, lambda: look(Segment(folder, entry)))
-        except GoneError as error:
-            return error
-        except UnusableError as error:
-            return UnusableError(f"{entry.path} {error}")
-
-    return task
+def _look(folder: Folder, look: Callable[[Segment], T], entry: Entry) -> T | UnusableError:
+    try:
+        return reading(folder, entry, lambda: look(Segment(folder, entry)))
+    except GoneError as error:
+        return error
+    except UnusableError as error:
+        return UnusableError(f"{entry.path} {error}")

@@ -7,7 +7,6 @@ key, which decides (:mod:`airflow_provider_raybatch.job.reuse.store.data`).
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Half, Keys
 from airflow_provider_raybatch.job.reuse.store.files import paid_by, parquet_file
@@ -116,17 +115,15 @@ def write(folder: Folder, path: str, entries: Entries) -> None:
         ],
         schema=_SCHEMA.with_metadata({_FILES: names}),
     )
-    buffer = io.BytesIO()
     # Keys and rows are random numbers: only the other columns shrink, and a dictionary does that.
-    pq.write_table(
+    content = as_parquet(
         table,
-        buffer,
         row_group_size=ROWS_PER_GROUP,
         compression="none",
         use_dictionary=["file", "at", "until"],
         write_statistics=["key", "at", "until"],
     )
-    folder.write(path, buffer.getvalue())
+    folder.write(path, content)
 
 
 class Segment:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -68,11 +69,12 @@ def test_row_groups_without_a_wanted_key_are_not_read(
 def test_tasks_in_work_are_as_many_as_workers() -> None:
     begun: list[int] = []
 
-    def task(number: int) -> Any:
-        begun.append(number)
-        return lambda: number
+    def items() -> Iterator[int]:
+        for number in range(1000):
+            begun.append(number)
+            yield number
 
-    taken = in_order(task(number) for number in range(1000))
+    taken = in_order(lambda number: number, items())
     assert [next(taken) for _ in range(3)] == [0, 1, 2]
     assert len(begun) <= 3 + 8
     taken.close()
