@@ -58,12 +58,9 @@ async def run(client, request, **options):
     return outcome, lines
 
 
-async def test_version_and_resources(client):
+async def test_version_and_readiness(client):
     version = await client.version()
     assert version.session_name.startswith("session_")
-    resources = await client.resources()
-    assert [node.total["CPU"] for node in resources.nodes] == [2]
-    assert [node.is_head for node in resources.nodes] == [True]
     assert await client.takes_jobs()
 
 

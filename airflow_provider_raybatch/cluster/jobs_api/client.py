@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 from urllib.parse import quote
@@ -30,11 +29,9 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
 )
 from airflow_provider_raybatch.cluster.jobs_api.models import (
     TAIL_LINES,
-    ClusterResources,
     ClusterVersion,
     JobInfo,
     JobRequest,
-    NodeResources,
     sanitised,
 )
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport
@@ -227,33 +224,34 @@ class RayJobsClient:
             await self.upload_package(package.uri, content)
         return package.uri
 
-    async def resources(self) -> ClusterResources | None:
-        """What the living nodes have in total, ``None`` where the state API is off or too busy.
-
-        :raises AuthenticationError: and :class:`~.errors.TlsError`; nothing else.
-        """
-        path = "api/v0/nodes"
-        try:
-            response = await self._http.request(
-                "GET", path, params={"detail": "1", "limit": "10000"}, repeat=True
-            )
-            return _resources(self._document(path, response))
-        except (AuthenticationError, TlsError):
-            raise
-        except (ClusterError, KeyError, TypeError, ValueError):
-            return None
-
     async def takes_jobs(self) -> bool:
-        """Whether the head's agent is up, without which a submission is refused after ten seconds."""
-        resources = await self.resources()
-        head = next((node for node in resources.nodes if node.is_head), None) if resources else None
+        """Whether the head's agent is up, without which a submission is refused after ten seconds.
+
+        ``False`` also where the state API, which tells the head's node, is off or too busy.
+
+        :raises AuthenticationError: and :class:`~.errors.TlsError`; of the first of two requests nothing
+            else.
+        """
+        head = await self._head_node_id()
         if head is None:
             return False
-        params = {"node_id": head.node_id, "glob": "raylet*"}
+        params = {"node_id": head, "glob": "raylet*"}
         response = await self._http.request(
             "GET", "api/v0/logs", params=params, repeat=False, tolerated={500}
         )
         return response.status_code == 200
+
+    async def _head_node_id(self) -> str | None:
+        path, params = "api/v0/nodes", {"detail": "1", "limit": "10000"}
+        try:
+            response = await self._http.request("GET", path, params=params, repeat=True)
+            nodes = self._document(path, response)["data"]["result"]["result"]
+            heads = (node for node in nodes if node.get("state") == "ALIVE" and node.get("is_head_node"))
+            return next((str(node["node_id"]) for node in heads), None)
+        except (AuthenticationError, TlsError):
+            raise
+        except (ClusterError, AttributeError, KeyError, TypeError):
+            return None
 
     def _document(self, path: str, response: httpx.Response) -> Any:
         try:
@@ -300,19 +298,3 @@ def _job_path(submission_id: str) -> str:
 def _package_path(uri: str) -> str:
     protocol, _, name = uri.partition("://")
     return f"api/packages/{quote(protocol, safe='')}/{quote(name, safe='')}"
-
-
-def _resources(answer: Mapping[str, Any]) -> ClusterResources:
-    nodes = answer["data"]["result"]["result"]
-    return ClusterResources(
-        nodes=tuple(
-            NodeResources(
-                node_id=node["node_id"],
-                node_ip=node.get("node_ip") or "",
-                is_head=bool(node.get("is_head_node")),
-                total={name: float(amount) for name, amount in (node.get("resources_total") or {}).items()},
-            )
-            for node in nodes
-            if node.get("state") == "ALIVE"
-        )
-    )

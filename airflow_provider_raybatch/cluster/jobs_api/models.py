@@ -127,23 +127,6 @@ class JobInfo:
         )
 
 
-@dataclass(frozen=True)
-class NodeResources:
-    """One living node and what it has in total: Ray's resource names (``CPU``, ``GPU``, ``memory``, ...)."""
-
-    node_id: str
-    node_ip: str
-    is_head: bool
-    total: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class ClusterResources:
-    """The living nodes of a cluster."""
-
-    nodes: tuple[NodeResources, ...]
-
-
 def sanitised(submission_id: str) -> str:
     """`submission_id` with everything but letters, digits and ``._-`` replaced.
 

@@ -51,6 +51,5 @@ def test_ids_are_sanitised(given, safe):
     assert sanitised(given) == safe
 
 
-async def test_resources_are_none_where_the_state_api_is_off(ray, client):
-    assert await client.resources() is None
+async def test_no_jobs_are_taken_where_the_state_api_is_off(ray, client):
     assert await client.takes_jobs() is False
