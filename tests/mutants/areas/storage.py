@@ -230,7 +230,7 @@ MUTANTS = (
     Mutant(
         "refusal-is-tried-again",
         _RETRY,
-        "        except StorageError:\n            raise\n",
+        "        except RaybatchError:\n            raise\n",
         "",
         "That a journal entry is taken ends the job, in place of the next entry being tried.",
         (
