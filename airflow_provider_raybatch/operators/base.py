@@ -247,7 +247,7 @@ class RayOperator(LiteralTextOperator):
             raise
 
     def _execute_embedded(self, context: Context, run: TaskRun, plan: JobPlan) -> Any:
-        from airflow_provider_raybatch.cluster.local.cluster import EmbeddedCluster
+        from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
 
         if not self.wait_for_completion:
             raise SpecError(
@@ -258,7 +258,7 @@ class RayOperator(LiteralTextOperator):
             self.log.info("deferrable has no effect here: the task's private Ray lives on this worker.")
         run.deadline.refuse_if_passed()  # before a Ray is started in vain
         try:
-            with EmbeddedCluster(log=self.log.info, env=plan.environment) as address:
+            with embedded_cluster(log=self.log.info, env=plan.environment) as address:
                 submitted = self._submit(context, address, run, plan)
                 outcome = self._follow(address, run, plan, submitted)
                 return self._end(context, outcome, self._handle(run, plan, submitted))

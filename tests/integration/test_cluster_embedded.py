@@ -17,7 +17,7 @@ from .end_to_end.waiting import wait_for
 
 OWNER = """
 import asyncio, sys
-from airflow_provider_raybatch.cluster.local.cluster import EmbeddedCluster
+from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
 
@@ -28,7 +28,7 @@ async def start_job(address):
         while (await client.info("job")).status is not JobStatus.RUNNING:
             await asyncio.sleep(0.2)
 
-with EmbeddedCluster(lambda line: print(line, flush=True), num_cpus=1) as address:
+with embedded_cluster(lambda line: print(line, flush=True), num_cpus=1) as address:
     asyncio.run(start_job(address))
     print("running", flush=True)
     sys.stdin.readline()

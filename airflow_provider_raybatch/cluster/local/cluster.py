@@ -9,10 +9,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
@@ -22,8 +21,15 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 _TURN_SECONDS = 1.0
 
 
-class EmbeddedCluster:
-    """A context manager: Ray runs inside it, with a token of its own, and is gone after it.
+@contextmanager
+def embedded_cluster(
+    log: Callable[[str], None],
+    env: Mapping[str, str] | None = None,
+    *,
+    startup_timeout: float = 120.0,
+    num_cpus: int | None = None,
+) -> Iterator[ClusterAddress]:
+    """Ray runs inside this context, with a token of its own, and is gone after it.
 
     One per host and user at a time; others wait for their turn, as long as it takes. Ends with the process
     that made it, also by SIGKILL.
@@ -32,83 +38,55 @@ class EmbeddedCluster:
     :param env: added to the environment of Ray and of the job.
     :param startup_timeout: seconds until the cluster must take jobs.
     :param num_cpus: by default Ray counts them.
+    :raises EmbeddedClusterError: Ray is not installed, or didn't start in time; the message ends with its
+        log.
     """
-
-    def __init__(
-        self,
-        log: Callable[[str], None],
-        env: Mapping[str, str] | None = None,
-        *,
-        startup_timeout: float = 120.0,
-        num_cpus: int | None = None,
-    ) -> None:
-        self._log = log
-        self._env = dict(env or {})
-        self._startup_timeout = startup_timeout
-        self._num_cpus = num_cpus
-        self._exit = ExitStack()
-
-    def __enter__(self) -> ClusterAddress:
-        """Wait for the turn, start, and hand back the address.
-
-        :raises EmbeddedClusterError: Ray is not installed, or didn't start in time; the message ends with its
-            log.
-        """
-        if sys.platform != "linux":
-            raise EmbeddedClusterError(
-                "The connection's host is 'local', and a private Ray needs Linux; "
-                "name the Ray dashboard's host.",
-                FailureClass.USER_ERROR,
-            )
-        if importlib.util.find_spec("ray") is None:
-            raise EmbeddedClusterError(
-                "The connection's host is 'local', and Ray for a private one is not installed: install "
-                "airflow-provider-raybatch[embedded-cpu] (or [embedded-gpu]), or name the dashboard's host.",
-                FailureClass.USER_ERROR,
-            )
-        try:
-            lock = self._take_turn()
-            head = RayHead(
-                self._env,
-                num_cpus=self._num_cpus,
-                startup_timeout=self._startup_timeout,
-                held_files=[lock],
-            )
-            self._log("Starting a private Ray for this task.")
-            started = time.monotonic()
-            address = self._exit.enter_context(head)
-        except BaseException:
-            self._exit.close()
-            raise
-        self._log(
-            f"The private Ray took {time.monotonic() - started:.1f} s to start; it ends with this task."
+    if sys.platform != "linux":
+        raise EmbeddedClusterError(
+            "The connection's host is 'local', and a private Ray needs Linux; name the Ray dashboard's host.",
+            FailureClass.USER_ERROR,
         )
-        return address
+    if importlib.util.find_spec("ray") is None:
+        raise EmbeddedClusterError(
+            "The connection's host is 'local', and Ray for a private one is not installed: install "
+            "airflow-provider-raybatch[embedded-cpu] (or [embedded-gpu]), or name the dashboard's host.",
+            FailureClass.USER_ERROR,
+        )
+    with _turn(log) as lock:
+        head = RayHead(env, num_cpus=num_cpus, startup_timeout=startup_timeout, held_files=[lock])
+        log("Starting a private Ray for this task.")
+        started = time.monotonic()
+        with head as address:
+            log(f"The private Ray took {time.monotonic() - started:.1f} s to start; it ends with this task.")
+            yield address
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit.close()
 
-    def _take_turn(self) -> int:
-        # The lock belongs to the open file, not to a process. The reaper holds it too, so that after a
-        # SIGKILL the next task waits until the previous Ray has freed its memory.
-        path = Path(tempfile.gettempdir()) / f"airflow-provider-raybatch-{os.getuid()}.lock"
-        try:
-            lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise EmbeddedClusterError(
-                f"The lock file {path} of the private Ray can't be opened ({error.strerror}); remove it."
-            ) from error
-        self._exit.callback(os.close, lock)
+@contextmanager
+def _turn(log: Callable[[str], None]) -> Iterator[int]:
+    # The lock belongs to the open file, not to a process. The reaper holds it too, so that after a
+    # SIGKILL the next task waits until the previous Ray has freed its memory.
+    path = Path(tempfile.gettempdir()) / f"airflow-provider-raybatch-{os.getuid()}.lock"
+    try:
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise EmbeddedClusterError(
+            f"The lock file {path} of the private Ray can't be opened ({error.strerror}); remove it."
+        ) from error
+    try:
         told = False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    self._log("Another task of this host runs its private Ray; waiting for it to end.")
-                    told = True
-                time.sleep(_TURN_SECONDS)
-            else:
-                return lock
+        while not _is_locked(lock):
+            if not told:
+                log("Another task of this host runs its private Ray; waiting for it to end.")
+                told = True
+            time.sleep(_TURN_SECONDS)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _is_locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

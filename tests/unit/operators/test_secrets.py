@@ -169,7 +169,7 @@ class PrivateRay:
 @pytest.fixture
 def private_ray(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> type[PrivateRay]:
     private = type("Private", (PrivateRay,), {"fake": ray, "environments": []})
-    monkeypatch.setattr(embedded, "EmbeddedCluster", private)
+    monkeypatch.setattr(embedded, "embedded_cluster", private)
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
     return private
 

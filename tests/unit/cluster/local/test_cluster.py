@@ -8,7 +8,7 @@ import tempfile
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
-from airflow_provider_raybatch.cluster.local.cluster import EmbeddedCluster
+from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
 
 
 def test_a_lock_that_is_not_ours(tmp_path, monkeypatch):
@@ -16,7 +16,7 @@ def test_a_lock_that_is_not_ours(tmp_path, monkeypatch):
     lock = tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock"
     lock.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(EmbeddedClusterError, match=f"The lock file {lock} "):
-        EmbeddedCluster(print).__enter__()
+        embedded_cluster(print).__enter__()
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -24,5 +24,5 @@ def test_without_ray_the_sentence_names_the_extra(monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
     with pytest.raises(EmbeddedClusterError, match=r"airflow-provider-raybatch\[embedded-cpu\]") as raised:
-        EmbeddedCluster(print).__enter__()
+        embedded_cluster(print).__enter__()
     assert not raised.value.failure_class.retryable
