@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.monitor.budget import Budget, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.output import cleanup
-from airflow_provider_raybatch.job.output.commit import commit, in_sequence, prepare
+from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_dead_letters
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.publish import Range, Target, publish
@@ -34,12 +34,11 @@ from airflow_provider_raybatch.job.output.report import report
 from airflow_provider_raybatch.job.parts.ledger import add_up
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
-from airflow_provider_raybatch.job.reuse import row_keys
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys
-from airflow_provider_raybatch.job.work import Job, WorkItem
+from airflow_provider_raybatch.job.work import Job, WorkItem, in_sequence
 
 T = TypeVar("T")
 
@@ -175,23 +174,19 @@ def _finish(
 def publish_over_the_cluster(
     function: Callable[[Range, Target], T], found: Sequence[Range], target: Target
 ) -> Iterable[T]:
-    """See :data:`~airflow_provider_raybatch.job.output.commit.Spread`."""
+    """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
     if len(found) <= 1 and function is publish:  # the other calls users' code, for which see the CPU tasks
         return in_sequence(function, found, target)
     return spread(function, found, target, _PUBLISHERS)
 
 
 def keys_over_the_cluster(
-    function: Callable[[Job, Sequence[WorkItem]], RequestKeys],
-    job: Job,
+    function: Callable[[Sequence[WorkItem], Job], RequestKeys],
     groups: Sequence[Sequence[WorkItem]],
+    job: Job,
 ) -> Iterable[RequestKeys]:
-    """See :data:`~airflow_provider_raybatch.job.reuse.row_keys.Mapper`."""
+    """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
     if len(groups) <= 1 and not calls_users_code(job.spec):
-        return row_keys.in_sequence(function, job, groups)
-
-    def swapped(group: Sequence[WorkItem], job: Job) -> RequestKeys:
-        return function(job, group)
-
+        return in_sequence(function, groups, job)
     at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
-    return spread(swapped, groups, job, at_once)
+    return spread(function, groups, job, at_once)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import SecretStr
 
@@ -20,6 +21,18 @@ from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.folder import Folder
+
+Item = TypeVar("Item")
+Shared = TypeVar("Shared")
+T = TypeVar("T")
+
+Spread: TypeAlias = Callable[[Callable[[Any, Any], T], Sequence[Any], Any], Iterable[T]]
+"""Applies a function to items, each with what all of them share, in their order: here or over the cluster."""
+
+
+def in_sequence(function: Callable[[Item, Shared], T], items: Sequence[Item], shared: Shared) -> Iterable[T]:
+    """Item by item, in this process."""
+    return (function(item, shared) for item in items)
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class Attempt:
         from airflow_provider_raybatch.job.reuse.remaining import work
         from airflow_provider_raybatch.job.reuse.response_store import StoredResponses
         from airflow_provider_raybatch.job.reuse.reuse import plan_reuse
-        from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
         from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
+        from airflow_provider_raybatch.job.work import in_sequence
 
         ledger = look_back(self.job.folder, self.run_folder, self.source.rows)
         stored = None if store is None else StoredResponses(ResponseStore(store, print))

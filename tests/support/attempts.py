@@ -23,9 +23,8 @@ from airflow_provider_raybatch.job.preflight.ready import request_config_digest
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
-from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.work import Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.publishing import response
 from tests.support.specs import submitted

@@ -18,11 +18,9 @@ from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Inp
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
-from airflow_provider_raybatch.job.output.commit import in_sequence
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
-from airflow_provider_raybatch.job.reuse import row_keys
-from airflow_provider_raybatch.job.work import Done, Job
+from airflow_provider_raybatch.job.work import Done, Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.replicas import Handle
@@ -37,7 +35,7 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda reporter: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
-    patch.setattr(run_module, "keys_over_the_cluster", row_keys.in_sequence)
+    patch.setattr(run_module, "keys_over_the_cluster", in_sequence)
     patch.setattr(run_module, "publish_over_the_cluster", in_sequence)
     patch.setattr(pool, "run", _one_replica)
 

@@ -8,9 +8,9 @@ import io
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +30,6 @@ from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.publish import (
     PublishedRange,
-    Range,
     Target,
     postprocess,
     publish,
@@ -42,22 +41,11 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.tasks.base import Totals
 from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, column_types
 from airflow_provider_raybatch.job.tasks.registry import task_of
+from airflow_provider_raybatch.job.work import Spread, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 
 _PART_BYTES = 128 * 1024 * 1024
 _LARGEST_RANGE_ROWS = 1_000_000
-
-T = TypeVar("T")
-
-Spread = Callable[[Callable[[Range, Target], Any], Sequence[Range], Target], Iterable[Any]]
-"""Applies a function to ranges, in their order."""
-
-
-def in_sequence(
-    function: Callable[[Range, Target], T], found: Sequence[Range], target: Target
-) -> Iterable[T]:
-    """Range by range, in this process."""
-    return (function(range_, target) for range_ in found)
 
 
 def prepare(
@@ -68,7 +56,7 @@ def prepare(
     expected_rows: int,
     report: Report,
     source: pa.Schema,
-    spread: Spread = in_sequence,
+    spread: Spread[Any] = in_sequence,
 ) -> BatchManifest:
     """Write every row of the input once, and the manifest; readers see none of it before :func:`commit`.
 

@@ -26,8 +26,8 @@ from airflow_provider_raybatch.job.reuse.duplicates import (
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
 from airflow_provider_raybatch.job.reuse.hits import Responses
 from airflow_provider_raybatch.job.reuse.remaining import work
-from airflow_provider_raybatch.job.reuse.row_keys import Mapper, request_keys
-from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, request_keys
+from airflow_provider_raybatch.job.work import Job, Spread
 from airflow_provider_raybatch.storage.entry import Entry
 
 
@@ -110,7 +110,7 @@ def plan_reuse(
     earlier: Ledger,
     resolved: RowMask,
     store: Responses | None,
-    mapper: Mapper,
+    spread: Spread[RequestKeys],
     emit: Callable[[Phase], None],
 ) -> ReusePlan:
     """Find responses for the rows that are not resolved.
@@ -122,7 +122,7 @@ def plan_reuse(
     :param earlier: what earlier submissions finished of the same input and requests.
     :param resolved: rows that need no request.
     :param store: the response store, if the job has one.
-    :param mapper: applies a function to groups of work items, in their order.
+    :param spread: applies a function to groups of work items.
     :param emit: called when keys are made, which is slow for many rows.
     :raises StorageError: the source, a part or the store can't be read.
     """
@@ -139,7 +139,7 @@ def plan_reuse(
         if store is None and not elsewhere and not _may_repeat(job):
             return ReusePlan(no_rows, no_rows)
         emit(_looking(source.rows))
-        own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), mapper)
+        own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), spread)
         search = Search(repeats_of(own), source.rows, frozenset())
     unsearched = search.unsearched(elsewhere)
     places: list[tuple[Responses, Origin]] = []
@@ -151,7 +151,7 @@ def plan_reuse(
         places.append((store, "stored"))
     if places and own is None:
         emit(_looking(int(np.count_nonzero(~resolved))))
-        own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), mapper)
+        own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), spread)
     repeats, share = search.repeats, job.spec.deduplicate
     answered = followers_of(repeats, ~resolved & share, earlier.good)
     rows = no_rows.copy()

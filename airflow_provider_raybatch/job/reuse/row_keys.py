@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
 from airflow_provider_raybatch.job.row import Request
-from airflow_provider_raybatch.job.work import Job, WorkItem
+from airflow_provider_raybatch.job.work import Job, Spread, WorkItem, in_sequence
 
 _CHUNKS_PER_TASK = 16
 
@@ -48,30 +48,17 @@ class RequestKeys:
         return RequestKeys(self.ordinals, keys.disambiguate(self.keys, numbers), self.greedy)
 
 
-Mapper = Callable[
-    [Callable[[Job, Sequence[WorkItem]], RequestKeys], Job, Sequence[Sequence[WorkItem]]],
-    Iterable[RequestKeys],
-]
-
-
-def in_sequence(
-    function: Callable[[Job, Sequence[WorkItem]], RequestKeys],
-    job: Job,
-    groups: Sequence[Sequence[WorkItem]],
-) -> Iterable[RequestKeys]:
-    """Group by group, in this process."""
-    return (function(job, group) for group in groups)
-
-
-def request_keys(job: Job, items: Sequence[WorkItem], mapper: Mapper = in_sequence) -> RequestKeys:
+def request_keys(
+    job: Job, items: Sequence[WorkItem], spread: Spread[RequestKeys] = in_sequence
+) -> RequestKeys:
     """Render rows and make their keys.
 
     :param items: which rows, in input order, cut into chunks of ``ROWS_PER_CHUNK``.
-    :param mapper: applies a function to groups of items, in their order.
+    :param spread: applies a function to groups of items.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
-    made = list(mapper(keys_of, job, groups)) or [keys_of(job, [])]
+    made = list(spread(keys_of, groups, job)) or [keys_of([], job)]
     return RequestKeys(
         np.concatenate([one.ordinals for one in made]),
         np.concatenate([one.keys for one in made]),
@@ -79,7 +66,7 @@ def request_keys(job: Job, items: Sequence[WorkItem], mapper: Mapper = in_sequen
     )
 
 
-def keys_of(job: Job, items: Sequence[WorkItem]) -> RequestKeys:
+def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
     """The keys of the rows of `items` that make a request."""
     reader = Reader(job.listing, needed_columns(job.spec), job.credentials, whole=False)
     render = job.task.renderer()

@@ -14,8 +14,8 @@ import pytest
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.parts.ledger import look_back
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
-from airflow_provider_raybatch.job.reuse.row_keys import in_sequence
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
+from airflow_provider_raybatch.job.work import in_sequence
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.attempts import GREEDY, Attempt
