@@ -168,7 +168,8 @@ def judge(
     lines = back + lines
     if not info.status.is_terminal:
         if deadline is not None and observation.at >= deadline:
-            return Verdict(state, lines, _too_late(info))
+            message = f"The job was still {info.status.value} at its deadline."
+            return Verdict(state, lines, Outcome("timeout", FailureClass.TIMEOUT, message, info=info))
         return Verdict(state, lines)
     if observation.tail is None and state.polls_without_log + 1 < _POLLS_FOR_THE_END:
         return Verdict(replace(state, polls_without_log=state.polls_without_log + 1), lines)
@@ -215,12 +216,6 @@ def _gone(observation: Observation, state: FollowState) -> Outcome:
         FailureClass.CLUSTER_LOST,
         f"The Ray cluster lost the job: its head restarted (session {state.session_name or 'unknown'} is now "
         f"{observation.session_name or 'unknown'}).",
-    )
-
-
-def _too_late(info: JobInfo) -> Outcome:
-    return Outcome(
-        "timeout", FailureClass.TIMEOUT, f"The job was still {info.status.value} at its deadline.", info=info
     )
 
 

@@ -66,10 +66,6 @@ class StaleStateError(ClusterError):
 class StopTimeoutError(ClusterError):
     """A job is still alive when the time to stop has passed."""
 
-    failure_class = FailureClass.INTERNAL
-
 
 class EmbeddedClusterError(ClusterError):
     """The private Ray of a task didn't start."""
-
-    failure_class = FailureClass.INTERNAL

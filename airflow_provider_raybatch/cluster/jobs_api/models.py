@@ -85,8 +85,6 @@ class JobInfo:
     :param submission_id: empty for a driver that was not submitted through the Jobs API.
     :param error_type: Ray's ``JobErrorType`` as text, such as ``JOB_ENTRYPOINT_COMMAND_ERROR``.
     :param start_time: epoch milliseconds.
-    :param end_time: epoch milliseconds.
-    :param job_id: Ray's own id, which the dashboard's pages use; ``None`` until a driver attached.
     """
 
     submission_id: str
@@ -97,9 +95,7 @@ class JobInfo:
     driver_exit_code: int | None = None
     driver_node_id: str | None = None
     start_time: int | None = None
-    end_time: int | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    job_id: str | None = None
 
     @property
     def is_active(self) -> bool:
@@ -121,9 +117,7 @@ class JobInfo:
             driver_exit_code=answer.get("driver_exit_code"),
             driver_node_id=answer.get("driver_node_id"),
             start_time=answer.get("start_time"),
-            end_time=answer.get("end_time"),
             metadata=dict(answer.get("metadata") or {}),
-            job_id=answer.get("job_id"),
         )
 
 

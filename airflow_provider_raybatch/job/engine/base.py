@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.row import Request, Response, RowFailure
+from airflow_provider_raybatch.job.row import Request, Response
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,6 @@ class Engine(Protocol):
 
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """Turn token ids into text."""
-
-
-def failures_apart(items: Sequence[Any]) -> tuple[dict[int, RowFailure], list[int]]:
-    """Positions of the failures with their reasons, and positions of the rest."""
-    failed = {position: item for position, item in enumerate(items) if isinstance(item, RowFailure)}
-    return failed, [position for position in range(len(items)) if position not in failed]
 
 
 def overlong(tokens: int, longest: int) -> str:

@@ -33,7 +33,8 @@ def collect(folder: Folder, journal: Journal) -> int:
         journal.check()
         dead = unpublished(files, journal.history())
         scratch = folder.abandoned(SCRATCH_AGE)
-        folder.delete([*dead, *sorted({path.rpartition("/")[0] for path in dead if _in_own_folder(path)})])
+        own_folders = {path.rpartition("/")[0] for path in dead if not path.startswith(f"{MANIFESTS}/")}
+        folder.delete([*dead, *sorted(own_folders)])
         folder.delete(scratch)
     except Exception as error:  # the dataset is published whatever happens here
         logging.getLogger(__name__).warning("left-overs are not collected this time: %s", error)
@@ -61,7 +62,3 @@ def unpublished(files: Iterable[str], history: Sequence[JournalEntry]) -> list[s
         for path in files
         if (name := commit_of(path)) is not None and name not in published and name >= began
     ]
-
-
-def _in_own_folder(path: str) -> bool:
-    return not path.startswith(f"{MANIFESTS}/")

@@ -137,7 +137,10 @@ def publish(range_: Range, target: Target) -> PublishedRange:
         flat = _flatten(good, target)
         extension = "parquet" if target.format == "parquet" else "jsonl"
         result.path = data_file(target.data, range_.number, extension)
-        content = as_parquet(flat, compression="zstd") if target.format == "parquet" else _jsonl(flat)
+        if target.format == "parquet":
+            content = as_parquet(flat, compression="zstd")
+        else:
+            content = b"".join(map(_line, _rows(flat)))
         target.folder.write(result.path, content)
         result.bytes = len(content)
         result.totals = target.task.totals(good["output"])
@@ -258,10 +261,6 @@ def _flatten(table: pa.Table, target: Target) -> pa.Table:
             pc.struct_field(table["added"], [place]) for place in range(len(target.postprocess.types))
         ]
     return pa.table(columns, schema=target.schema)
-
-
-def _jsonl(table: pa.Table) -> bytes:
-    return b"".join(_line(row) for row in _rows(table))
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
 from airflow_provider_raybatch.job.execution.pool import Ran
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.planning.plan import Plan
 
 
@@ -46,12 +45,11 @@ def report(ran: Ran, plan: Plan, began: float, preflight_seconds: float) -> Repo
             rows_per_second=round(rows / generation, 2) if generation else 0.0,
         ),
         stages=StageSeconds(**{stage: round(spent, 3) for stage, spent in ran.seconds.items()}),
-        replicas=[_stats(one) for one in ran.reports],
+        replicas=[
+            ReplicaStats(**{name: getattr(one, name) for name in ReplicaStats.model_fields})
+            for one in ran.reports
+        ],
         effective_sampling=dict(ran.engine.effective_sampling),
         plan={**plan.shown(), "engine": dict(ran.engine.sizes)},
         versions=dict(ran.engine.versions),
     )
-
-
-def _stats(one: ReplicaReport) -> ReplicaStats:
-    return ReplicaStats(**{name: getattr(one, name) for name in ReplicaStats.model_fields})

@@ -135,7 +135,7 @@ def write_arrays(
     if columns.num_columns:
         arrays["input"] = pa.StructArray.from_arrays(
             [one_array(column) for column in columns.columns],
-            fields=[_nullable(field) for field in columns.schema],
+            fields=[field.with_nullable(True).remove_metadata() for field in columns.schema],
         )
     buffer = io.BytesIO()
     table = pa.table(arrays)
@@ -253,7 +253,3 @@ def _failure(outcome: RowOutcome) -> dict[str, str] | None:
     found = {"step": outcome.result.step, "reason": outcome.result.reason, "request": outcome.request}
     # Half of a surrogate pair, which a user's function may put there, is not text that Arrow takes.
     return {name: text.encode("utf-8", "replace").decode() for name, text in found.items()}
-
-
-def _nullable(field: pa.Field) -> pa.Field:
-    return field.with_nullable(True).remove_metadata()
