@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from airflow_provider_raybatch.storage.entry import Entry
 
-if TYPE_CHECKING:
-    from airflow_provider_raybatch.storage.folder import Folder
-
 REQUEST_BYTES = 8 * 1024 * 1024
 """Of one read of a buffer: enough to make the way to S3 and back not count."""
+
+
+class Ranges(Protocol):
+    """The part of a folder that is used here."""
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """See :class:`~airflow_provider_raybatch.storage.folder.Folder`."""
 
 
 class RangedFile(io.RawIOBase):
@@ -24,7 +28,7 @@ class RangedFile(io.RawIOBase):
     Holds no connection and no state but its position, so that a read that failed can simply be repeated.
     """
 
-    def __init__(self, folder: Folder, entry: Entry) -> None:
+    def __init__(self, folder: Ranges, entry: Entry) -> None:
         self._folder = folder
         self._entry = entry
         self._at = 0
