@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from airflow_provider_raybatch.contract.failures import SpecError
@@ -14,22 +14,13 @@ from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.hooks.extras import Extras, read_extras
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
 DEFAULT_CONN_ID = "ray_default"
 DASHBOARD_PORT = 8265
 LOCAL = "local"
-
-
-class ConnectionLike(Protocol):
-    """The fields of Airflow's ``Connection`` that are read here."""
-
-    conn_id: str
-    host: str | None
-    port: int | None
-    schema: str | None
-    password: str | None
-    extra: str | None
 
 
 @dataclass(frozen=True)
@@ -101,7 +92,7 @@ class RayConnection:
         return f"{base.rstrip('/')}/#/jobs/{submission_id}" if base else None
 
 
-def read_connection(connection: ConnectionLike) -> RayConnection:
+def read_connection(connection: Connection) -> RayConnection:
     """Read Airflow's connection.
 
     Host (bare, or a URL with a path), port and schema give the URL; without a port it is 8265 for a bare host
@@ -131,7 +122,7 @@ def read_connection(connection: ConnectionLike) -> RayConnection:
     )
 
 
-def _url(connection: ConnectionLike, host: str, extras: Extras) -> str:
+def _url(connection: Connection, host: str, extras: Extras) -> str:
     schema = (connection.schema or "").strip().lower()
     if schema not in {"", "http", "https"}:
         raise RayConnectionError(
