@@ -9,17 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG
+import one_task
 from airflow.triggers.testing import FailureTrigger
 
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
 PARAMS: dict[str, Any] = {
-    "source": "",
-    "destination": "",
-    "prompt": "",
-    "sampling": {},
-    "engine_args": {},
+    **one_task.PARAMS,
     "replicas": 2,
     "batch_size": 16,
     "rows_in_flight": 32,
@@ -76,14 +72,7 @@ class WithBadTrigger(Sized):
 
 def add(dag_id: str, deferrable: bool, kind: type[Sized] = Sized, **options: Any) -> None:
     """Add a DAG of one task."""
-    with DAG(
-        dag_id,
-        schedule=None,
-        params=PARAMS,
-        max_active_runs=16,
-        render_template_as_native_obj=True,  # the params keep their types
-        default_args={"retry_delay": timedelta(seconds=2)},
-    ) as dag:
+    with one_task.dag_of_runs(dag_id, PARAMS, at_once=16, retry_seconds=2) as dag:
         fields: dict[str, Any] = {
             "task_id": "infer",
             "deferrable": deferrable,

@@ -5,22 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from datetime import timedelta
 from typing import Any
 
+import one_task
 from aimed_strike import strike
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time import task_runner
 
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 
 PARAMS: dict[str, Any] = {
-    "source": "",
-    "destination": "",
-    "prompt": "",
-    "sampling": {},
-    "engine_args": {},
+    **one_task.PARAMS,
     "replicas": 1,
     "batch_size": 8,
     "rows_in_flight": 16,
@@ -114,14 +109,7 @@ class Aimed(RayBatchInferenceOperator):
 
 def add(dag_id: str, deferrable: bool) -> None:
     """Add a DAG of one task."""
-    with DAG(
-        dag_id,
-        schedule=None,
-        params=PARAMS,
-        max_active_runs=64,
-        render_template_as_native_obj=True,  # the params keep their types
-        default_args={"retries": 20, "retry_delay": timedelta(seconds=1)},
-    ) as dag:
+    with one_task.dag_of_runs(dag_id, PARAMS, at_once=64, retry_seconds=1, retries=20) as dag:
         Aimed(
             task_id="infer",
             deferrable=deferrable,

@@ -28,7 +28,7 @@ def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, test_dag, tmp_path, m
     with suppress(ValueError):
         points.remove("after_yield")  # this runner takes an event and asks the trigger for no other one
     monkeypatch.setattr(submission.stop_run, "__defaults__", submission.stop_run.__defaults__)
-    monkeypatch.setattr(sys, "path", [str(INSIDE), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(INSIDE), str(DAGS.parent), *sys.path])
     monkeypatch.setenv("CHAOS_POLL_INTERVAL", "0.05")
     dag = runpy.run_path(str(DAGS))[f"points_{mode}"]
     given = {
