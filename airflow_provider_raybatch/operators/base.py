@@ -23,31 +23,28 @@ from airflow_provider_raybatch.coercion import (
     positive_seconds,
 )
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
-from airflow_provider_raybatch.contract.submission import OnStaleState, TaskKey
+from airflow_provider_raybatch.contract.submission import OnStaleState
 from airflow_provider_raybatch.exceptions import (
     RayBatchException,
     RayBatchFailException,
     airflow_exception,
     for_airflow,
 )
-from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID, RayConnection
-from airflow_provider_raybatch.hooks.installation import installation_id
-from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
+from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.deadline import Deadline, parse_deadline
 from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.resuming import Resumption, without_trigger
 from airflow_provider_raybatch.operators.run_record import (
-    RunRecord,
     check_current,
-    current_run,
     forget_earlier,
     record_result,
     recorded_run,
 )
-from airflow_provider_raybatch.operators.stopping import stop_earlier_runs, stop_jobs_of_run
+from airflow_provider_raybatch.operators.stopping import stop_earlier_runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -219,7 +216,7 @@ class RayOperator(LiteralTextOperator):
     def _execute(self, context: Context) -> Any:
         with self._leaving_no_job(context):
             self._settle()
-            run = self._task_run(context)
+            run = self._attempt(context).begin()
             plan = self.plan(run)
         if run.record.fingerprint == plan.fingerprint:
             return self._returned_again(context, run.record.result)
@@ -227,7 +224,7 @@ class RayOperator(LiteralTextOperator):
             return self._execute_embedded(context, run, plan)
         address = run.connection.address()
         submitted = self._submit(context, address, run, plan)
-        handle = self._handle(run, plan, submitted)
+        handle = run.handle(submitted.submission_id, plan.fingerprint)
         self._show_link(context, handle["dashboard_url"])
         if not self.wait_for_completion:
             return self._succeeded(context, handle, self.submitted(handle, submitted.info))
@@ -243,7 +240,7 @@ class RayOperator(LiteralTextOperator):
         except RaybatchError as error:
             if not error.failure_class.retryable and context["ti"].try_number > 1:
                 # An earlier attempt may have left a job to this one, and none follows that would take it.
-                self._stop_left_behind(context)
+                self._attempt(context).stop_left_behind(self.log)
             raise
 
     def _execute_embedded(self, context: Context, run: TaskRun, plan: JobPlan) -> Any:
@@ -261,30 +258,13 @@ class RayOperator(LiteralTextOperator):
             with embedded_cluster(log=self.log.info, env=plan.environment) as address:
                 submitted = self._submit(context, address, run, plan)
                 outcome = self._follow(address, run, plan, submitted)
-                return self._end(context, outcome, self._handle(run, plan, submitted))
+                return self._end(context, outcome, run.handle(submitted.submission_id, plan.fingerprint))
         finally:
             # The private Ray has ended: a later kill (Airflow's own timeout makes one) has nothing to stop.
             self._killing.concerns_nothing()
 
-    def _task_run(self, context: Context) -> TaskRun:
-        ti = context["ti"]
-        store = context["task_state_store"]
-        connection = RayHook(self.ray_conn_id).read()
-        record = current_run(store, ti, lambda: connection.namespace or installation_id())
-        return self._run_of(context, connection, record)
-
-    def _recorded_run(self, context: Context) -> TaskRun | None:
-        record = recorded_run(context["task_state_store"])
-        return None if record is None else self._run_of(context, RayHook(self.ray_conn_id).read(), record)
-
-    def _run_of(self, context: Context, connection: RayConnection, record: RunRecord) -> TaskRun:
-        return TaskRun(
-            task=self._task_key(context, connection, record),
-            record=record,
-            connection=connection,
-            deadline=self._deadlines(context),
-            attempt=context["ti"].try_number,
-        )
+    def _attempt(self, context: Context) -> Attempt:
+        return Attempt(context, self.ray_conn_id, partial(self._deadlines, context))
 
     def _deadlines(self, context: Context) -> Deadline:
         began = context["ti"].start_date.timestamp()  # of the attempt, also after a deferral
@@ -299,16 +279,6 @@ class RayOperator(LiteralTextOperator):
         own = self.execution_timeout.total_seconds() if self.deferrable and self.execution_timeout else None
         bounds: tuple[float | None, ...] = (self.timeout, own)
         return min((bound for bound in bounds if bound is not None), default=None)
-
-    def _task_key(self, context: Context, connection: RayConnection, record: RunRecord) -> TaskKey:
-        ti = context["ti"]
-        return TaskKey(
-            namespace=connection.namespace or record.namespace,
-            dag_id=ti.dag_id,
-            run_id=ti.run_id,
-            task_id=ti.task_id,
-            map_index=-1 if ti.map_index is None else int(ti.map_index),
-        )
 
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
         self._killing.concerns(address, run.key)
@@ -393,14 +363,6 @@ class RayOperator(LiteralTextOperator):
             timeout=None if left is None else timedelta(seconds=left),
         )
 
-    def _handle(self, run: TaskRun, plan: JobPlan, submitted: Submitted) -> dict[str, Any]:
-        return {
-            "submission_id": submitted.submission_id,
-            "dashboard_url": run.connection.job_page(submitted.submission_id),
-            "run_token": run.run_token,
-            "fingerprint": plan.fingerprint,
-        }
-
     def _end(self, context: Context, outcome: Outcome, handle: Mapping[str, Any]) -> Any:
         self._killing.concerns_nothing()
         if outcome.failure_class is not None:
@@ -413,7 +375,7 @@ class RayOperator(LiteralTextOperator):
     def _resumption(self, context: Context) -> Resumption:
         ti = context["ti"]
         return Resumption(
-            find_run=partial(self._recorded_run, context),
+            find_run=self._attempt(context).recorded,
             control=self.control,
             poll_interval=self.poll_interval,
             stop_at_deadline=self.cancel_on_timeout,
@@ -457,16 +419,3 @@ class RayOperator(LiteralTextOperator):
         except Exception as error:
             # From here on there is a job, which no button is worth.
             self.log.warning("There will be no link to the Ray dashboard: %s", error)
-
-    def _stop_left_behind(self, context: Context) -> None:
-        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
-
-        try:
-            record = recorded_run(context["task_state_store"])
-            if record is None or record.fingerprint is not None:
-                return  # there is no job, or it was handed over
-            connection = RayHook(self.ray_conn_id).read()
-            key = SubmissionKey(self._task_key(context, connection, record), record.token)
-            stop_jobs_of_run(connection, key, self.log)
-        except RaybatchError as error:
-            self.log.error("The job could not be stopped: %s", error)

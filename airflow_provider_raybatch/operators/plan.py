@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.contract.digest import hex_digest
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
-_DRIVER_GRACE = 30.0
+DRIVER_GRACE = 30.0
+"""Seconds that a driver which ends itself has before its follower gives it up."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,15 @@ class TaskRun:
 
         return SubmissionKey(self.task, run_token)
 
+    def handle(self, submission_id: str, fingerprint: str | None) -> dict[str, Any]:
+        """What the task keeps of one of its jobs while it is deferred."""
+        return {
+            "submission_id": submission_id,
+            "dashboard_url": self.connection.job_page(submission_id),
+            "run_token": self.run_token,
+            "fingerprint": fingerprint,
+        }
+
     def key_of_job(self, submission_id: str) -> str:
         """The key that one of its jobs shares with its followers."""
         return key_of_job(self.record.key, submission_id)
@@ -81,7 +91,7 @@ class JobPlan:
 
     def followers_deadline(self, deadline: float | None) -> float | None:
         """When a follower gives the job up: a driver that ends itself tells more about it, and goes first."""
-        return None if deadline is None else deadline + (0.0 if self.control is None else _DRIVER_GRACE)
+        return None if deadline is None else deadline + (0.0 if self.control is None else DRIVER_GRACE)
 
 
 def fingerprint(content: object) -> str:

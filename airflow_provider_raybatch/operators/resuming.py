@@ -12,14 +12,12 @@ from airflow.sdk.exceptions import TaskDeferralTimeout
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.operators.killing import Killing
-from airflow_provider_raybatch.operators.plan import TaskRun
+from airflow_provider_raybatch.operators.plan import DRIVER_GRACE, TaskRun
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Control
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
-
-_DRIVER_GRACE = 30.0
 
 
 def without_trigger(error: Exception) -> Outcome:
@@ -69,14 +67,7 @@ class Resumption:
         except RaybatchError as error:
             self.log.error("The job can't be asked how it ended: %s", error)
             return None
-        if job is None:
-            return None
-        return {
-            "submission_id": job.submission_id,
-            "dashboard_url": run.connection.job_page(job.submission_id),
-            "run_token": run.run_token,
-            "fingerprint": job.metadata.get(FINGERPRINT),
-        }
+        return None if job is None else run.handle(job.submission_id, job.metadata.get(FINGERPRINT))
 
     def recheck(self, known: Outcome, submission_id: str) -> Outcome:
         """The job's outcome; `known`, the trigger's, if the cluster doesn't answer."""
@@ -93,7 +84,7 @@ class Resumption:
                 session_name=None,
                 poll_interval=self.poll_interval,
                 # A driver that ends itself gets some seconds more.
-                deadline=None if deadline is None else deadline + _DRIVER_GRACE,
+                deadline=None if deadline is None else deadline + DRIVER_GRACE,
                 stop_at_deadline=self.stop_at_deadline,
                 from_start=False,
                 control=self.control(run, submission_id),

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An attempt of a task: which run it belongs to, and the end of a job that no further attempt would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.hooks.connection import RayConnection
+from airflow_provider_raybatch.hooks.installation import installation_id
+from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.operators.deadline import Deadline
+from airflow_provider_raybatch.operators.plan import TaskRun
+from airflow_provider_raybatch.operators.run_record import RunRecord, current_run, recorded_run
+from airflow_provider_raybatch.operators.stopping import stop_jobs_of_run
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raybatch.cluster.follow.loop import Log
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a task.
+
+    :param context: Airflow's.
+    :param ray_conn_id: the operator's argument.
+    :param deadline: when the attempt's job must have ended; asked only for a run, since the arguments that
+        it comes from may be what refused the attempt.
+    """
+
+    context: Context
+    ray_conn_id: str
+    deadline: Callable[[], Deadline]
+
+    def begin(self) -> TaskRun:
+        """The run that the attempt belongs to: the recorded one, or a new one, which is recorded.
+
+        :raises RayBatchException: the connection can't be used, or the task state store gives no answer.
+        """
+        connection = RayHook(self.ray_conn_id).read()
+        store, ti = self.context["task_state_store"], self.context["ti"]
+        record = current_run(store, ti, lambda: connection.namespace or installation_id())
+        return self._run_of(connection, record)
+
+    def recorded(self) -> TaskRun | None:
+        """The run on record, ``None`` where there is none.
+
+        :raises RayBatchException: see :meth:`begin`.
+        """
+        record = recorded_run(self.context["task_state_store"])
+        return None if record is None else self._run_of(RayHook(self.ray_conn_id).read(), record)
+
+    def stop_left_behind(self, log: Log) -> None:
+        """Stop the job that an earlier attempt of the run has left; an error is logged."""
+        from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
+
+        try:
+            record = recorded_run(self.context["task_state_store"])
+            if record is None or record.fingerprint is not None:
+                return  # there is no job, or it was handed over
+            connection = RayHook(self.ray_conn_id).read()
+            stop_jobs_of_run(connection, SubmissionKey(self._task(connection, record), record.token), log)
+        except RaybatchError as error:
+            log.error("The job could not be stopped: %s", error)
+
+    def _run_of(self, connection: RayConnection, record: RunRecord) -> TaskRun:
+        return TaskRun(
+            task=self._task(connection, record),
+            record=record,
+            connection=connection,
+            deadline=self.deadline(),
+            attempt=self.context["ti"].try_number,
+        )
+
+    def _task(self, connection: RayConnection, record: RunRecord) -> TaskKey:
+        ti = self.context["ti"]
+        return TaskKey(
+            namespace=connection.namespace or record.namespace,
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else int(ti.map_index),
+        )
