@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.entry import Entry
@@ -18,6 +18,8 @@ from airflow_provider_raybatch.storage.s3_store import s3_store
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import S3Store
+
+T = TypeVar("T")
 
 _UPLOADS = 4
 """Parts of a file under way at once: more would share a slow line until each of them takes too long."""
@@ -42,8 +44,10 @@ class S3Folder:
         """``s3://bucket/prefix``."""
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
-    def _store(self) -> S3Store:
-        return s3_store(self.bucket, self.credentials)
+    def _call(self, verb: str, path: str, call: Callable[[S3Store, str], T]) -> T:
+        """What `call` makes of the store and the key of `path`; it may be called again."""
+        key = self._key(path)
+        return with_retries(lambda: call(s3_store(self.bucket, self.credentials), key), verb, self._uri(key))
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self.prefix, path) if part)
@@ -56,17 +60,16 @@ class S3Folder:
 
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         """See :class:`Folder`."""
-        key = self._key(prefix)
 
-        def attempt() -> list[ObjectMeta]:
+        def attempt(store: S3Store, key: str) -> list[ObjectMeta]:
             if depth == 1:  # one level costs the same, whatever lies below it
-                return list(self._store().list_with_delimiter(prefix=key or None)["objects"])
-            return [meta for page in self._store().list(prefix=key or None) for meta in page]
+                return list(store.list_with_delimiter(prefix=key or None)["objects"])
+            return [meta for page in store.list(prefix=key or None) for meta in page]
 
-        found = with_retries(attempt, "list", self._uri(key))
+        key = self._key(prefix)
         entries = [
             Entry(self._relative(meta["path"]), meta["size"], str(meta["e_tag"] or ""))
-            for meta in found
+            for meta in self._call("list", prefix, attempt)
             if depth is None or meta["path"][len(key) :].strip("/").count("/") < depth
         ]
         if not entries and key and (single := self.head(prefix)):
@@ -78,60 +81,44 @@ class S3Folder:
 
         :raises StorageError: they can't be listed.
         """
-        key = self._key(prefix)
-        found = with_retries(
-            lambda: self._store().list_with_delimiter(prefix=key or None)["common_prefixes"],
-            "list",
-            self._uri(key),
-        )
-        return sorted(name for path in found if (name := path.rpartition("/")[2]))
+        level = self._call("list", prefix, lambda store, key: store.list_with_delimiter(prefix=key or None))
+        return sorted(name for path in level["common_prefixes"] if (name := path.rpartition("/")[2]))
 
     def head(self, path: str) -> Entry | None:
         """See :class:`Folder`."""
-        key = self._key(path)
-        if not key:
+        if not self._key(path):
             return None  # the bucket itself is not a file
 
-        def attempt() -> Entry | None:
+        def attempt(store: S3Store, key: str) -> Entry | None:
             try:
-                meta = self._store().head(key)
+                meta = store.head(key)
             except FileNotFoundError:
                 return None
             return Entry(path, meta["size"], str(meta["e_tag"] or ""))
 
-        return with_retries(attempt, "read", self._uri(key))
+        return self._call("read", path, attempt)
 
     def read(self, path: str) -> bytes:
         """See :class:`Folder`."""
-        key = self._key(path)
-        return with_retries(lambda: bytes(self._store().get(key).bytes()), "read", self._uri(key))
+        return self._call("read", path, lambda store, key: bytes(store.get(key).bytes()))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """See :class:`Folder`."""
-        key = self._key(path)
-        return with_retries(
-            lambda: bytes(self._store().get_range(key, start=start, length=length)),
-            "read",
-            self._uri(key),
+        return self._call(
+            "read", path, lambda store, key: bytes(store.get_range(key, start=start, length=length))
         )
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         """See :class:`Folder`."""
-        key = self._key(path)
         if size is None:
-            size = with_retries(lambda: self._store().head(key)["size"], "read", self._uri(key))
+            size = self._call("read", path, lambda store, key: store.head(key)["size"])
         if size <= _READ_WHOLE:
             return io.BytesIO(self.read(path))
         return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
 
     def write(self, path: str, content: bytes) -> None:
         """See :class:`Folder`."""
-        key = self._key(path)
-        with_retries(
-            lambda: self._store().put(key, content, max_concurrency=_UPLOADS),
-            "write",
-            self._uri(key),
-        )
+        self._call("write", path, lambda store, key: store.put(key, content, max_concurrency=_UPLOADS))
 
     def create(self, path: str, content: bytes) -> None:
         """See :class:`Folder`.
@@ -142,21 +129,19 @@ class S3Folder:
         """
         from obstore.exceptions import AlreadyExistsError
 
-        key = self._key(path)
-
-        def attempt() -> None:
+        def attempt(store: S3Store, key: str) -> None:
             try:
                 # A conditional put must be one request: a multipart upload has no If-None-Match on its start.
-                self._store().put(key, content, mode="create", use_multipart=False)
+                store.put(key, content, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
                 try:
-                    there = bytes(self._store().get(key).bytes())
+                    there = bytes(store.get(key).bytes())
                 except FileNotFoundError:
                     raise ConflictError("another creation was under way") from error
                 if there != content:
                     raise TakenError(f"destination: {self._uri(key)} exists already.") from error
 
-        with_retries(attempt, "write", self._uri(key))
+        self._call("write", path, attempt)
 
     def replace(self, path: str, old: bytes | None, new: bytes) -> None:
         """See :class:`Folder`."""
@@ -165,11 +150,10 @@ class S3Folder:
         if old is None:
             self.create(path, new)
             return
-        key = self._key(path)
 
-        def attempt() -> None:
+        def attempt(store: S3Store, key: str) -> None:
             try:
-                found = self._store().get(key)
+                found = store.get(key)
             except FileNotFoundError:
                 raise TakenError(f"destination: {self._uri(key)} is gone.") from None
             there = bytes(found.bytes())
@@ -178,27 +162,27 @@ class S3Folder:
             if there != old:
                 raise TakenError(f"destination: {self._uri(key)} has changed.")
             try:
-                self._store().put(key, new, mode={"e_tag": found.meta["e_tag"]}, use_multipart=False)
+                store.put(key, new, mode={"e_tag": found.meta["e_tag"]}, use_multipart=False)
             except PreconditionError as error:
                 raise ConflictError("it was changed meanwhile") from error
 
-        with_retries(attempt, "write", self._uri(key))
+        self._call("write", path, attempt)
 
     def sync(self, path: str = "") -> None:
         """See :class:`Folder`: what S3 has answered is stored."""
 
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
-        keys = [self._key(path) for path in paths]
+        wanted = list(paths)
 
-        def attempt() -> None:
+        def attempt(store: S3Store, key: str) -> None:
             try:
-                self._store().delete(keys)
+                store.delete([self._key(path) for path in wanted])
             except FileNotFoundError:
                 return
 
-        if keys:
-            with_retries(attempt, "delete", self._uri(keys[0]))
+        if wanted:
+            self._call("delete", wanted[0], attempt)
 
     def abandoned(self, age: float) -> Sequence[str]:
         """See :class:`Folder`."""
