@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
@@ -357,7 +358,7 @@ class RayOperator(LiteralTextOperator):
                 cancel_on_timeout=self.cancel_on_timeout,
                 deferred_at=now,
                 handle=dict(handle),
-                control=None if plan.control is None else plan.control(submitted.submission_id).to_json(),
+                control=None if plan.control is None else asdict(plan.control(submitted.submission_id)),
             ),
             method_name="execute_complete",
             timeout=None if left is None else timedelta(seconds=left),

@@ -90,7 +90,10 @@ class RayJobOperator(RayOperator):
         if not isinstance(metadata, Mapping):
             raise SpecError(f"metadata: {shown(metadata)} is not a dictionary; give texts by name.")
         driver: dict[str, Any] = {
-            **{name: _reserved(getattr(self, name), kind, name) for name, kind in _RESERVED.items()},
+            **{
+                name: None if is_absent(value := getattr(self, name)) else typed(value, kind, name)
+                for name, kind in _RESERVED.items()
+            },
             "entrypoint_resources": _resources(self.entrypoint_resources),
             "entrypoint_label_selector": self.entrypoint_label_selector,
         }
@@ -115,10 +118,6 @@ class RayJobOperator(RayOperator):
     def submitted(self, handle: Mapping[str, Any], info: JobInfo) -> dict[str, Any]:
         """See :meth:`RayOperator.submitted`."""
         return _result(handle, info.status.value)
-
-
-def _reserved(value: Any, kind: type, name: str) -> Any:
-    return None if is_absent(value) else typed(value, kind, name)
 
 
 def _resources(value: Any) -> Any:

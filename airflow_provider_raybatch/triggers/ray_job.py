@@ -152,7 +152,7 @@ class RayJobTrigger(BaseTrigger):
                 deadline=self.deadline,
                 stop_at_deadline=self.cancel_on_timeout,
                 from_start=self.deferred_at is None or time.time() - self.deferred_at < _RESTARTED_AFTER,
-                control=None if self.control is None else Control.from_json(self.control),
+                control=None if self.control is None else Control(**self.control),
             )
             return await follow_to_the_end(self._address, job, self.log)
         except (RayBatchException, SpecError, ClusterUnreachableError) as error:

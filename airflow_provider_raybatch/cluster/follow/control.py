@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import secrets as random_tokens
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
@@ -25,7 +23,7 @@ _ORDERS_A_LEASE = 10
 class Control:
     """What one attempt of a task wants of its job.
 
-    :param key: of the job.
+    :param key: of the job; secret, also where a trigger keeps these fields.
     :param attempt: number of the task's attempt; orders of the latest one win.
     :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
     :param orphan_timeout: seconds without a follower after which it ends itself; 0 for never.
@@ -35,15 +33,6 @@ class Control:
     attempt: int
     deadline: float | None = None
     orphan_timeout: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data; the key in it is secret."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Control:
-        """The reverse of :meth:`to_json`."""
-        return cls(**data)
 
     @property
     def interval(self) -> float:

@@ -116,10 +116,6 @@ class ClusterAddress:
             self.request_timeout,
         )
 
-    @property
-    def _uses_tls(self) -> bool:
-        return urlsplit(self.url).scheme == "https"
-
     async def ca_bundle_version(self) -> object:
         """Changes when the CA bundle's file does; ``None`` where there is none."""
         if isinstance(self.verify, bool):
@@ -131,7 +127,7 @@ class ClusterAddress:
 
         :raises SpecError: the CA bundle can't be read.
         """
-        if self.verify is False or (self.verify is True and not self._uses_tls):
+        if self.verify is False or (self.verify is True and urlsplit(self.url).scheme != "https"):
             return False  # without TLS nothing is verified, and no roots need to be read
         path = None if self.verify is True else self.verify
         try:

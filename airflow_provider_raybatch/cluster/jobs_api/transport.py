@@ -196,7 +196,9 @@ class Transport:
                 f"{url} does not accept a body of this size (413: {told}); make the package smaller, or "
                 "raise the limit of the proxy before the cluster."
             )
-        if code in {408, 425, 429} or (code >= 500 and not refused_inside(response.text)):
+        # Ray's head turns a refusal of its own agent, a 400, into a 500 (``job_head.py``).
+        refused_inside = "status code 400" in response.text
+        if code in {408, 425, 429} or (code >= 500 and not refused_inside):
             return ClusterUnreachableError(
                 f"The Ray cluster at {url} could not answer {method} {path} ({code}: {told}); it may be "
                 "starting, draining or overloaded."
@@ -207,11 +209,6 @@ class Transport:
                 "the url or its path prefix."
             )
         return RequestRejectedError(f"The Ray cluster at {url} refused {method} {path} ({code}: {told}).")
-
-
-def refused_inside(text: str) -> bool:
-    """Whether a 500 wraps a refusal: the head turns the 400 of its own agent into a 500 (``job_head.py``)."""
-    return "status code 400" in text
 
 
 def excerpt(text: str) -> str:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,7 +141,7 @@ async def test_that_starts_past_its_deadline_looks_first(
     if silent:
         ray.down = True
         threading.Timer(0.5, setattr, (ray, "down", False)).start()
-    outcome = await fired(trigger(ray, deadline=time.time() - 60, control=CONTROL.to_json()))
+    outcome = await fired(trigger(ray, deadline=time.time() - 60, control=asdict(CONTROL)))
     assert (outcome.state, outcome.summary) == ("succeeded", published)
 
 
@@ -163,7 +164,7 @@ async def test_a_job_that_finishes_while_it_is_stopped_counts(
 async def test_a_job_that_is_stopped_after_it_published_has_succeeded(ray: FakeRay) -> None:
     published = summary()
     submit(ray, Script([line(Committed(summary=published), CONTROL.key, 0)], seconds=60))
-    outcome = await fired(trigger(ray, deadline=time.time() + 0.2, control=CONTROL.to_json()))
+    outcome = await fired(trigger(ray, deadline=time.time() + 0.2, control=asdict(CONTROL)))
     assert (outcome.state, outcome.summary) == ("succeeded", published)
     assert not ray.active
 
