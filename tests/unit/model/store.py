@@ -63,7 +63,7 @@ def one_by_one(patch: pytest.MonkeyPatch) -> None:
         return pq.ParquetFile(stream, metadata=metadata)
 
     for module in (index, data, compaction):
-        patch.setattr(module, "in_order", lambda tasks: (task() for task in tasks))
+        patch.setattr(module, "in_order", map)
     for module in (segment, data):
         patch.setattr(module, "parquet_file", parquet_file)
     for module in (store, compaction):

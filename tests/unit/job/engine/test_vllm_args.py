@@ -130,7 +130,7 @@ def engine(vllm_args: Any) -> Any:
     engine._chat = ChatEncoder(WordsTokenizer(), str)
     engine._detokenizer = Detokenizer(WordsTokenizer())
     engine._spec, engine._fill_in = spec(), True
-    engine._shared_params = None
+    engine._known = {}
     return engine
 
 
