@@ -15,8 +15,8 @@ import httpx
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_provider_raybatch.cluster.jobs_api import blocking
 from airflow_provider_raybatch.cluster.jobs_api import client as jobs
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.transport import Transport
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.hooks.ray import RayHook
@@ -79,29 +79,31 @@ def modelled() -> Iterator[Callable[..., World]]:
             (ray_batch, "build_spec", lambda arguments: spec),
             (RayHook, "read", lambda hook: CONNECTION),
             (RayHook, "aread", connection),
-            (blocking, "run_blocking", lambda coroutine: world[-1].loops.run(coroutine)),
             (RuntimeTaskInstance, "get_task_states", lambda **asked: world[-1].states(**asked)),
             (ExecutorSafeguard, "test_mode", True),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in))
-        stack.enter_context(_time_is(Now()))
+        stack.enter_context(_everywhere("time", time, Now()))
+        stack.enter_context(
+            _everywhere("run_blocking", run_blocking, lambda coroutine: world[-1].loops.run(coroutine))
+        )
         yield make
     if world:
         world.pop().loops.close()
 
 
 @contextmanager
-def _time_is(clock: object) -> Iterator[None]:
-    """In all modules of the package, whichever they are."""
+def _everywhere(name: str, original: object, stand_in: object) -> Iterator[None]:
+    """In all modules of the package that have it, whichever they are."""
     modules = [
         module
-        for name, module in sys.modules.items()
-        if name.startswith("airflow_provider_raybatch.") and getattr(module, "time", None) is time
+        for path, module in sys.modules.items()
+        if path.startswith("airflow_provider_raybatch.") and getattr(module, name, None) is original
     ]
     for module in modules:
-        module.time = clock  # type: ignore[attr-defined]
+        setattr(module, name, stand_in)
     try:
         yield
     finally:
         for module in modules:
-            module.time = time  # type: ignore[attr-defined]
+            setattr(module, name, original)
