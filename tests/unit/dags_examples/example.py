@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks of an example DAG as plain functions, and batch inferences without Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.row_template import RowTemplate
+from airflow_provider_raybatch.workflows.rows import Result, Rows
+from tests.unit.workflows.datasets import inferred
+
+EXAMPLES = Path(__file__).parents[3] / "dags_examples"
+
+
+class Example:
+    """One DAG of an example file, imported with its settings.
+
+    :param settings: environment variables without their prefix.
+    """
+
+    def __init__(
+        self, name: str, monkeypatch: pytest.MonkeyPatch, home: Path, **settings: str | Path
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW_HOME", str(home))
+        for key, value in settings.items():
+            monkeypatch.setenv(f"RAYBATCH_EXAMPLE_{key}", str(value))
+        spec = importlib.util.spec_from_file_location(f"{name}_under_test", EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        self.module: Any = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.module)
+        self.dag = getattr(self.module, name)()
+
+    def call(self, task_id: str, *arguments: Any, **named: Any) -> Any:
+        """Run the function of a Python task."""
+        return self.dag.task_dict[task_id].python_callable(*arguments, **named)
+
+    def infer(
+        self,
+        task_id: str,
+        source: Result,
+        folder: Path,
+        answer: Callable[[Mapping[str, Any]], str | list[str] | None],
+    ) -> dict[str, Any]:
+        """What the batch inference of a task would return; its prompt is rendered for each row.
+
+        :param answer: of a row: its response, all samples, or ``None`` for a failed row.
+        """
+        operator = self.dag.task_dict[task_id]
+        partial = getattr(operator, "partial_kwargs", {})
+        argument = lambda name: partial.get(name, getattr(operator, name, None))  # noqa: E731
+        templates = [one["content"] for one in argument("messages") or []] or [argument("prompt")]
+        prefix = argument("output_prefix") or ""
+        rows: list[dict[str, Any]] = []
+        letters = []
+        for row in Rows(source).rows():
+            for template in templates:
+                RowTemplate(template).render(row)
+            said = answer(row)
+            if said is None:
+                letters.append({"ordinal": len(letters), "step": "engine", "reason": "it failed", "row": row})
+                continue
+            samples = said if isinstance(said, list) else [said]
+            row |= {f"{prefix}response": samples[0], f"{prefix}output_tokens": 5}
+            if isinstance(said, list):
+                row[f"{prefix}completions"] = [{"text": one} for one in samples]
+            rows.append(row)
+        schema = None if rows else Rows(source).schema.append(_text(f"{prefix}response"))
+        return inferred(folder, rows, schema, letters)
+
+
+class Events(dict[Any, Any]):
+    """`outlet_events`: an `extra` for each asset."""
+
+    class Event:
+        def __init__(self) -> None:
+            self.extra: dict[str, Any] = {}
+
+    def __missing__(self, asset: Any) -> Event:
+        self[asset] = self.Event()
+        found: Events.Event = self[asset]
+        return found
+
+
+def _text(name: str) -> Any:
+    import pyarrow as pa
+
+    return pa.field(name, pa.string())
