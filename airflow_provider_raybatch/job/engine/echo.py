@@ -21,6 +21,7 @@ from airflow_provider_raybatch.contract.base import ContractModel, Model, parse
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
+from airflow_provider_raybatch.job.engine.echo_json import fitting
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
 from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
@@ -100,9 +101,10 @@ class _Encoded:
 class EchoEngine:
     """Deterministic: the completion is the prompt's last message, cut to `max_tokens` words.
 
-    With structured output ``choice``, it picks one of the choices by a hash of the prompt; with ``json`` or
-    ``json_object``, it answers ``{"echo": <message>}``. Completion i of n > 1 is marked ``#i``. A word counts
-    as a token.
+    With structured output ``choice``, it picks one of the choices by a hash of the prompt; with a ``json``
+    schema that has properties, it answers an object that fits, its texts made of the prompt's words; with
+    other ``json`` or ``json_object``, ``{"echo": <message>}``. Completion i of n > 1 is marked ``#i``. A word
+    counts as a token.
     """
 
     def __init__(self, spec: BatchInferenceSpec) -> None:
@@ -207,7 +209,14 @@ def _complete(asked: _Encoded, number: int) -> Completion:
     if choices := structured.get("choice"):
         pick = int(hashlib.sha256(asked.prompt.encode()).hexdigest(), 16)
         return Completion(str(choices[(pick + number) % len(choices)]), "stop", 1)
-    if structured.get("json") or structured.get("json_object"):
+    schema = structured.get("json")
+    if isinstance(schema, str):
+        schema = json.loads(schema)
+    if isinstance(schema, dict) and schema.get("properties"):
+        rng = random.Random(f"{number}-{asked.prompt}")
+        text = json.dumps(fitting(schema, rng, asked.prompt.split() or ["echo"]), ensure_ascii=False)
+        return Completion(text, "stop", max(1, len(text.split())))
+    if schema or structured.get("json_object"):
         return Completion(json.dumps({"echo": asked.text}), "stop", max(1, len(asked.text.split())))
     words = asked.text.split()
     if number:

@@ -225,3 +225,30 @@ def test_it_tells_the_tokens_of_requests_in_flight() -> None:
     assert told[0] == told[-1] == 0
     assert told[:-1] == sorted(told[:-1])
     assert 0 < max(told) <= 1000
+
+
+PAIR = {
+    "type": "object",
+    "properties": {
+        "question": {"type": "string", "minLength": 60, "maxLength": 70},
+        "level": {"type": "integer", "minimum": 3, "maximum": 5},
+        "share": {"type": ["number", "null"], "maximum": -1},
+        "kind": {"enum": ["a", "b"]},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 2},
+        "good": {"type": "boolean"},
+    },
+    "required": ["question", "level", "share", "kind", "tags", "good"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("form", [PAIR, json.dumps(PAIR)])
+def test_a_json_schema_is_answered_with_what_fits_it(form: Any) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    requests = [Request(prompt=f"say number {number} of all") for number in range(20)]
+    sampling = {"structured_outputs": {"json": form}}
+    texts = [one.completions[0].text for one in answers(*requests, sampling=sampling)]  # type: ignore[union-attr]
+    for text in texts:
+        jsonschema.validate(json.loads(text), PAIR)
+    assert len(set(texts)) == 20
+    assert texts == [one.completions[0].text for one in answers(*requests, sampling=sampling)]  # type: ignore[union-attr]
