@@ -162,7 +162,7 @@ def show_result(began: float) -> None:
 
     from airflow_provider_raybatch.dataset import open_dataset
 
-    manifest = open_dataset(max(DATASETS.glob("*/manifest.json"))).manifest
+    manifest = open_dataset(max(DATASETS.glob("*/generated/manifest.json"))).manifest
     with duckdb.connect(str(WAREHOUSE), read_only=True) as warehouse:
         rows = warehouse.sql(
             "SELECT topic, question, answer FROM questions WHERE run_id = $run ORDER BY topic_id",

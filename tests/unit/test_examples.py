@@ -18,20 +18,21 @@ EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 
 # In a process of its own: parsing reads the environment and fills Airflow's registry.
 LIST = """
-import json
+import json, sys
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag({folder!r})
 generate = bag.dags["nightly_synthetic_data"].task_dict["generate"]
 print(json.dumps({{
     "errors": bag.import_errors,
     "tasks": {{name: sorted(dag.task_dict) for name, dag in bag.dags.items()}},
-    "source": generate.source,
+    "mapped": [name for dag in bag.dags.values() for name, one in dag.task_dict.items() if one.is_mapped],
     "destination": generate.destination,
     "deferrable": generate.deferrable,
     "ray_conn_id": generate.ray_conn_id,
     "aws_conn_id": generate.aws_conn_id,
     "loads": [asset.name for asset in bag.dags["nightly_synthetic_data"].task_dict["load"].outlets],
     "waits_for": [asset.name for asset in bag.dags["report_on_questions"].timetable.asset_condition.objects],
+    "heavy": sorted({{"pyarrow", "scipy", "matplotlib", "rensa"}} & set(sys.modules)),
 }}))
 """
 
@@ -51,31 +52,40 @@ def parsed(home: Path, **settings: str) -> dict[str, Any]:
     return found
 
 
-def test_the_folder_holds_two_dags_and_needs_no_setting(tmp_path: Path) -> None:
+def test_the_folder_holds_its_dags_and_needs_no_setting(tmp_path: Path) -> None:
     found = parsed(tmp_path)
     assert found["errors"] == {}
     assert found["tasks"] == {
-        "nightly_synthetic_data": ["generate", "load", "quality_gate"],
+        "nightly_synthetic_data": [
+            "accept", "check", "deduplicate", "generate", "judge", "load", "plan", "repair",
+        ],
         "report_on_questions": ["report"],
-    }
+        "data_curation": ["curate", "label", "sieve"],
+        "model_evaluation": [
+            "answer", "benchmark", "compare", "hold", "judge", "pair", "promote", "promote_or_hold",
+        ],
+        "use_promoted_model": ["announce"],
+    }  # fmt: skip
+    assert sorted(found["mapped"]) == ["answer", "judge"]
     assert found["waits_for"] == found["loads"]
-    assert Path(found["source"]).is_file()
     assert found["destination"].startswith(str(tmp_path))
     assert (found["deferrable"], found["ray_conn_id"], found["aws_conn_id"]) == (False, "ray_default", None)
+
+
+def test_parsing_the_examples_loads_nothing_heavy(tmp_path: Path) -> None:
+    assert parsed(tmp_path)["heavy"] == []
 
 
 def test_the_environment_sets_paths_connections_and_mode(tmp_path: Path) -> None:
     found = parsed(
         tmp_path,
-        RAYBATCH_EXAMPLE_SOURCE="s3://lake/topics/",
         RAYBATCH_EXAMPLE_OUTPUT="s3://lake/questions",
         RAYBATCH_EXAMPLE_DEFERRABLE="true",
         RAYBATCH_EXAMPLE_CONN_ID="ray_gpu",
         RAYBATCH_EXAMPLE_AWS_CONN_ID="aws_lake",
     )
     assert found["errors"] == {}
-    assert found["source"] == "s3://lake/topics/"
-    assert found["destination"] == "s3://lake/questions/{{ dag_run.run_after | ts_nodash }}/"
+    assert found["destination"] == "s3://lake/questions/{{ dag_run.run_after | ts_nodash }}/generated"
     assert (found["deferrable"], found["ray_conn_id"], found["aws_conn_id"]) == (True, "ray_gpu", "aws_lake")
 
 

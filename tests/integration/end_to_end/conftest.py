@@ -24,6 +24,9 @@ EXAMPLES = HERE.parents[2] / "dags_examples"
 DAGS = [
     "nightly_synthetic_data",
     "report_on_questions",
+    "data_curation",
+    "model_evaluation",
+    "use_promoted_model",
     *(f"{name}_{mode}" for name in ("batch", "once", "dies_after_post", "timeout") for mode in MODES),
     "bad_trigger",
     *(f"{name}_{mode}" for name in ("fails_after", "sleep") for mode in MODES),

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every night: raw documents become a curated corpus, and each dropped one has the rule that dropped it.
+
+``data_curation``: raw documents of several sources -> readable, running text in the wanted language (`sieve`)
+-> a model labels quality and topic of the survivors (`label`) -> exact and near duplicates, low quality and
+unwanted topics dropped (`curate`) -> Parquet with Hive partitions, dropped documents, and a card with the
+funnel: documents and tokens that are left after each step.
+
+The next night pays tokens for new and changed documents only, and another threshold pays for none: labels are
+kept by request in ``responses/``.
+
+To make it yours, change the block "What you change". Environment variables that Airflow's processes may set,
+all read when the file is parsed:
+
+* ``RAYBATCH_EXAMPLE_DOCUMENTS``: files or folders of ``.jsonl``, ``.csv`` or ``.parquet``, local or
+  ``s3://``, separated by commas; default ``data/documents`` beside this file.
+* ``RAYBATCH_EXAMPLE_CORPUS``: folder for the datasets, local or ``s3://``; default in ``$AIRFLOW_HOME``.
+* ``RAYBATCH_EXAMPLE_MODEL``: default the demo model beside this file, whose labels mean nothing.
+* ``RAYBATCH_EXAMPLE_ENGINE``, ``_CONN_ID``, ``_AWS_CONN_ID`` and ``_DEFERRABLE``: as in
+  nightly_synthetic_data.py.
+
+Parameters of a run: `min_quality` of the label, 1 to 5; `topics` that stay; `similarity`, 0.5 to 1, from
+which a document is a near duplicate.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import Asset, Param, dag, task
+
+from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+
+HERE = Path(__file__).parent
+HOME = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "raybatch_example"
+
+
+def setting(name: str, default: str | Path) -> str:
+    return os.environ.get(f"RAYBATCH_EXAMPLE_{name}") or str(default)
+
+
+# What you change: source, prompt, model.
+SOURCES = setting("DOCUMENTS", HERE / "data/documents").split(",")
+LANGUAGES = ["en"]
+TOPICS = ["people", "places", "trade", "other"]
+LABELS = {
+    "type": "object",
+    "properties": {"quality": {"type": "integer", "enum": [1, 2, 3, 4, 5]}, "topic": {"enum": TOPICS}},
+    "required": ["quality", "topic"],
+    "additionalProperties": False,
+}
+PROMPT = "Rate the quality of this text from 1 to 5, and name its topic.\n\n{row.text}"
+MODEL = setting("MODEL", HERE / "demo_model/model")
+
+OUTPUT = setting("CORPUS", HOME / "corpus")
+AWS_CONN_ID = setting("AWS_CONN_ID", "") or None
+OF_TONIGHT = OUTPUT + "/nights/{{ dag_run.run_after | ts_nodash }}"
+
+CORPUS = Asset("raybatch_example_corpus")
+
+
+@dag(
+    schedule="0 3 * * *",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    max_active_runs=1,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
+    params={
+        "min_quality": Param(1, type="integer", minimum=1, maximum=5),
+        "topics": Param(TOPICS, type="array", items={"enum": TOPICS}),
+        "similarity": Param(0.7, type="number", minimum=0.5, maximum=1),
+    },
+    tags=["raybatch"],
+)
+def data_curation() -> None:
+    @task(multiple_outputs=True)
+    def sieve(folder: str) -> dict[str, Any]:
+        """What no model needs to look at is dropped first."""
+        from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter
+        from airflow_provider_raybatch.workflows.raw_documents import Unbroken, read_raw
+        from airflow_provider_raybatch.workflows.sift import sift
+        from airflow_provider_raybatch.workflows.tokens import count_tokens
+        from airflow_provider_raybatch.workflows.writer import DatasetWriter
+
+        documents = count_tokens(read_raw(SOURCES, ["text"], AWS_CONN_ID))
+        steps = [Unbroken(), Heuristics(), LanguageFilter(LANGUAGES)]
+        kept, dropped = (DatasetWriter(f"{folder}/{name}", AWS_CONN_ID) for name in ("sieved", "unfit"))
+        with kept, dropped:
+            funnel = sift(documents, steps, kept, dropped, tokens="tokens")
+        return {"kept": kept.result, "dropped": dropped.result, "funnel": funnel.as_json()}
+
+    sieved = sieve(OF_TONIGHT)
+    label = RayBatchInferenceOperator(
+        task_id="label",
+        ray_conn_id=setting("CONN_ID", "ray_default"),
+        aws_conn_id=AWS_CONN_ID,
+        deferrable=setting("DEFERRABLE", "false").lower() == "true",
+        poll_interval=5,
+        source=sieved["kept"],
+        prompt=PROMPT,
+        model=MODEL,
+        engine=setting("ENGINE", "vllm"),
+        sampling={"temperature": 0, "max_tokens": 32, "structured_outputs": {"json": LABELS}},
+        destination=f"{OF_TONIGHT}/labelled",
+        max_error_fraction=0.1,
+        reuse=f"{OUTPUT}/responses",
+    )
+
+    @task(outlets=[CORPUS], multiple_outputs=False)
+    def curate(
+        sieved: dict[str, Any],
+        labelled: dict[str, Any],
+        folder: str,
+        params: dict[str, Any],
+        outlet_events: Any,
+    ) -> dict[str, Any]:
+        from airflow_provider_raybatch.workflows.card import Card
+        from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
+        from airflow_provider_raybatch.workflows.failed_rows import failed_rows
+        from airflow_provider_raybatch.workflows.filters import Threshold
+        from airflow_provider_raybatch.workflows.funnel import Funnel
+        from airflow_provider_raybatch.workflows.rows import Rows
+        from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
+        from airflow_provider_raybatch.workflows.sift import sift
+        from airflow_provider_raybatch.workflows.writer import DatasetWriter
+
+        steps = [
+            SchemaCheck(LABELS, name="labels"),
+            ExactDuplicates(["text"], "origin"),
+            NearDuplicates(["text"], "origin", params["similarity"]),
+            Threshold("quality", least=params["min_quality"]),
+            Threshold("topic", labels=params["topics"]),
+        ]
+        documents = Rows(labelled, aws_conn_id=AWS_CONN_ID)
+        curated = DatasetWriter(f"{OUTPUT}/curated", AWS_CONN_ID, partition_by=["language", "topic"])
+        refused, dropped = (DatasetWriter(f"{folder}/{name}", AWS_CONN_ID) for name in ("refused", "dropped"))
+        with curated, refused:
+            columns = [*Rows(sieved["kept"], aws_conn_id=AWS_CONN_ID).schema.names, "response"]
+            funnel = sift(documents.batches(columns), steps, curated, refused, tokens="tokens")
+        gone = Rows(sieved["dropped"], refused.result, aws_conn_id=AWS_CONN_ID)
+        with dropped:
+            for batch in gone.batches():
+                dropped.write(batch)
+            for batch in failed_rows(labelled, "label", gone.schema, AWS_CONN_ID):
+                dropped.write(batch)
+
+        card = Card("Curated documents", facts={"sources": ", ".join(SOURCES), **params})
+        card.prompts["label"] = PROMPT
+        card.funnel = Funnel.from_json(sieved["funnel"]).joined(funnel)
+        card.add_run("label", labelled, MODEL, AWS_CONN_ID)
+        card.add_samples("curated", Rows(curated.result, aws_conn_id=AWS_CONN_ID))
+        card.add_samples("dropped", Rows(dropped.result, aws_conn_id=AWS_CONN_ID))
+        print(card.funnel.as_markdown())
+        result = {
+            **curated.result,
+            "dropped": dropped.result["manifest_uri"],
+            **card.write(folder, aws_conn_id=AWS_CONN_ID),
+        }
+        outlet_events[CORPUS].extra.update(result)
+        return result
+
+    curate(sieved, label.output, OF_TONIGHT)
+
+
+data_curation()
