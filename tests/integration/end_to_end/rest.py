@@ -62,11 +62,20 @@ class AirflowApi:
         answer = self.call("PATCH", "connections", json={"actions": [create]})
         assert not answer["create"]["errors"], answer
 
-    def trigger(self, dag_id: str, **conf: Any) -> Run:
+    def trigger(self, dag_id: str, partition_key: str | None = None, **conf: Any) -> Run:
         """Start a run now; `conf` sets the DAG's params."""
         self.unpause(dag_id)
-        answer = self.call("POST", f"dags/{dag_id}/dagRuns", json={"logical_date": None, "conf": conf})
+        body = {"logical_date": None, "conf": conf, "partition_key": partition_key}
+        answer = self.call("POST", f"dags/{dag_id}/dagRuns", json=body)
         return Run(self, dag_id, answer["dag_run_id"])
+
+    def first_run(self, dag_id: str) -> Run:
+        """The run that Airflow starts by itself when a DAG is unpaused; where it was before, a new one."""
+        if self.runs(dag_id):
+            return self.trigger(dag_id)
+        self.unpause(dag_id)
+        runs = wait_for("the scheduled run", lambda: self.runs(dag_id), 30, self.evidence)
+        return runs[0]
 
     def unpause(self, dag_id: str) -> None:
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": False})

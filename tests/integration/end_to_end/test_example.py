@@ -20,7 +20,6 @@ from .conftest import MODES
 from .ray_jobs import RayJobs
 from .rest import AirflowApi, Run, Task
 from .stack import AirflowStack
-from .waiting import wait_for
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -64,13 +63,12 @@ def start_last_night(airflow: AirflowStack, api: AirflowApi) -> Run:
     """The run that Airflow starts by itself when the DAG is unpaused."""
     airflow.show_dags({})
     api.unpause(REPORT_ID)  # first: a paused DAG takes no notice of events
-    api.unpause(DAG_ID)
-    return wait_for("the scheduled run", lambda: api.runs(DAG_ID), 30, api.evidence)[0]
+    return api.first_run(DAG_ID)
 
 
 def start_now(airflow: AirflowStack, api: AirflowApi) -> Run:
     airflow.show_dags({"RAYBATCH_EXAMPLE_DEFERRABLE": "true", "RAYBATCH_EXAMPLE_ENGINE": "echo"})
-    return api.trigger(DAG_ID, min_share=0)  # an echo fits no schema before its repair
+    return api.trigger(DAG_ID)
 
 
 def test_table_holds_what_was_accepted(night, airflow):

@@ -57,8 +57,7 @@ def task(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake
         "DEFERRABLE": "true",
     }
     airflow.show_dags({f"RAYBATCH_EXAMPLE_{name}": value for name, value in example.items()})
-    run = api.trigger("nightly_synthetic_data", min_share=0)  # an echo fits no schema before its repair
-    run.wait(timeout=300)
+    run = api.first_run("nightly_synthetic_data").wait(timeout=400)
     return run.task("generate")
 
 

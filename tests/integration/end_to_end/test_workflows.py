@@ -19,7 +19,7 @@ from .assets import event_of, run_after
 from .conftest import EXAMPLES
 from .lake import Lake
 from .ray_jobs import RayJobs
-from .rest import AirflowApi, Run
+from .rest import AirflowApi
 from .stack import AirflowStack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -80,15 +80,11 @@ def card_of(lake: Lake, result: dict[str, Any]) -> dict[str, Any]:
     return card
 
 
-def nights(api: AirflowApi, dag_id: str, **conf: Any) -> tuple[Run, Run]:
-    first = api.trigger(dag_id, **conf).wait(timeout=400)
-    return first, api.trigger(dag_id, **conf).wait(timeout=400)
-
-
 def test_synthetic_data(show: Callable[..., None], api: AirflowApi, lake: Lake) -> None:
     """The echo of the first request is no JSON, so that every answer is repaired."""
     show()
-    first, second = nights(api, "nightly_synthetic_data", min_share=0.9)
+    first = api.first_run("nightly_synthetic_data").wait(timeout=400)
+    second = api.trigger("nightly_synthetic_data").wait(timeout=400)
     accepted = [run.task("accept").xcom() for run in (first, second)]
     cards = [card_of(lake, one) for one in accepted]
     left = {step["step"]: step["rows"] for step in cards[0]["funnel"]}
@@ -109,7 +105,7 @@ def test_synthetic_data(show: Callable[..., None], api: AirflowApi, lake: Lake) 
 
 def test_curation_pays_for_what_is_new(show: Callable[..., None], api: AirflowApi, lake: Lake) -> None:
     show()
-    first = api.trigger("data_curation").wait(timeout=400)
+    first = api.first_run("data_curation").wait(timeout=400)
     curated = first.task("curate").xcom()
     funnel = {step["step"]: step for step in card_of(lake, curated)["funnel"]}
     assert funnel["input"]["rows"] == 2000
@@ -131,7 +127,7 @@ def test_a_tie_is_held_and_a_broken_candidate_reported(
     show: Callable[..., None], api: AirflowApi, lake: Lake
 ) -> None:
     show(CANDIDATES=json.dumps(BROKEN))
-    run = api.trigger("model_evaluation").wait(timeout=400)
+    run = api.first_run("model_evaluation").wait(timeout=400)
     compared = run.task("compare").xcom()
     assert compared["promoted"] is None
     assert "broken failed (it answered 0 of 300 questions)" in compared["reason"]
