@@ -40,6 +40,8 @@ DAGS = [
     "mapped",
     "templated",
     "double_braces",
+    "each_night",
+    "after_each_night",
 ]
 
 
