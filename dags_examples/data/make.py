@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the data of the examples, with a fixed seed: ``python dags_examples/data/make.py``.
+"""Make the data of the examples, with a fixed seed: ``python -m dags_examples.data.make``, where Makefile is.
 
-``documents/``: 2,000 raw documents of two sources, as JSON lines. `planted` tells what is wrong with one, and
-the pipeline does not read it: ``language``, ``exact_duplicate`` or ``near_duplicate`` of an earlier document,
-``too_few_words``. Twenty of the lines are no JSON.
+``documents/``: 2,000 raw documents of two sources, as JSON lines. The pipeline does not read what is true of
+one: its `topic`, its `quality`, and `planted`, what is wrong with it: ``language``, ``exact_duplicate`` or
+``near_duplicate`` of an earlier document, ``too_few_words``. Twenty of the lines are no JSON. The demo model
+has not seen any of them.
 
 ``questions.jsonl``: 300 sums with their answers, each a different one.
 
@@ -16,17 +17,13 @@ import json
 from pathlib import Path
 from random import Random
 
+from dags_examples.demo_model.documents import Document, document, name
+
 HERE = Path(__file__).parent
 PLANTED = {"language": 120, "exact_duplicate": 100, "near_duplicate": 100, "too_few_words": 60}
 BROKEN_ROWS = 20
 DOCUMENTS, QUESTIONS = 2000, 300
 
-SUBJECTS = ("The harbour master", "A young teacher", "My neighbour", "The old gardener", "Her brother")
-VERBS = ("walked slowly to", "wrote a long letter about", "wanted to know more about", "told the children of")
-PLACES = ("the market", "the river", "the old library", "the station", "a small island", "the northern road")
-TIMES = ("in the early morning", "on a rainy afternoon", "before the first snow", "after the harvest")
-ENDINGS = ("and nobody was surprised.", "because the days were short.", "while the others slept.")
-SYLLABLES = ("ba", "ke", "li", "mo", "nu", "ra", "se", "ti", "vo", "ze")
 FOREIGN = {
     "de": ("Am Morgen ging {name} mit seinen Kindern zum Hafen, weil die Boote aus {place} zurückkamen.",
            "Niemand wusste, warum {name} im Winter nicht mehr nach {place} fahren wollte."),
@@ -34,19 +31,6 @@ FOREIGN = {
            "Personne ne savait pourquoi {name} ne voulait plus aller à {place} pendant l'hiver."),
 }  # fmt: skip
 BROKEN = ('{"text": "cut off', '["a list"]', "\x00\x01", '{"text": "half a character \\ud800"}')
-
-
-def name(rng: Random) -> str:
-    return "".join(rng.choices(SYLLABLES, k=3)).capitalize()
-
-
-def english(rng: Random) -> str:
-    sentences = [
-        f"{rng.choice(SUBJECTS)} {name(rng)} {rng.choice(VERBS)} {rng.choice(PLACES)} of {name(rng)} "
-        f"{rng.choice(TIMES)}, {rng.choice(ENDINGS)}"
-        for _ in range(rng.randint(3, 6))
-    ]
-    return " ".join(sentences)
 
 
 def foreign(rng: Random) -> str:
@@ -61,21 +45,26 @@ def edited(rng: Random, text: str) -> str:
     return " ".join(words[:-1])
 
 
+def line(text: str, planted: str | None, of: Document | None = None) -> str:
+    truth = {"topic": of.topic, "quality": of.quality} if of else {"topic": None, "quality": None}
+    return json.dumps({"text": text, **truth, "planted": planted}, ensure_ascii=False)
+
+
 def documents(rng: Random) -> list[str]:
     """The lines of all sources, duplicates behind what they repeat."""
-    good = [(rng.random(), english(rng)) for _ in range(DOCUMENTS - BROKEN_ROWS - sum(PLANTED.values()))]
-    placed: list[tuple[float, str, str | None]] = [(at, text, None) for at, text in good]
-    for at, text in rng.sample(good, PLANTED["exact_duplicate"]):
-        placed.append((rng.uniform(at, 1), text, "exact_duplicate"))
-    for at, text in rng.sample(good, PLANTED["near_duplicate"]):
-        placed.append((rng.uniform(at, 1), edited(rng, text), "near_duplicate"))
+    whole = DOCUMENTS - BROKEN_ROWS - sum(PLANTED.values())
+    good = [(rng.random(), document(rng, "held_out")) for _ in range(whole)]
+    placed = [(at, line(one.text, None, one)) for at, one in good]
+    for at, one in rng.sample(good, PLANTED["exact_duplicate"]):
+        placed.append((rng.uniform(at, 1), line(one.text, "exact_duplicate", one)))
+    for at, one in rng.sample(good, PLANTED["near_duplicate"]):
+        placed.append((rng.uniform(at, 1), line(edited(rng, one.text), "near_duplicate", one)))
     for _ in range(PLANTED["language"]):
-        placed.append((rng.random(), foreign(rng), "language"))
+        placed.append((rng.random(), line(foreign(rng), "language")))
     for _ in range(PLANTED["too_few_words"]):
-        placed.append((rng.random(), f"Read more about {name(rng)} here.", "too_few_words"))
-    lines = [(at, json.dumps({"text": text, "planted": why}, ensure_ascii=False)) for at, text, why in placed]
-    lines += [(rng.random(), BROKEN[number % len(BROKEN)]) for number in range(BROKEN_ROWS)]
-    return [line for _, line in sorted(lines)]
+        placed.append((rng.random(), line(f"Read more about {name(rng)} here.", "too_few_words")))
+    placed += [(rng.random(), BROKEN[number % len(BROKEN)]) for number in range(BROKEN_ROWS)]
+    return [text for _, text in sorted(placed)]
 
 
 def questions(rng: Random) -> list[str]:
