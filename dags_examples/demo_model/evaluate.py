@@ -25,6 +25,7 @@ from .corpus import (
 )
 
 MODEL_FOLDER = Path(__file__).with_name("model")
+SMALL_FOLDER = Path(__file__).with_name("small_model")
 BATCH_SIZE = 128
 EVALUATION_SEED = 1_000_003
 SAMPLING_TEMPERATURE = 0.8

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train the demo model from scratch on one CPU core and write it into ``model/``.
 
-Run with ``python -m demo_model.train`` from the folder above; 20 to 30 minutes. Needs torch and
-transformers 5 or newer. Seeds are fixed: the same versions on the same kind of CPU give the same weights.
+Run with ``python -m demo_model.train`` from the folder above; 20 to 30 minutes. ``--small`` makes
+``small_model/`` in two minutes, which adds badly, to be compared with it. Needs torch, and transformers 5 or
+newer. Seeds are fixed: the same versions on the same kind of CPU give the same weights.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -27,19 +30,36 @@ from transformers import (
 )
 
 from .corpus import Conversation, Skill, conversations
-from .evaluate import MODEL_FOLDER, answer_text, evaluate, prompt_text
+from .evaluate import MODEL_FOLDER, SMALL_FOLDER, answer_text, evaluate, prompt_text
 from .tokenizer import CONTEXT_LENGTH, END, VOCABULARY_SIZE, save_tokenizer, train_tokenizer
 
 SEED = 20_261
 MIX: tuple[Skill, ...] = ("industry", "industry", "question", "question", "question", "sum", "sum")
-STEPS = 3400
-BATCH_SIZE = 64
-PEAK_LEARNING_RATE = 5e-3
 WARMUP_STEPS = 50
 IGNORED = -100
 
 
-def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+@dataclass(frozen=True)
+class Lesson:
+    """How long and how fast a model learns."""
+
+    steps: int
+    batch_size: int
+    peak_learning_rate: float
+
+    def learning_rate(self, step: int) -> float:
+        """Linear warm-up, then a cosine down to 2 % of the peak."""
+        if step < WARMUP_STEPS:
+            return self.peak_learning_rate * (step + 1) / WARMUP_STEPS
+        progress = (step - WARMUP_STEPS) / max(1, self.steps - WARMUP_STEPS)
+        return self.peak_learning_rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+WHOLE = Lesson(3400, 64, 5e-3)
+SMALL = Lesson(600, 64, 5e-3)
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast, heads: int = 4, layers: int = 3) -> LlamaForCausalLM:
     """A model with random weights.
 
     Heads of 64 suit the attention kernels of vLLM on CPU and GPU, and an even number of key-value heads lets
@@ -47,11 +67,11 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=64 * heads,
+        intermediate_size=128 * heads,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // 2),
         head_dim=64,
         max_position_embeddings=CONTEXT_LENGTH,
         tie_word_embeddings=True,
@@ -83,28 +103,21 @@ def encoded(tokenizer: PreTrainedTokenizerFast, conversation: Conversation) -> t
     return prompt + answer, [IGNORED] * len(prompt) + answer
 
 
-def batches(tokenizer: PreTrainedTokenizerFast) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(
+    tokenizer: PreTrainedTokenizerFast, stream: Iterator[Conversation], size: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Endless batches (token ids, labels) of conversations of similar length, padded on the right."""
-    stream = conversations("train", SEED, MIX)
     order = Random(SEED)
     while True:
-        pool = [encoded(tokenizer, item) for item in islice(stream, BATCH_SIZE * 32)]
+        pool = [encoded(tokenizer, item) for item in islice(stream, size * 32)]
         pool.sort(key=lambda item: len(item[0]))
-        starts = sorted(range(0, len(pool), BATCH_SIZE), key=lambda _: order.random())
+        starts = sorted(range(0, len(pool), size), key=lambda _: order.random())
         for start in starts:
-            group = pool[start : start + BATCH_SIZE]
+            group = pool[start : start + size]
             width = len(group[-1][0])
             tokens = [ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids, _ in group]
             labels = [marks + [IGNORED] * (width - len(marks)) for _, marks in group]
             yield torch.tensor(tokens), torch.tensor(labels)
-
-
-def learning_rate(step: int, steps: int) -> float:
-    """Linear warm-up, then a cosine down to 2 % of the peak."""
-    if step < WARMUP_STEPS:
-        return PEAK_LEARNING_RATE * (step + 1) / WARMUP_STEPS
-    progress = (step - WARMUP_STEPS) / max(1, steps - WARMUP_STEPS)
-    return PEAK_LEARNING_RATE * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def loss_of(model: LlamaForCausalLM, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -121,24 +134,25 @@ def loss_of(model: LlamaForCausalLM, tokens: torch.Tensor, labels: torch.Tensor)
     return functional.cross_entropy(logits.float(), targets[learned])
 
 
-def train(folder: Path, steps: int) -> None:
-    """Learn tokenizer and model in ``steps`` batches and write both into ``folder``."""
-    torch.manual_seed(SEED)
-    sample = islice(conversations("train", SEED, MIX), 20_000)
-    texts = (f"{item.system or ''}\n{item.prompt}\n{item.answer}" for item in sample)
-    save_tokenizer(train_tokenizer(texts), folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = new_model(tokenizer)
-    print(f"{model.num_parameters():,} parameters, {steps} steps", flush=True)
+def teach(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    stream: Iterator[Conversation],
+    lesson: Lesson,
+) -> None:
+    """Change the weights by the batches of one lesson."""
+    print(f"{model.num_parameters():,} parameters, {lesson.steps} steps", flush=True)
     optimizers = new_optimizers(model)
     began, mean_loss, seen = time.monotonic(), 0.0, 0
-    for step, (tokens, labels) in enumerate(islice(batches(tokenizer), steps)):
+    for step, (tokens, labels) in enumerate(
+        islice(batches(tokenizer, stream, lesson.batch_size), lesson.steps)
+    ):
         loss = loss_of(model, tokens, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, steps)
+                group["lr"] = lesson.learning_rate(step)
             optimizer.step()
             optimizer.zero_grad()
         mean_loss += loss.item() / 100
@@ -148,6 +162,10 @@ def train(folder: Path, steps: int) -> None:
             speed = f"{seen / seconds:,.0f} tokens/s, {seconds:.0f} s"
             print(f"step {step + 1}: loss {mean_loss:.4f}, {speed}", flush=True)
             mean_loss = 0.0
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write weights and settings beside the tokenizer."""
     model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(
         do_sample=True,
@@ -158,14 +176,47 @@ def train(folder: Path, steps: int) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     model.save_pretrained(folder)
-    print(evaluate(folder), flush=True)
+
+
+def train(folder: Path) -> None:
+    """Learn tokenizer and model from scratch, and write both into `folder`."""
+    torch.manual_seed(SEED)
+    texts = (
+        f"{item.system or ''}\n{item.prompt}\n{item.answer}"
+        for item in islice(conversations("train", SEED, MIX), 20_000)
+    )
+    save_tokenizer(train_tokenizer(texts), folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = new_model(tokenizer)
+    teach(model, tokenizer, conversations("train", SEED, MIX), WHOLE)
+    save(model, tokenizer, folder)
+
+
+def train_small(folder: Path) -> None:
+    """A model of 2 layers that has seen few sums."""
+    torch.manual_seed(SEED)
+    copy_tokenizer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = new_model(tokenizer, heads=1, layers=2)
+    teach(model, tokenizer, conversations("train", SEED, ["sum"]), SMALL)
+    save(model, tokenizer, folder)
+
+
+def copy_tokenizer(folder: Path) -> None:
+    """All models have one tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if folder != MODEL_FOLDER:
+            shutil.copyfile(MODEL_FOLDER / name, folder / name)
 
 
 if __name__ == "__main__":
     os.nice(10)
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description="Train the demo model from scratch.")
-    parser.add_argument("--out", type=Path, default=MODEL_FOLDER)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--small", action="store_true", help="train the model that adds badly")
     chosen = parser.parse_args()
-    train(chosen.out, chosen.steps)
+    target = chosen.out or (SMALL_FOLDER if chosen.small else MODEL_FOLDER)
+    (train_small if chosen.small else train)(target)
+    print(evaluate(target), flush=True)

@@ -8,11 +8,13 @@ import hashlib
 import json
 from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from dags_examples.demo_model import corpus
 from dags_examples.demo_model.companies import Split, split_of
+from dags_examples.demo_model.documents import BEGINNINGS, QUALITIES, TOPICS, document
 
 FOLDER = Path(corpus.__file__).parent
 MODEL_FILES = (
@@ -38,9 +40,10 @@ def test_the_folder_stays_small_enough_to_commit() -> None:
     assert sum(path.stat().st_size for path in files) <= 5_000_000
 
 
+@pytest.mark.parametrize("model", ["model", "small_model"])
 @pytest.mark.parametrize("name", MODEL_FILES)
-def test_the_model_folder_has_the_hugging_face_layout(name: str) -> None:
-    assert (FOLDER / "model" / name).stat().st_size > 0
+def test_the_model_folder_has_the_hugging_face_layout(name: str, model: str) -> None:
+    assert (FOLDER / model / name).stat().st_size > 0
 
 
 def test_config_tokenizer_and_generation_agree_on_the_special_tokens() -> None:
@@ -60,6 +63,25 @@ def test_config_tokenizer_and_generation_agree_on_the_special_tokens() -> None:
         assert config[f"{kind}_token_id"] == generation[f"{kind}_token_id"] == ids[tokenizer[f"{kind}_token"]]
     template = (FOLDER / "model" / "chat_template.jinja").read_text(encoding="utf-8")
     assert tokenizer["chat_template"] == template
+
+
+def test_both_models_have_one_tokenizer() -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (FOLDER / "small_model" / name).read_bytes() == (FOLDER / "model" / name).read_bytes()
+
+
+def test_documents_of_a_split_are_told_by_their_text() -> None:
+    drawn = [document(Random(seed), split) for seed in range(40) for split in ("train", "held_out")]
+    assert {one.topic for one in drawn} == set(TOPICS)
+    assert {one.quality for one in drawn} == set(QUALITIES)
+    for one in drawn:
+        ours, others = one.text.count("!"), [text for text in BEGINNINGS if text != one.topic]
+        assert ours == 5 - one.quality  # advertisements
+        beginnings = [shape.split("{")[0] for shape in BEGINNINGS[one.topic]]
+        assert any(shape in one.text for shape in beginnings)
+        assert not any(shape.split("{")[0] in one.text for topic in others for shape in BEGINNINGS[topic])
+    held_out = [hashlib.sha256(one.text.encode()).digest()[0] % 8 == 0 for one in drawn]
+    assert held_out == [False, True] * 40
 
 
 def test_every_draw_is_the_same_on_every_python() -> None:
