@@ -17,11 +17,12 @@ STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lanes chaos kill-points mutants lint lock clean
+.PHONY: help demo examples test lanes chaos kill-points mutants lint lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   run the example DAG end to end on this machine, with vLLM on its CPU or NVIDIA GPU"
+	@echo "make examples  run the three example workflows, two nights each, from S3 to S3 with vLLM (20 minutes on 2 cores)"
 	@echo "make test   run all checks: lint, types, import walls, unit, packaging and integration tests, seven kills"
 	@echo "make lanes  check the engine on the oldest and the newest vLLM for CPUs, and the face on Airflow's pre-release"
 	@echo "make chaos  stop and kill at random, and count what that costs (SEEDS=0:100, PARALLEL=3, CHAOS=--weather=0:49 or --vllm)"
@@ -33,6 +34,9 @@ help:
 
 demo: .venv/.stamp
 	.venv/bin/python dags_examples/run_demo.py
+
+examples: .venv/.stamp
+	.venv/bin/python dags_examples/run_examples.py
 
 test: $(STAMPS)
 	.ci/checks lint unit packaging integration chaos

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -114,11 +114,14 @@ def environment() -> dict[str, str]:
     }
 
 
-def airflow(*arguments: str) -> Iterator[str]:
-    """The lines of an Airflow command. Ends this program when the command fails."""
+def airflow(*arguments: str, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The lines of an Airflow command. Ends this program when the command fails.
+
+    :param settings: environment variables, beside those of :func:`environment`.
+    """
     running = subprocess.Popen(
         [sys.executable, "-m", "airflow", *arguments],
-        env=environment(),
+        env={**environment(), **(settings or {})},
         cwd=EXAMPLES.parent,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

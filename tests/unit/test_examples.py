@@ -133,3 +133,58 @@ def test_the_demo_has_an_airflow_of_its_own(demo: ModuleType, monkeypatch: pytes
     environment = demo.environment()
     assert "production" not in str(environment)
     assert environment["AIRFLOW_HOME"] == str(demo.HOME / "airflow")
+
+
+@pytest.fixture(scope="module")
+def examples() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        return importlib.import_module("run_examples")
+
+
+def manifest(task_id: str, ok: int, paid: list[int]) -> bytes:
+    """Of a batch inference whose replicas generated so many tokens."""
+    replicas = [{"input_tokens": tokens, "output_tokens": 1} for tokens in paid]
+    return json.dumps({"owner": {"task_id": task_id}, "counts": {"ok": ok}, "replicas": replicas}).encode()
+
+
+def test_a_night_is_told_by_what_it_wrote(examples: ModuleType) -> None:
+    card = {"funnel": [{"step": "input", "rows": 2000}, {"step": "last", "rows": 1270}]}
+    curation = {
+        "corpus/nights/one/card.json": json.dumps(card).encode(),
+        "corpus/nights/one/labelled/manifest.json": manifest("label", 1800, [90, 9]),
+        "corpus/nights/one/labelled/manifests/one.json": manifest("label", 1800, [90, 9]),
+        "corpus/curated/manifest.json": b'{"kind": "derived"}',
+        "corpus/curated/data/one/part-00000.parquet": b"PAR1",
+    }
+    night = examples.night_of("data_curation", curation, 61.2)
+    assert (night.rows, night.accepted, night.tokens) == (2000, "1,270", 101)
+    decision = {"promoted": None, "reason": "a tie"}
+    evaluation = {
+        "evaluation/one/comparison.json": json.dumps({"decision": decision}).encode(),
+        "evaluation/one/answers/0/manifest.json": manifest("answer", 300, [4]),
+        "evaluation/one/answers/1/manifest.json": manifest("answer", 300, []),
+        "evaluation/one/judged/0/manifest.json": manifest("judge", 600, [6]),
+    }
+    held = examples.night_of("model_evaluation", evaluation, 5)
+    assert (held.rows, held.accepted, held.tokens) == (600, "none", 12)
+    shown = examples.table([night, held, night]).splitlines()
+    assert [line.split()[:2] for line in shown[1:]] == [
+        ["data_curation", "1"], ["model_evaluation", "1"], ["data_curation", "2"],
+    ]  # fmt: skip
+    assert shown[1].endswith("/.demo/lake/corpus/nights/one/card.json")
+
+
+def test_the_first_night_lacks_the_late_documents(examples: ModuleType) -> None:
+    class Bucket(dict[str, bytes]):
+        put = dict.__setitem__
+
+    early, whole = Bucket(), Bucket()
+    examples.put_data(early, late=40)
+    examples.put_data(whole)
+    keys = {"data/topics.jsonl", "data/questions.jsonl", "data/documents/forum.jsonl"}
+    assert set(early) == {*keys, "data/documents/library.jsonl"} == set(whole)
+    lines = {name: bucket["data/documents/library.jsonl"].splitlines() for name, bucket in
+             (("early", early), ("whole", whole))}  # fmt: skip
+    assert lines["early"] == lines["whole"][:-40]
+    assert all(early[key] == whole[key] for key in keys)
