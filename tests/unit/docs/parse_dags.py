@@ -40,7 +40,7 @@ def problems_of(operator: Any, dag: Any) -> list[str]:
     for name in operator.template_fields:
         if hasattr(getattr(operator, name), "resolve"):
             setattr(operator, name, EARLIER_RESULT)
-    run = SimpleNamespace(run_after=datetime(2026, 1, 31, 2, tzinfo=UTC))
+    run = SimpleNamespace(run_after=datetime(2026, 1, 31, 2, tzinfo=UTC), partition_key="2026-01-31")
     operator.aws_conn_id = operator.hf_conn_id = None  # no connections here
     try:
         operator.render_template_fields({"dag_run": run, "params": dag.params.dump()})

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What warehouses are asked, by the recipes and the amazon provider's own code, of moto's servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.warehouse import (
+    Partition,
+    athena_statement,
+    copy_manifest,
+    glue_inputs,
+    partitions,
+)
+from airflow_provider_raybatch.workflows.writer import DatasetWriter
+from tests.support.documents import blocks
+from tests.support.s3_server import serving
+from tests.unit.workflows.datasets import batch, inferred
+
+WIDE = [{"Name": "night", "Type": "string"}, {"Name": "language", "Type": "string"}]
+
+
+class Aws:
+    """An account, and the result of a night in its bucket ``lake``."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client("s3").create_bucket(Bucket="lake")
+        self.bucket = "lake"
+
+    def client(self, service: str) -> Any:
+        return boto3.client(
+            service,
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+        )
+
+    def read(self, key: str) -> Any:
+        return json.loads(self.client("s3").get_object(Bucket="lake", Key=key)["Body"].read())
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
+    """What the connection ``aws_lake`` of the recipes leads to."""
+    with serving() as server:
+        extra = {"endpoint_url": server.url, "region_name": "us-east-1"}
+        connection = {"conn_type": "aws", "login": "key", "password": "secret", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_AWS_LAKE", json.dumps(connection))
+        account = Aws(server.url)
+        yield account
+        s3 = account.client("s3")
+        for entry in s3.list_objects_v2(Bucket="lake").get("Contents", ()):
+            s3.delete_object(Bucket="lake", Key=entry["Key"])
+        s3.delete_bucket(Bucket="lake")
+
+
+def night(**columns: Any) -> dict[str, Any]:
+    """A dataset in the lake, of which one file is empty."""
+    partition_by = columns.pop("partition_by", [])
+    with DatasetWriter("s3://lake/industries/one", "aws_lake", partition_by=partition_by) as writer:
+        writer.write(batch(**columns))
+    return writer.result
+
+
+def recipe(name: str) -> Any:
+    """The DAG of a recipe."""
+    (block,) = [one for one in blocks("python") if f"def {name}():" in one.text]
+    space: dict[str, Any] = {}
+    exec(block.text.replace(f"\n{name}()", f"\nmade = {name}()"), space)
+    return space["made"]
+
+
+def call(dag: Any, task_id: str, *arguments: Any) -> Any:
+    return dag.get_task(task_id).python_callable(*arguments)
+
+
+def statements(aws: Aws) -> list[str]:
+    """All that Redshift was asked; an operator's id of a statement is not always returned."""
+    from moto.redshiftdata.models import redshiftdata_backends
+
+    found = redshiftdata_backends["123456789012"]["us-east-1"].statements
+    return [" ".join(one.query_string.split()) for one in found.values()]
+
+
+@pytest.mark.parametrize("task_id", ["load", "load_with_keys"])
+def test_redshift_copies_the_files_of_the_manifest(aws: Aws, task_id: str) -> None:
+    result = night(id=[1, 2], response=["a", "b"])
+    dag = recipe("to_redshift")
+    manifest = call(dag, "copy_manifest", result, "s3://lake/copies/one")
+    assert manifest["uri"] == "s3://lake/copies/one/copy.json"
+    (entry,) = aws.read(manifest["key"])["entries"]
+    bucket, key = entry["url"].removeprefix("s3://").split("/", 1)
+    size = aws.client("s3").head_object(Bucket=bucket, Key=key)["ContentLength"]
+    assert entry == {"url": f"{result['uri']}/part-00000.parquet", "mandatory": True,
+                     "meta": {"content_length": size}}  # fmt: skip
+
+    operator = dag.get_task(task_id)
+    at_once = {"database": "dev", "workgroup_name": "lake", "wait_for_completion": False}  # moto's never end
+    if task_id == "load":
+        sql = operator.sql.replace("{{ ti.xcom_pull('copy_manifest')['uri'] }}", manifest["uri"])
+        operator.hook.execute_query(sql=sql, **at_once)
+        credentials = "IAM_ROLE default"
+    else:
+        operator.s3_bucket, operator.s3_key = manifest["bucket"], manifest["key"]
+        operator.redshift_data_api_kwargs = at_once
+        operator.execute({})
+        credentials = "credentials 'aws_access_key_id=key;aws_secret_access_key=secret'"
+    asked = statements(aws)[-1].rstrip(";")
+    assert asked == f"COPY industries FROM '{manifest['uri']}' {credentials} FORMAT AS PARQUET MANIFEST"
+
+
+def test_a_manifest_leaves_out_empty_files_and_wants_s3(aws: Aws, tmp_path: Path) -> None:
+    local = inferred(tmp_path, [{"id": 1, "response": "a"}])
+    with pytest.raises(WorkflowError, match=r"^result: '.*' is not in S3, which alone COPY reads"):
+        copy_manifest(local, "s3://lake/copies", aws_conn_id="aws_lake")
+    result = night(id=pa.array([], pa.int64()))
+    with pytest.raises(WorkflowError, match=r"^folder: '/tmp/x' is not in S3"):
+        copy_manifest(result, "/tmp/x", aws_conn_id="aws_lake")
+    made = copy_manifest(result, "s3://lake/copies", "night", "aws_lake")
+    assert aws.read("copies/night.json") == {"entries": []}
+    assert made["key"] == "copies/night.json"
+
+
+def test_partitions_of_both_kinds_of_datasets(aws: Aws, tmp_path: Path) -> None:
+    rows = [{"id": n, "response": "a"} for n in range(3)]
+    local = inferred(tmp_path, rows)
+    assert partitions(local, {"night": "2026-01-31"}) == [Partition({"night": "2026-01-31"}, local["uri"], 3)]
+    result = night(id=[1, 2, 3], topic=["a b", "c=d", "a b"], partition_by=["topic"])
+    found = partitions(result, aws_conn_id="aws_lake")
+    assert [(one.values, one.rows) for one in found] == [({"topic": "a b"}, 2), ({"topic": "c=d"}, 1)]
+    listed = aws.client("s3").list_objects_v2(Bucket="lake", Prefix="industries/one/data/")["Contents"]
+    folders = {f"s3://lake/{entry['Key'].rpartition('/')[0]}" for entry in listed}
+    assert {one.uri for one in found} == folders
+
+
+def test_athena_is_told_of_a_night(aws: Aws) -> None:
+    result = night(id=[1])
+    dag = recipe("to_athena")
+    register = dag.get_task("register")
+    register.query = call(dag, "statement", result, "2026-01-31")
+    register.execute({})
+    client = aws.client("athena")
+    (asked,) = client.list_query_executions()["QueryExecutionIds"]
+    query = client.get_query_execution(QueryExecutionId=asked)["QueryExecution"]
+    assert query["Query"] == (
+        "ALTER TABLE industries ADD IF NOT EXISTS\n"
+        f"PARTITION (`night` = '2026-01-31') LOCATION '{result['uri']}/'"
+    )
+    assert query["QueryExecutionContext"]["Database"] == "lake"
+
+
+def test_values_in_a_statement_are_quoted() -> None:
+    found = [Partition({"topic": "it's"}, "s3://lake/a", 1), Partition({"topic": "b"}, "s3://lake/b", 1)]
+    assert athena_statement("t", found) == (
+        "ALTER TABLE t ADD IF NOT EXISTS\nPARTITION (`topic` = 'it''s') LOCATION 's3://lake/a/'\n"
+        "PARTITION (`topic` = 'b') LOCATION 's3://lake/b/'"
+    )
+    with pytest.raises(WorkflowError, match=r"^partitions: one has no value; give `more`"):
+        athena_statement("t", [Partition({}, "s3://lake/a", 1)])
+
+
+def test_glue_knows_a_night_once(aws: Aws) -> None:
+    result = night(id=[1])
+    glue = aws.client("glue")
+    glue.create_database(DatabaseInput={"Name": "lake"})
+    storage = {"Columns": [{"Name": "id", "Type": "bigint"}], "Location": "s3://lake/", "InputFormat": "x"}
+    table = {"Name": "industries", "PartitionKeys": WIDE[:1], "StorageDescriptor": storage}
+    glue.create_table(DatabaseName="lake", TableInput=table)
+    dag = recipe("to_athena")
+    for _ in range(2):  # a cleared task does it again
+        call(dag, "register_in_glue", result, "2026-01-31")
+    (known,) = glue.get_partitions(DatabaseName="lake", TableName="industries")["Partitions"]
+    assert known["Values"] == ["2026-01-31"]
+    assert known["StorageDescriptor"]["Location"] == f"{result['uri']}/"
+    assert known["StorageDescriptor"]["Columns"] == storage["Columns"]
+
+
+def test_glue_inputs_name_a_missing_value() -> None:
+    table = {"PartitionKeys": WIDE, "StorageDescriptor": {"Columns": []}}
+    with pytest.raises(WorkflowError, match=r"^partitions: s3://lake/a has no value for 'language'"):
+        glue_inputs(table, [Partition({"night": "one"}, "s3://lake/a", 1)])
+    values = {"language": "en", "night": "one"}
+    (made,) = glue_inputs(table, [Partition(values, "s3://lake/a", 1)])
+    assert made["Values"] == ["one", "en"]  # in the table's order
