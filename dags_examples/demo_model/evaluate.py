@@ -23,6 +23,7 @@ from .corpus import (
     question_form,
     sum_is_held_out,
 )
+from .reviews import REVIEWS, reviews
 
 MODEL_FOLDER = Path(__file__).with_name("model")
 SMALL_FOLDER = Path(__file__).with_name("small_model")
@@ -114,6 +115,8 @@ def evaluate(folder: Path = MODEL_FOLDER) -> str:
         "one-digit sums, all": _sums(one_digit=True, held_out_only=False),
         "two-digit sums, unseen pairs": two_digit[:: len(two_digit) // 1000],
     }
+    for skill in REVIEWS:
+        exact[f"{skill}, unseen"] = list(islice(reviews("held_out", EVALUATION_SEED, [skill]), 500))
     results: dict[str, list[bool]] = {}
     with torch.inference_mode():
         for name, asked in exact.items():

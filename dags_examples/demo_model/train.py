@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train the demo model from scratch on one CPU core and write it into ``model/``.
 
-Run with ``python -m demo_model.train`` from the folder above; 20 to 30 minutes. ``--small`` makes
-``small_model/`` in two minutes, which adds badly, to be compared with it. Needs torch, and transformers 5 or
-newer. Seeds are fixed: the same versions on the same kind of CPU give the same weights.
+Run with ``python -m demo_model.train`` from the folder above; 30 to 50 minutes. Two lessons: companies,
+questions and sums; then what the example DAGs ask. ``--second`` gives the second one to the stored model, and
+``--small`` makes ``small_model/``, which adds badly, to be compared with it. Needs torch, and transformers 5
+or newer. Seeds are fixed: the same versions on the same kind of CPU give the same weights.
 """
 
 from __future__ import annotations
@@ -31,17 +32,20 @@ from transformers import (
 
 from .corpus import Conversation, Skill, conversations
 from .evaluate import MODEL_FOLDER, SMALL_FOLDER, answer_text, evaluate, prompt_text
+from .reviews import Review, reviews
 from .tokenizer import CONTEXT_LENGTH, END, VOCABULARY_SIZE, save_tokenizer, train_tokenizer
 
 SEED = 20_261
 MIX: tuple[Skill, ...] = ("industry", "industry", "question", "question", "question", "sum", "sum")
+REVIEW_MIX: tuple[Review, ...] = ("label", "label", "repair", "score", "score", "pair", "pair", "pair")
+REVIEW_SHARE = 0.7
 WARMUP_STEPS = 50
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """How long and how fast a model learns."""
+    """How long and how fast one part of the data is learned."""
 
     steps: int
     batch_size: int
@@ -55,8 +59,21 @@ class Lesson:
         return self.peak_learning_rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-WHOLE = Lesson(3400, 64, 5e-3)
+FIRST = Lesson(3400, 64, 5e-3)
+SECOND = Lesson(3000, 32, 3e-3)
 SMALL = Lesson(600, 64, 5e-3)
+
+
+def first_lesson() -> Iterator[Conversation]:
+    """Companies, questions and sums."""
+    return conversations("train", SEED, MIX)
+
+
+def second_lesson() -> Iterator[Conversation]:
+    """Reviews, with some of the first lesson, which would be forgotten otherwise."""
+    rng, old, new = Random(SEED), conversations("train", SEED + 1, MIX), reviews("train", SEED, REVIEW_MIX)
+    while True:
+        yield next(new if rng.random() < REVIEW_SHARE else old)
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, heads: int = 4, layers: int = 3) -> LlamaForCausalLM:
@@ -181,14 +198,22 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 def train(folder: Path) -> None:
     """Learn tokenizer and model from scratch, and write both into `folder`."""
     torch.manual_seed(SEED)
-    texts = (
-        f"{item.system or ''}\n{item.prompt}\n{item.answer}"
-        for item in islice(conversations("train", SEED, MIX), 20_000)
-    )
+    texts = (f"{item.system or ''}\n{item.prompt}\n{item.answer}" for item in islice(first_lesson(), 20_000))
     save_tokenizer(train_tokenizer(texts), folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = new_model(tokenizer)
-    teach(model, tokenizer, conversations("train", SEED, MIX), WHOLE)
+    teach(model, tokenizer, first_lesson(), FIRST)
+    teach(model, tokenizer, second_lesson(), SECOND)
+    save(model, tokenizer, folder)
+
+
+def train_second(folder: Path) -> None:
+    """Give the second lesson to the model stored in :data:`MODEL_FOLDER`, and write it into `folder`."""
+    torch.manual_seed(SEED)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+    model = LlamaForCausalLM.from_pretrained(MODEL_FOLDER, dtype=torch.float32)
+    teach(model, tokenizer, second_lesson(), SECOND)
+    copy_tokenizer(folder)
     save(model, tokenizer, folder)
 
 
@@ -215,8 +240,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description="Train the demo model from scratch.")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--small", action="store_true", help="train the model that adds badly")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--second", action="store_true", help="continue with the stored model")
+    which.add_argument("--small", action="store_true", help="train the model that adds badly")
     chosen = parser.parse_args()
     target = chosen.out or (SMALL_FOLDER if chosen.small else MODEL_FOLDER)
-    (train_small if chosen.small else train)(target)
+    (train_small if chosen.small else train_second if chosen.second else train)(target)
     print(evaluate(target), flush=True)
