@@ -15,7 +15,7 @@ all read when the file is parsed:
 * ``RAYBATCH_EXAMPLE_DOCUMENTS``: files or folders of ``.jsonl``, ``.csv`` or ``.parquet``, local or
   ``s3://``, separated by commas; default ``data/documents`` beside this file.
 * ``RAYBATCH_EXAMPLE_CORPUS``: folder for the datasets, local or ``s3://``; default in ``$AIRFLOW_HOME``.
-* ``RAYBATCH_EXAMPLE_MODEL``: default the demo model beside this file, whose labels mean nothing.
+* ``RAYBATCH_EXAMPLE_MODEL``: default the demo model beside this file, made for these documents.
 * ``RAYBATCH_EXAMPLE_ENGINE``, ``_CONN_ID``, ``_AWS_CONN_ID`` and ``_DEFERRABLE``: as in
   nightly_synthetic_data.py.
 
@@ -68,7 +68,7 @@ CORPUS = Asset("raybatch_example_corpus")
     max_active_runs=1,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
     params={
-        "min_quality": Param(1, type="integer", minimum=1, maximum=5),
+        "min_quality": Param(3, type="integer", minimum=1, maximum=5),
         "topics": Param(TOPICS, type="array", items={"enum": TOPICS}),
         "similarity": Param(0.7, type="number", minimum=0.5, maximum=1),
     },

@@ -13,7 +13,7 @@ all read when the file is parsed:
 * ``RAYBATCH_EXAMPLE_SOURCE``: topics, local or ``s3://``; default ``data/topics.jsonl`` beside this file.
 * ``RAYBATCH_EXAMPLE_OUTPUT``: folder for the datasets, local or ``s3://``; default in ``$AIRFLOW_HOME``.
 * ``RAYBATCH_EXAMPLE_WAREHOUSE``: the DuckDB file; default in ``$AIRFLOW_HOME``.
-* ``RAYBATCH_EXAMPLE_MODEL``: default the demo model beside this file, which can't repair or judge.
+* ``RAYBATCH_EXAMPLE_MODEL``: default the demo model beside this file, which knows 85 topics.
 * ``RAYBATCH_EXAMPLE_ENGINE``: ``vllm`` (default), or ``echo`` for a dry run without a model.
 * ``RAYBATCH_EXAMPLE_CONN_ID``: the Ray cluster's connection, default ``ray_default``.
 * ``RAYBATCH_EXAMPLE_AWS_CONN_ID``: connection for ``s3://``; default none: each machine's own identity.
@@ -96,7 +96,7 @@ QUESTIONS = Asset("raybatch_example_questions")
     params={
         "limit": Param(None, type=["null", "integer"], minimum=1),
         "min_share": Param(0.9, type="number", minimum=0, maximum=1),
-        "min_score": Param(1, type="integer", minimum=1, maximum=5),  # 4, with a model that can judge
+        "min_score": Param(4, type="integer", minimum=1, maximum=5),
     },
     tags=["raybatch"],
 )

@@ -143,8 +143,9 @@ def _pair(rng: Random, split: Split) -> Conversation:
         if sum_is_held_out(a, b) == (split == "held_out"):
             break
     choice = pick(rng, (FIRST, SECOND, FIRST, SECOND, TIE))
-    right, wrong = str(a + b), str(wrong_sum(rng, a + b))
-    first, second = {FIRST: (right, wrong), SECOND: (wrong, right), TIE: (right, right)}[choice]
+    right, *wrong = (str(one) for one in (a + b, wrong_sum(rng, a + b), wrong_sum(rng, a + b)))
+    ties = [(right, right), (right, right), (wrong[0], wrong[0]), tuple(wrong)]
+    first, second = {FIRST: (right, wrong[0]), SECOND: (wrong[0], right), TIE: pick(rng, ties)}[choice]
     row = {"question": SUM_PROMPTS[0].format(a=a, b=b), "first": first, "second": second}
     return _of("pair", pairwise_prompt(), row, choice)
 

@@ -34,8 +34,8 @@ def test_prompts_are_those_of_the_dags(tmp_path: Path, monkeypatch: pytest.Monke
 def test_pairs_are_judged_by_the_sum() -> None:
     for one in drawn("pair"):
         a, b, first, second = map(int, re.findall(r"\d+", one.prompt))
-        better = {(True, False): "A", (False, True): "B", (True, True): "tie"}
-        assert one.answer == better[a + b == first, a + b == second]
+        better = {(True, False): "A", (False, True): "B"}
+        assert one.answer == better.get((a + b == first, a + b == second), "tie")
 
 
 def test_scores_fit_the_facts() -> None:
