@@ -52,6 +52,11 @@ class Lake:
         body = "".join(json.dumps(row) + "\n" for row in rows)
         self.client().put_object(Bucket=BUCKET, Key=key, Body=body.encode())
 
+    def document(self, uri: str) -> Any:
+        """A JSON object by its ``s3://`` uri."""
+        key = uri.removeprefix(f"s3://{BUCKET}/")
+        return json.loads(self.client().get_object(Bucket=BUCKET, Key=key)["Body"].read())
+
     def contents(self, prefix: str) -> dict[str, bytes]:
         """All objects below `prefix`, by key."""
         s3 = self.client()

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -79,6 +80,10 @@ class AirflowApi:
 
     def unpause(self, dag_id: str) -> None:
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": False})
+
+    def read_at(self, dag_id: str) -> datetime:
+        """When its file was last read."""
+        return datetime.fromisoformat(self.call("GET", f"dags/{dag_id}")["last_parsed_time"])
 
     def pause(self, dag_id: str) -> None:
         """Let the scheduler leave this DAG's runs alone."""

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
@@ -28,6 +29,8 @@ from .waiting import tail, wait_for
 # Airflow's defaults suit clusters; these let tests see in seconds what otherwise takes minutes.
 INTERVALS = {
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
+    # The scheduler has a DAG that was read again within half a minute, too.
+    "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
     # How soon tasks that a killed scheduler had queued are queued again, once its heartbeat is 30 s old.
     "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
@@ -89,11 +92,20 @@ class AirflowStack:
     ) -> None:
         self._exit.close()
 
-    def show_dags(self, env: Mapping[str, str]) -> None:
-        """Let DAG files see these environment variables: what reads and runs them is restarted for it."""
-        if env != self._shown:
-            self._shown = dict(env)
-            self.restart("dag-processor", "scheduler")
+    def show_dags(self, env: Mapping[str, str], read: str | None = None) -> None:
+        """Let DAG files see these environment variables: what reads and runs them is restarted for it.
+
+        :param read: a DAG to wait for, whose tasks depend on them; until it is read again, the scheduler has
+            the old ones.
+        """
+        if env == self._shown:
+            return
+        self._shown = dict(env)
+        self.stop("dag-processor", "scheduler")
+        stopped = datetime.now(UTC)
+        self.restart("dag-processor", "scheduler")
+        if read is not None:
+            wait_for(f"{read} to be read", lambda: self.api.read_at(read) > stopped, 60, self.evidence)
 
     def restart(self, *names: str) -> None:
         """End and start components."""

@@ -13,6 +13,7 @@ import requests
 from botocore.exceptions import ClientError
 
 from airflow_provider_raybatch.dataset import open_dataset
+from airflow_provider_raybatch.workflows.rows import Rows
 
 from ..conftest import RayCluster
 from .assets import event_of, run_after
@@ -95,6 +96,35 @@ def test_tasks_and_dags_behind_it_read_from_the_bucket(task):
     assert event_of(task.run, "load")["extra"]["manifest_uri"] == accepted["manifest_uri"]
     (told,) = run_after(task.run, "load").wait().task("report").xcom()
     assert (told["uri"], told["rows"]) == (accepted["uri"], accepted["rows"])
+
+
+def test_progress_and_link_of_a_deferred_task(task, token_ray_cluster):
+    log = task.log()
+    assert any(f"of {2 * ROWS} rows (" in line for line in log), log
+    assert any("DEFERRED" in line for line in log)
+    result = task.xcom()
+    assert task.xcom("_link_RayDashboardLink") == result["dashboard_url"]
+    assert result["dashboard_url"] == f"{token_ray_cluster.url}/#/jobs/{result['submission_id']}"
+
+
+def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
+    """The echo says the same on both nights: first what is not JSON, which is repaired."""
+    first, second = task.run, task.run.api.trigger("nightly_synthetic_data").wait(timeout=400)
+    accepted = first.task("accept").xcom()
+    left = {step["step"]: step["rows"] for step in lake.document(accepted["card_uri"])["funnel"]}
+    asked = 2 * 2 * ROWS  # two personas, two samples
+    assert (left["input"], left["schema"], left["repair"]) == (asked, 0, asked)
+    assert first.task("load").xcom() == accepted["rows"] == left["score_threshold"] > 0
+    rejected = list(Rows(accepted["rejected"], aws_conn_id="lake").rows())
+    assert len(rejected) + accepted["rows"] == asked
+    assert all(row["rule"] and row["reason"] for row in rejected)
+
+    again = second.task("accept").xcom()
+    assert again["rows"] == 0
+    assert "accepted_earlier" in {row["rule"] for row in Rows(again["rejected"], aws_conn_id="lake").rows()}
+    for task_id in ("repair", "judge"):
+        result = second.task(task_id).xcom()
+        assert result["reused"] == result["rows"]
 
 
 def test_keys_are_nowhere_to_be_read(task, token_jobs, token_ray_cluster, lake, airflow):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import psutil
 import pytest
@@ -39,6 +40,25 @@ def dead_workers_runs(api, jobs, tmp_path_factory):
 def test_retry_adopts_what_a_dead_worker_had_submitted(mode, dead_workers_runs, jobs):
     task = dead_workers_runs[mode].wait(timeout=180).task("infer")
     assert_second_try_followed_the_first_ones_job(task, jobs)
+
+
+def test_both_modes_return_alike(dead_workers_runs):
+    blocking, deferrable = (dead_workers_runs[mode].wait(timeout=180).task("infer") for mode in MODES)
+    assert shape(blocking.xcom()) == shape(deferrable.xcom())
+    assert set(blocking.xcom()) >= {
+        "uri",
+        "manifest_uri",
+        "format",
+        "rows",
+        "errors",
+        "tokens",
+        "submission_id",
+    }
+    assert blocking.xcom_keys() == deferrable.xcom_keys()
+
+
+def shape(value: Any) -> Any:
+    return {name: shape(inner) for name, inner in value.items()} if isinstance(value, dict) else type(value)
 
 
 def test_retry_goes_on_with_the_job_of_a_killed_task(airflow, api, jobs, conf):
