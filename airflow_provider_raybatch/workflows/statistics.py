@@ -157,8 +157,8 @@ def permutation(differences: Values) -> float:
     """
     data = _array(differences)
     data = data[data != 0]
-    if len(data) == 0:
-        return 1.0
+    if len(data) < 2:
+        return 1.0  # one difference is as far from 0 with either sign, and SciPy wants two
     if len(data) > _MOST_RESAMPLED:
         return float(stats.ttest_1samp(_array(differences), 0).pvalue)
     found = stats.permutation_test(

@@ -106,6 +106,13 @@ def test_a_tie_is_no_difference() -> None:
     assert compare(mixed, mixed).p_value == 1.0
 
 
+def test_a_single_difference_may_be_chance() -> None:
+    scores = dict.fromkeys(map(str, range(40)), 0.25)
+    found = compare({**scores, "7": 0.75}, scores)
+    assert (found.p_value, found.wins, found.losses, found.ties) == (1.0, 1, 0, 39)
+    assert found.difference.low <= found.difference.estimate == 0.5 / 40 <= found.difference.high
+
+
 def test_all_right_is_not_certain() -> None:
     assert mean_interval([1.0] * 50).low == pytest.approx(0.929, abs=0.001)
     assert mean_interval([0.5] * 50).low < 0.5 < mean_interval([0.5] * 50).high
