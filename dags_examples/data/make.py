@@ -3,7 +3,7 @@
 
 ``documents/``: 2,000 raw documents of two sources, as JSON lines. The pipeline does not read what is true of
 one: its `topic`, its `quality`, and `planted`, what is wrong with it: ``language``, ``exact_duplicate`` or
-``near_duplicate`` of an earlier document, ``too_few_words``. Twenty of the lines are no JSON. The demo model
+``near_duplicate`` of an earlier document, ``too_few_words``. Twenty of the lines are not JSON. The demo model
 has not seen any of them.
 
 ``questions.jsonl``: 300 sums with their answers, each a different one.

@@ -2,9 +2,9 @@
 """The Ray Data pipeline, and the watch over it.
 
 The Dataset holds tickets, not rows: one for each replica. One map over it with a pool of replicas is the
-whole pipeline, so a cluster that can hold the replicas can run the job; there is no other stage to starve or
-to wait for. Ray Data gives what it is good at: the actor pool, restarts and retries. The coordinator decides
-which replica works on which rows, at the moment at which a replica can take rows.
+whole pipeline, so a cluster that can hold the replicas can run the job; no other stage takes resources or has
+to be waited for. Ray Data gives what it is good at: the actor pool, restarts and retries. The coordinator
+decides which replica works on which rows, at the moment at which a replica can take rows.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ LONG = 2000
 
 
 def text_of(request: Request) -> str:
-    """What a prompt begins with, up to its first part that is no text."""
+    """What a prompt begins with, up to its first part that is not text."""
     if request.prompt is not None:
         return request.prompt
     return "\0".join(itertools.takewhile(bool, map(_content, request.messages or ())))

@@ -36,6 +36,7 @@ SIZE = 16
 """Bytes: among 10**12 keys, two are equal by chance once in 10**14 cases."""
 
 _MOST_PREFIXES = 1024
+"""Sampling parameters of rows whose digest is remembered."""
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
 
 

@@ -225,7 +225,7 @@ class World(Checked):
         self.kill(self.living)
 
     def lose(self, process: Stepped) -> None:
-        """With its node; there is no other one."""
+        """With its node, the only one."""
         self.lost_for_good.add(process._actor)
         self.kill([process])
 

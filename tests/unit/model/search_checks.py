@@ -56,7 +56,7 @@ class Checked:
         return [process for process in self.processes.values() if process is not None]
 
     def asked(self, process: Stepped, row: int) -> None:
-        """A row goes into an engine: nobody else has it, and nobody has written it."""
+        """A row goes into an engine: no other replica has it, and no part holds it."""
         self.requests += 1
         if process._process in self.given_up:
             return

@@ -91,7 +91,7 @@ class Flight:
         return len(self.waiting) + len(self.inside)
 
     def waits_for(self) -> float:
-        """Seconds since the oldest result that nobody took."""
+        """Seconds since the oldest result landed that has not been taken."""
         return time.monotonic() - self._since if self.landed else 0.0
 
     def add(self, rows: Iterable[Row]) -> None:
