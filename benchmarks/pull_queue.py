@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_raybatch.job.execution.calls import Report
-from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 
@@ -50,8 +49,6 @@ class Case:
     lengths: np.ndarray
     starts: np.ndarray
     speeds: np.ndarray
-    labels: np.ndarray | None = None
-    known: dict[int, float] | None = None
 
 
 @dataclass
@@ -79,7 +76,6 @@ class Replica:
     work: float = 0.0
     end: float = 0.0
     written: list[int] = field(default_factory=list)
-    lengths: dict[int, list[float]] = field(default_factory=dict)
     called: float = -1e9
     ask_below: int = 0
     is_asking: bool = False
@@ -148,9 +144,7 @@ class Pulling(Simulation):
         super().__init__(case)
         rows = len(case.lengths)
         sizes = [min(ROW_GROUP, rows - first) for first in range(0, rows, ROW_GROUP)]
-        self.pieces = Pieces(sizes, [size * ROW_BYTES for size in sizes], labels=case.labels)
-        self.labels = None if case.labels is None else case.labels.tolist()
-        self.queue = PullQueue(self.pieces, Costs(case.known))
+        self.queue = PullQueue(Pieces(sizes, [size * ROW_BYTES for size in sizes]))
         self.calls = 0
         self.seconds = 0.0
 
@@ -169,10 +163,6 @@ class Pulling(Simulation):
         """A row of a replica has its answer."""
         replica = self.replicas[number]
         replica.written.append(row)
-        if self.labels is not None:
-            found = replica.lengths.setdefault(self.labels[row], [0, 0.0])
-            found[0] += 1
-            found[1] += self.lengths[row]
         if replica.unanswered < replica.ask_below:
             self.ask(now, number)
 
@@ -188,13 +178,8 @@ class Pulling(Simulation):
         """The call reaches the queue."""
         replica = self.replicas[number]
         replica.is_asking, replica.called = False, now
-        report = Report(
-            replica.answered,
-            replica.work,
-            np.array(replica.written, dtype=np.int64),
-            {label: (int(rows), tokens) for label, (rows, tokens) in replica.lengths.items()},
-        )
-        replica.written, replica.lengths = [], {}
+        report = Report(replica.answered, replica.work, np.array(replica.written, dtype=np.int64))
+        replica.written = []
         began = time.process_time()
         grant = self.queue.pull(str(number), now, report)
         self.seconds += time.process_time() - began
@@ -301,13 +286,7 @@ def cases() -> Iterator[tuple[Case, int]]:
         drawn = np.exp(random.normal(np.log(200), 0.8, rows)).astype(int)
         lengths = np.clip(drawn, 16, 1024)
         chunk = max(8, slots // 8)
-        yield Case(f"W2 unknown, {name}", slots, lengths, starts, speeds), chunk
-        # What is known is about right: within a factor of 1.5, in half octaves.
-        guessed = lengths * np.exp(random.uniform(-0.4, 0.4, rows))
-        labels = np.round(2 * np.log2(guessed)).astype(np.uint8)
-        known = {label: 2 ** (label / 2) for label in range(64)}
-        yield Case(f"W2 known, {name}", slots, lengths, starts, speeds, labels, known), chunk
-        yield Case(f"W2 learned, {name}", slots, lengths, starts, speeds, labels), chunk
+        yield Case(f"W2, {name}", slots, lengths, starts, speeds), chunk
 
 
 def efficiency(case: Case, outcome: Outcome) -> float:
@@ -324,12 +303,12 @@ def tail(case: Case, outcome: Outcome) -> float:
 HEAD = """# The pull queue, simulated
 
 Replicas of different speeds (10 to 20 tokens a second and slot) start over a minute. W1: 200 rows a slot, 8
-tokens each. W2: 100 rows a slot, 16 to 1,024 tokens (lognormal, median 200, mean 262): nothing known of them,
-known within a factor of 1.5, or learned by label while the job runs. Efficiency: tokens made, of those that
-all slots could have made from each replica's start to the end of all. Tail: seconds between the end of the
-first engine and the last. Bytes: read from storage, as a multiple of the input (row groups of 4,096 rows).
-*Chunks* is how rows were given before: in order, to actors that are alive, up to eight times the slots.
-*Ideal* knows all lengths, reads nothing and calls nobody. A slot's speed does not depend on the other slots,
+tokens each. W2: 100 rows a slot, 16 to 1,024 tokens (lognormal, median 200, mean 262), begun in the order on
+disk. Efficiency: tokens made, of those that all slots could have made from each replica's start to the end
+of all. Tail: seconds between the end of the first engine and the last. Bytes: read from storage, as a
+multiple of the input (row groups of 4,096 rows). *Chunks* is how rows were given before: in order, to actors
+that are alive, up to eight times the slots. *Ideal* knows all lengths, reads nothing and calls nobody. A
+slot's speed does not depend on the other slots,
 unlike a GPU's. Calls: per replica and minute. CPU: of the queue, per 1,000 rows. Made by `python
 benchmarks/pull_queue.py`.
 """

@@ -40,14 +40,11 @@ class Report:
     :param work: output tokens since it joined, best with those of unanswered rows. Another unit will do if
         all replicas use it.
     :param finished: rows that are written since it last asked.
-    :param lengths: of the rows answered since it last asked, by label: their number, and the sum of their
-        tokens.
     """
 
     answered: int = 0
     work: float = 0.0
     finished: Ordinals = field(default_factory=no_rows)
-    lengths: Mapping[int, tuple[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

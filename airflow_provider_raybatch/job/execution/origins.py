@@ -43,6 +43,11 @@ class Origins:
         """Count rows of a piece that must be given to a replica, for the first time or again."""
         self._open[piece] = self._open.get(piece, 0) + rows
 
+    def reopen(self, rows: Ordinals) -> None:
+        """Count rows that a replica had and that must be given again."""
+        for piece, part in self._pieces.split(rows).items():
+            self.open(piece, len(part))
+
     def lend(self, name: str, rows: Ordinals) -> None:
         """Record that a replica keeps rows that it gave back."""
         self._lender.update(dict.fromkeys(rows.tolist(), name))

@@ -16,13 +16,11 @@ Ordinals: TypeAlias = npt.NDArray[np.int64]
 class Pieces:
     """Units of reading: a Parquet row group, a run of rows of a text file, or a small file.
 
-    Takes one bit per row and 24 bytes per piece; labels, which may be a memory map, add one byte per row.
+    Takes one bit per row and 24 bytes per piece.
 
     :param rows: of each piece, at least 1, in the order in which they lie on disk.
     :param sizes: bytes of each piece, as read from storage.
     :param done: for each row whether it is finished; ``None`` if none is. The array is packed, not kept.
-    :param labels: for each row a class from 0 to 255; the answers of a class have about the same length. For
-        example the row's own limit or the length of its prompt, on a log scale.
     :raises ValueError: the lengths of the arguments don't match, or a piece is empty.
     """
 
@@ -31,7 +29,6 @@ class Pieces:
         rows: Sequence[int] | npt.NDArray[np.int64],
         sizes: Sequence[int] | npt.NDArray[np.int64],
         done: npt.NDArray[np.bool_] | None = None,
-        labels: npt.NDArray[np.uint8] | None = None,
     ) -> None:
         counts = np.asarray(rows, dtype=np.int64)
         self.sizes = np.asarray(sizes, dtype=np.int64)
@@ -41,10 +38,8 @@ class Pieces:
             raise ValueError("rows: a piece has no rows; leave it out.")
         self._first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         total = int(self._first[-1])
-        for name, values in (("done", done), ("labels", labels)):
-            if values is not None and len(values) != total:
-                raise ValueError(f"{name}: {len(values)} values for {total} rows; give one a row.")
-        self.labels = labels
+        if done is not None and len(done) != total:
+            raise ValueError(f"done: {len(done)} values for {total} rows; give one a row.")
         self._todo = None if done is None else np.packbits(~done)
         self.left: Ordinals = counts
         """Number of unfinished rows of each piece."""

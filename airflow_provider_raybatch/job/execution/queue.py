@@ -4,7 +4,7 @@
 A replica that can take rows asks (:meth:`PullQueue.pull`), and says in the same call what it has finished.
 The queue gives it, in this order:
 
-1. rows of pieces that it has opened, the longest first (`shelf.py`),
+1. rows of pieces that it has opened,
 2. rows that came back from replicas that died, left, or gave them back: all that are free of a piece go
    together,
 3. the next pieces of the listing, whole: a large row group, or as many small files as are needed,
@@ -14,30 +14,28 @@ The queue gives it, in this order:
 5. nothing, where no row is free. Then the replica that holds most rows beyond its slots is told to give half
    of them back (steal-half: Hendler and Shavit, PODC 2002).
 
-How many rows it gets is in `share.py`, where they come from in `origins.py`. Each piece is read from storage
-once, and at most once more for each replica that died or left with rows of it. What a replica held when it
-died is free at once, or suspected of having killed the engine (`poison_rows.py`).
+Which rows are free is in `free_rows.py`, how many of them a replica gets in `share.py`, and where their
+content comes from in `origins.py`. Each piece is read from storage once, and at most once more for each
+replica that died or left with rows of it. What a replica held when it died is free at once, or suspected of
+having killed the engine (`poison_rows.py`).
 
 Pure: the caller says what time it is. A call costs O(log replicas), and array operations over the rows that
-it moves and that the replica holds. Rows are sorted when their piece is opened, and when learned lengths
-change.
+it moves and that the replica holds.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Report, no_rows
-from airflow_provider_raybatch.job.execution.costs import Costs
+from airflow_provider_raybatch.job.execution.free_rows import FreeRows
 from airflow_provider_raybatch.job.execution.largest import Largest
 from airflow_provider_raybatch.job.execution.origins import Origins
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.poison_rows import Group, Suspicion
-from airflow_provider_raybatch.job.execution.share import Left, Rule, Share, share
-from airflow_provider_raybatch.job.execution.shelf import Shelf
+from airflow_provider_raybatch.job.execution.share import share
 from airflow_provider_raybatch.job.execution.speed import Speed, Speeds
 
 _SECONDS_FOR_AN_EMPTY_ENGINE = 60.0
@@ -56,7 +54,6 @@ class _Replica:
     """
 
     slots: int
-    shelf: Shelf
     speed: Speed
     given: int = 0
     answered: int = 0
@@ -81,39 +78,24 @@ class _Replica:
 
 
 class PullQueue:
-    """Every row is with one living replica at a time, until it is finished.
+    """Every row is with one living replica at a time, until it is finished."""
 
-    :param costs: what is known of the lengths of answers.
-    :param rule: how far ahead replicas ask.
-    :param look_ahead: rows that a replica opens ahead, in multiples of its slots, to find the long ones among
-        them; only where rows have labels. They stay in its memory until they are given.
-    """
-
-    def __init__(
-        self, pieces: Pieces, costs: Costs | None = None, rule: Rule | None = None, look_ahead: float = 8.0
-    ) -> None:
-        self._pieces = pieces
-        self._costs = costs or Costs()
-        self._rule = rule or Rule()
-        self._look_ahead = 0.0 if pieces.labels is None else look_ahead
-        self._order = self._costs.order(pieces)
-        self._next = 0
+    def __init__(self, pieces: Pieces) -> None:
         self._replicas: dict[str, _Replica] = {}
-        self._returned: dict[int, Ordinals] = {}
         self._origins = Origins(pieces)
+        self.free = FreeRows(pieces, self._origins)
         self._speeds = Speeds()
-        self._shelves, self._ahead = Largest(), Largest()
+        self._ahead = Largest()
         self._suspicion = Suspicion()
         self._suspected_since = 0.0
         self._emptied: str | None = None
         self._repeated: set[int] = set()
         self._unanswered = 0
-        rows = int(pieces.left.sum())
-        self._row_bytes = pieces.total_bytes / rows if rows else 0.0
+        self._row_bytes = pieces.total_bytes / max(1, self.free.count)
         self.starting = 0
         """Replicas whose engine is not ready yet: some rows are left for them."""
-        self.free = self.unfinished = rows
-        """Rows that any replica may get; rows that are not written."""
+        self.unfinished = self.free.count
+        """Rows that are not written."""
 
     @property
     def is_finished(self) -> bool:
@@ -143,8 +125,7 @@ class PullQueue:
             raise ValueError(
                 f"replica {name!r} with {slots} slots: give each process its own name and a slot."
             )
-        shelf, speed = Shelf(self._pieces, self._costs), Speed(slots, now)
-        self._replicas[name] = _Replica(slots, shelf, speed, wary=wary)
+        self._replicas[name] = _Replica(slots, Speed(slots, now), wary=wary)
         self._speeds.set(name, slots, None)
 
     def pull(self, name: str, now: float, report: Report | None = None) -> Grant:
@@ -154,14 +135,15 @@ class PullQueue:
         """
         replica = self._replica(name)
         self._count(name, replica, now, report or Report())
-        share = self._share(name, replica)
+        part, soon = self._speeds.part(name), self._speeds.part(name, self.starting)
+        free, pace = self.free.count, replica.speed.pace
+        most, ask_below = share(
+            replica.slots, pace, part, soon, free, free + self._unanswered, self._row_bytes
+        )
         is_test = self._tests(name, replica, now)
         failed, self._suspicion.poison = self._suspicion.poison, no_rows()
         replica.failed = np.concatenate([replica.failed, failed])
-        if is_test:
-            rows = self._next_group(name, replica)
-        else:
-            rows = self._free_rows(name, replica, share.rows - replica.unanswered)
+        rows = self._next_group(name, replica) if is_test else self.free.take(name, most - replica.unanswered)
         given = np.concatenate([failed, rows])
         read, borrow = self._hand(name, replica, given)
         if not is_test:
@@ -179,7 +161,7 @@ class PullQueue:
             release=release,
             give_back=give_back,
             flush=is_test,
-            ask_below=share.ask_below if self.free else min(share.ask_below, replica.slots),
+            ask_below=ask_below if self.free.count else min(ask_below, replica.slots),
         )
 
     def give_back(self, name: str, rows: Ordinals) -> None:
@@ -195,8 +177,7 @@ class PullQueue:
         replica.given -= len(returned)
         self._unanswered += replica.unanswered - before
         self._origins.lend(name, returned)
-        self._return(returned)
-        self.free += len(returned)
+        self.free.put_back(returned)
         self._see(name, replica)
 
     def finish(self, name: str, rows: Ordinals) -> None:
@@ -213,7 +194,7 @@ class PullQueue:
         replica = self._replica(name)
         if replica.group is not None:
             self._suspicion.groups.appendleft(Group(replica.holds, replica.group.silent_deaths))
-            self._reopen(replica.holds)
+            self._origins.reopen(replica.holds)
             replica.holds = no_rows()
         self._bury(name)
 
@@ -234,7 +215,7 @@ class PullQueue:
         self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])
         suspects = replica.remove(replica.holds if begun is None else begun.in_engine)
         prepared = no_rows() if begun is None else replica.remove(begun.in_preparation)
-        self._reopen(np.concatenate([failed, suspects, prepared]))
+        self._origins.reopen(np.concatenate([failed, suspects, prepared]))
         if not self._suspicion.groups:
             self._suspected_since = now
         if replica.group is None:
@@ -247,7 +228,7 @@ class PullQueue:
             if len(replica.holds):
                 silent_deaths = 0 if len(alone.rows) else alone.silent_deaths
                 self._suspicion.groups.append(Group(replica.holds, silent_deaths))
-                self._reopen(replica.holds)
+                self._origins.reopen(replica.holds)
                 replica.holds = no_rows()
         self._bury(name)
         return len(self._suspicion.poison) > blamed
@@ -264,7 +245,6 @@ class PullQueue:
         self._count_finished(replica, report.finished)
         if replica.group is not None and not len(replica.holds):
             replica.group = None
-        self._costs.learn(report.lengths)
         replica.speed.sample(now, replica.answered, report.work, 2 * replica.unanswered >= replica.slots)
         self._speeds.set(name, replica.slots, replica.speed.rate)
         self._see(name, replica)
@@ -285,50 +265,6 @@ class PullQueue:
         if self._repeated:
             self._repeated.difference_update(finished.tolist())
 
-    def _share(self, name: str, replica: _Replica) -> Share:
-        left = Left(self.free, self.free + self._unanswered, self._row_bytes)
-        part, soon = self._speeds.part(name), self._speeds.part(name, self.starting)
-        return share(self._rule, replica.slots, replica.speed.pace, part, soon, left)
-
-    def _free_rows(self, name: str, replica: _Replica, count: int) -> Ordinals:
-        """Up to `count` rows that are free, its own before others'."""
-        if count <= 0 or not self.free:
-            return no_rows()
-        ahead = min(self._look_ahead * replica.slots, self.free * self._speeds.part(name))
-        self._fill(replica, count + math.ceil(ahead))
-        self._shelves.set(name, len(replica.shelf))
-        parts: list[Ordinals] = []
-        while count > 0:
-            owner = name if len(replica.shelf) else self._shelves.find()
-            if owner is None:
-                break
-            shelf = self._replicas[owner].shelf
-            parts.append(shelf.take(count))
-            self._shelves.set(owner, len(shelf))
-            count -= len(parts[-1])
-        rows = np.concatenate([no_rows(), *parts])
-        self.free -= len(rows)
-        return rows
-
-    def _fill(self, replica: _Replica, count: int) -> None:
-        """Fill its shelf with rows that came back, and with those of pieces that no replica has opened."""
-        parts, have = [], len(replica.shelf)
-        while have < count:
-            if self._returned:
-                piece = next(iter(self._returned))
-                rows = self._returned.pop(piece)
-            elif self._next < len(self._order):
-                piece = int(self._order[self._next])
-                self._next += 1
-                rows = self._pieces.rows(piece)
-                self._origins.open(piece, len(rows))
-            else:
-                break
-            parts.append(rows)
-            have += len(rows)
-        if parts:
-            replica.shelf.add(parts)
-
     def _hand(
         self, name: str, replica: _Replica, rows: Ordinals
     ) -> tuple[tuple[int, ...], dict[str, Ordinals]]:
@@ -346,7 +282,7 @@ class PullQueue:
 
     def _recall(self, replica: _Replica) -> None:
         """Where it could begin more than is free: let the one with most rows ahead give half of them back."""
-        if self.free or replica.unanswered >= replica.slots:
+        if self.free.count or replica.unanswered >= replica.slots:
             return
         richest = self._ahead.find()
         if richest is not None:
@@ -377,14 +313,14 @@ class PullQueue:
         if len(replica.holds) or len(replica.failed):
             return no_rows()
         if replica.wary:
-            replica.group = self._single_row(name, replica)
+            replica.group = self._single_row(name)
             return no_rows() if replica.group is None else replica.group.rows
         replica.group = self._suspicion.groups.popleft()
         return replica.group.rows
 
-    def _single_row(self, name: str, replica: _Replica) -> Group | None:
+    def _single_row(self, name: str) -> Group | None:
         """One that is not suspected, if there is one left."""
-        row = self._free_rows(name, replica, 1)
+        row = self.free.take(name, 1)
         if len(row):
             return Group(row)
         if not self._suspicion.groups:
@@ -399,26 +335,11 @@ class PullQueue:
         """Forget a replica, and free what it had."""
         replica = self._replicas.pop(name)
         self._unanswered -= replica.unanswered
-        for place in (self._speeds, self._shelves, self._ahead, self._origins):
+        for place in (self._speeds, self._ahead, self._origins, self.free):
             place.drop(name)
-        self._put_back(replica.shelf.clear())
-        self._return(replica.holds)
-        self.free += len(replica.holds)
+        self.free.put_back(replica.holds)
         if self._emptied == name:
             self._emptied = None
-
-    def _return(self, rows: Ordinals) -> None:
-        self._reopen(rows)
-        self._put_back(rows)
-
-    def _reopen(self, rows: Ordinals) -> None:
-        for piece, part in self._pieces.split(rows).items():
-            self._origins.open(piece, len(part))
-
-    def _put_back(self, rows: Ordinals) -> None:
-        for piece, part in self._pieces.split(rows).items():
-            known = self._returned.get(piece)
-            self._returned[piece] = part if known is None else np.concatenate([known, part])
 
     def _repeated_of(self, rows: Ordinals) -> Ordinals:
         if not self._repeated or not len(rows):

@@ -12,66 +12,38 @@ rows beyond those that the engine runs, which wait in the replica so that it nee
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+_LEAD_SECONDS = 10.0
+"""Rows of so many seconds wait in a replica while there is much to do; about `flush_interval`, at which it
+calls anyway."""
+_LEAST_SECONDS = 0.5
+"""So long it may take until what it asks for can begin (the call, a read, tokenising), so rows of that time
+wait in it until the end."""
+_WINDOW = 4.0
+"""So many times its slots a replica holds while there is much to do, so that it can let the long ones among
+them begin first."""
+_WINDOW_BYTES = 2.0**28
+"""Less, where so many bytes of input hold fewer rows."""
 
 
-@dataclass(frozen=True)
-class Rule:
-    """When and how far ahead replicas ask.
-
-    :param lead_seconds: rows of so many seconds wait in a replica while there is much to do; about
-        `flush_interval`, at which it calls anyway.
-    :param window: so many times its slots a replica holds while there is much to do, so that it can let the
-        long ones among them begin first.
-    :param window_bytes: less, where so many bytes of input hold fewer rows.
-    :param least_seconds: so long it may take until what it asks for can begin (the call, a read, tokenising),
-        so rows of that time wait in it until the end.
-    """
-
-    lead_seconds: float = 10.0
-    least_seconds: float = 0.5
-    window: float = 4.0
-    window_bytes: float = 2.0**28
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a replica is to hold.
-
-    :param rows: unanswered rows, those in its engine included.
-    :param ask_below: it asks again when it holds fewer.
-    """
-
-    rows: int
-    ask_below: int
-
-
-@dataclass(frozen=True)
-class Left:
-    """What is left to do.
-
-    :param free: rows that no replica has.
-    :param unanswered: rows that are free, or that a replica has and has not answered.
-    :param row_bytes: bytes of input a row.
-    """
-
-    free: int
-    unanswered: int
-    row_bytes: float = 0.0
-
-
-def share(rule: Rule, slots: int, pace: float | None, part: float, soon: float, left: Left) -> Share:
+def share(
+    slots: int, pace: float | None, part: float, soon: float, free: int, unanswered: int, row_bytes: float
+) -> tuple[int, int]:
     """What a replica is to hold now.
 
     :param slots: rows that its engine runs at once.
     :param pace: rows that it answers in a second, ``None`` before that is known.
     :param part: its part (0 to 1) of the speed of all living replicas.
     :param soon: the same, with those that are starting. Beyond its slots, it leaves their share to them.
+    :param free: rows that no replica has.
+    :param unanswered: rows that are free, or that a replica has and has not answered.
+    :param row_bytes: bytes of input a row.
+    :returns: how many unanswered rows, those in its engine included; and how few make it ask again.
     """
-    wanted = slots if pace is None else pace * rule.lead_seconds
-    least = 1.0 if pace is None else max(1.0, pace * rule.least_seconds)
-    lead = max(least, min(wanted, left.free * soon / 2))
-    fair = max(1, min(slots, math.ceil(left.unanswered * part)), math.ceil(left.unanswered * soon))
-    window = min(rule.window * slots, rule.window_bytes / max(1.0, left.row_bytes))
+    wanted = slots if pace is None else pace * _LEAD_SECONDS
+    least = 1.0 if pace is None else max(1.0, pace * _LEAST_SECONDS)
+    lead = max(least, min(wanted, free * soon / 2))
+    fair = max(1, min(slots, math.ceil(unanswered * part)), math.ceil(unanswered * soon))
+    window = min(_WINDOW * slots, _WINDOW_BYTES / max(1.0, row_bytes))
     rows = min(max(slots + math.ceil(lead), int(window)), fair)
-    return Share(rows, max(0, rows - math.ceil(lead / 2)))
+    return rows, max(0, rows - math.ceil(lead / 2))

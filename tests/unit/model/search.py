@@ -242,7 +242,7 @@ class World(Checked):
         queue = self.board._queue
         return (
             frozen(self.board),
-            tuple(queue._returned),
+            tuple(queue.free._returned),
             CLOCK.now > queue._suspected_since and self._minute_has_passed,
             tuple(None if process is None else of_replica(process) for process in self.processes.values()),
             tuple(sorted(self.lives.items())),

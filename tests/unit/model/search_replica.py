@@ -17,12 +17,11 @@ import ray
 
 from airflow_provider_raybatch.job import work
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.execution import queue
 from airflow_provider_raybatch.job.execution.calls import GoneError
-from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.replica import flight, preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.asking import Asked
+from airflow_provider_raybatch.job.execution.replica.lengths import Costs
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -225,8 +224,8 @@ _CALLS = ("start", "join", "pull", "give_back", "share", "content", "leave", "lo
 class _Costs(Costs):
     """Too few rows to learn from; to make one takes longer than a step."""
 
-    def learn(self, lengths: Any) -> None:
-        pass
+    def learn(self, label: int, tokens: float) -> bool:
+        return False
 
 
 _COSTS = _Costs()
@@ -256,8 +255,7 @@ def modelled() -> Iterator[None]:
         )
         for module in (replica_module, flight, preparing, work):
             patch.setattr(module, "time", now)
-        for module in (flight, queue):
-            patch.setattr(module, "Costs", lambda **known: _COSTS)
+        patch.setattr(flight, "Costs", lambda: _COSTS)
         patch.setattr(replica_module, "_Shift", _Shift)
         patch.setattr(replica_module, "path_of", lambda destination, actor: (destination, actor))
         patch.setattr(replica_module, "left_by_the_last", BegunInMemory.left)

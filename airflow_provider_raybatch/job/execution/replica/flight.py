@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
-from airflow_provider_raybatch.job.execution import labels
-from airflow_provider_raybatch.job.execution.costs import Costs
 from airflow_provider_raybatch.job.execution.replica.asking import Asked
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
+from airflow_provider_raybatch.job.execution.replica.lengths import UNKNOWN, Costs
 from airflow_provider_raybatch.job.input.reader import ChunkRows
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.row import RowFailure
@@ -40,7 +39,7 @@ class Row:
     place: int
     encoded: Any = None
     result: Any = None
-    label: int = labels.UNKNOWN
+    label: int = UNKNOWN
 
 
 class Flight:
@@ -74,8 +73,7 @@ class Flight:
         self._begun = begun
         self._lead = 0
         self._second = (0.0, 0)
-        self._costs = Costs(assumed=labels.limits())
-        self._version = self._costs.version
+        self._costs = Costs()
         self._since = 0.0
         self._busy_since = 0.0
         self.waiting: deque[Row] = deque()
@@ -97,7 +95,6 @@ class Flight:
     def add(self, rows: Iterable[Row]) -> None:
         """Let rows go into the engine as soon as there is room."""
         self.waiting = deque(self.ordered([*self.waiting, *rows]))
-        self._version = self._costs.version
         self._feed()
 
     def ordered(self, rows: Iterable[Row]) -> list[Row]:
@@ -163,17 +160,12 @@ class Flight:
                 asked, answered = self._engine.tokens(raw)
                 self._report.input_tokens += asked
                 self._report.output_tokens += answered
-                self._learn(row.label, answered)
+                if self._costs.learn(row.label, answered):
+                    self.waiting = deque(self.ordered(self.waiting))
             self.land(row, raw)
             self._measure()
         self._feed()
         self._changed()
-
-    def _learn(self, label: int, tokens: int) -> None:
-        self._costs.learn({label: (1, tokens)})
-        if self._costs.version != self._version:
-            self.waiting = deque(self.ordered(self.waiting))
-            self._version = self._costs.version
 
     def _measure(self) -> None:
         if not self._grows:

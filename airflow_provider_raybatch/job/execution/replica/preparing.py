@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import Engine
-from airflow_provider_raybatch.job.execution import labels, prefixes
+from airflow_provider_raybatch.job.execution import prefixes
 from airflow_provider_raybatch.job.execution.coordinator import Order
+from airflow_provider_raybatch.job.execution.replica import lengths
 from airflow_provider_raybatch.job.execution.replica.asking import Asked, Asker
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
@@ -188,7 +189,7 @@ class Preparer:
         if not prefixes.are_shared(texts):
             return self._flight.ordered(rows)
         for row in rows:
-            row.label = labels.UNKNOWN  # so that lengths don't take them apart again
+            row.label = lengths.UNKNOWN  # so that lengths don't take them apart again
         return [rows[place] for place in sorted(range(len(rows)), key=texts.__getitem__)]
 
     async def _enter(self, made: Sequence[Row], watch: Stopwatch) -> None:
@@ -289,7 +290,7 @@ def _texts(rows: Sequence[Row]) -> list[str]:
 
 
 def _label(asked: Asked) -> int:
-    return labels.label(asked.request) if isinstance(asked.request, Request) else labels.UNKNOWN
+    return lengths.label(asked.request) if isinstance(asked.request, Request) else lengths.UNKNOWN
 
 
 def _put(contents: dict[int, Content]) -> dict[int, list[Any]]:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Report
-from airflow_provider_raybatch.job.execution.costs import Costs
+from airflow_provider_raybatch.job.execution.calls import Begun, GoneError
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 
@@ -22,22 +21,19 @@ STEPS = ("join", "pull", "pull", "pull", "give back", "lose", "lose silently", "
 
 
 @st.composite
-def inputs(draw: st.DrawFn) -> tuple[Pieces, Costs]:
+def inputs(draw: st.DrawFn) -> Pieces:
     rows = draw(st.lists(st.integers(1, 40), min_size=1, max_size=12))
     total = sum(rows)
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     done = random.random(total) < 0.4 if draw(st.booleans()) else None
-    labels = random.integers(0, 4, total, dtype=np.uint8) if draw(st.booleans()) else None
-    known = {0: 8.0, 1: 300.0, 2: 16.0} if draw(st.booleans()) else None
-    return Pieces(rows, [100 + 7 * count for count in rows], done, labels), Costs(known)
+    return Pieces(rows, [100 + 7 * count for count in rows], done)
 
 
 @settings(max_examples=100, deadline=None)
-@given(made=inputs(), data=st.data())
-def test_rows_are_given_once(made: tuple[Pieces, Costs], data: st.DataObject) -> None:
+@given(pieces=inputs(), data=st.data())
+def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
     """After any steps, each row is written, free, suspected, or with one replica; all get written."""
-    pieces, costs = made
-    world = World(pieces, PullQueue(pieces, costs))
+    world = World(pieces, PullQueue(pieces))
     for _ in range(data.draw(st.integers(0, 40), "steps")):
         step = data.draw(st.sampled_from(STEPS), "step")
         world.now += data.draw(st.sampled_from([0.0, 1.0, 30.0]), "seconds")
@@ -141,7 +137,7 @@ def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
     grant = world.pull(second, len(world.members[second].holds))
     again = set(grant.repeated.tolist())
     assert again <= had
-    assert world.queue.free == 0
+    assert world.queue.free.count == 0
     assert had <= set(world.members[second].holds) | world.written.keys()
 
 
@@ -182,31 +178,6 @@ def test_large_rows_are_not_held_ahead() -> None:
     assert len(world.pull(world.join(200)).rows) == 800
 
 
-def test_the_longest_rows_come_first() -> None:
-    """With lengths known by label, over all pieces that are opened ahead; equal ones as on disk."""
-    labels = np.array([0, 1, 2, 0] * 50, dtype=np.uint8)
-    pieces = Pieces([50] * 4, [1] * 4, labels=labels)
-    world = World(pieces, PullQueue(pieces, Costs({0: 10.0, 1: 100.0, 2: 1000.0})))
-    grant = world.pull(world.join(90))
-    found = labels[grant.rows].tolist()
-    assert found[:50] == [2] * 50
-    assert found[50:90] == [1] * 40
-    assert grant.rows[:50].tolist() == list(range(2, 200, 4))
-
-
-def test_lengths_are_learned_from_the_first_rows() -> None:
-    labels = np.array([0, 1] * 1000, dtype=np.uint8)
-    pieces = Pieces([2000], [1], labels=labels)
-    queue = PullQueue(pieces, Costs())
-    queue.join("one", 100, 0.0)
-    first = queue.pull("one", 0.0)
-    assert first.rows.tolist() == list(range(len(first.rows)))
-    count = len(first.rows)
-    lengths = {0: (count // 2, 10.0 * count), 1: (count // 2, 400.0 * count)}
-    second = queue.pull("one", 9.0, Report(count, 1.0, first.rows, lengths))
-    assert set(labels[second.rows].tolist()) == {1}
-
-
 def test_a_replica_that_was_given_up_must_end() -> None:
     pieces = Pieces([10], [1])
     world = World(pieces, PullQueue(pieces))
@@ -235,12 +206,12 @@ def test_suspected_rows_get_an_empty_engine() -> None:
 
 
 def test_memory_of_a_million_rows() -> None:
-    """At most 5 bytes a row, with everything that may be known of rows but their labels, which are a byte."""
+    """At most 5 bytes a row, with everything that may be known of rows."""
     rows = 1_000_000
-    done, labels = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=np.uint8)
+    done = np.zeros(rows, dtype=bool)
     pieces = [8] * (rows // 8), [1] * (rows // 8)
     tracemalloc.start()
-    queue = PullQueue(Pieces(*pieces, done, labels))
+    queue = PullQueue(Pieces(*pieces, done))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert not queue.is_finished

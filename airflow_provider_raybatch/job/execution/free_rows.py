@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that no replica has, in the order in which replicas get them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from airflow_provider_raybatch.job.execution.calls import no_rows
+from airflow_provider_raybatch.job.execution.largest import Largest
+from airflow_provider_raybatch.job.execution.origins import Origins
+from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
+
+
+class FreeRows:
+    """What is left of opened pieces, what came back, and the pieces that no replica has opened."""
+
+    def __init__(self, pieces: Pieces, origins: Origins) -> None:
+        self._pieces = pieces
+        self._origins = origins
+        self._order = np.flatnonzero(pieces.left > 0)
+        self._next = 0
+        self._returned: dict[int, Ordinals] = {}
+        self._opened: dict[str, Ordinals] = {}
+        """By the replica that has opened their piece."""
+        self._largest = Largest()
+        self.count = int(pieces.left.sum())
+        """How many there are."""
+
+    def take(self, name: str, count: int) -> Ordinals:
+        """Up to `count` rows for a replica, of pieces that it has opened before others'."""
+        if count <= 0 or not self.count:
+            return no_rows()
+        self._open(name, count)
+        parts = [no_rows()]
+        while count > 0:
+            owner = name if len(self._opened[name]) else self._largest.find()
+            if owner is None:
+                break
+            rows = self._opened[owner]
+            parts.append(rows[:count])
+            self._keep(owner, rows[count:])
+            count -= len(parts[-1])
+        taken = np.concatenate(parts)
+        self.count -= len(taken)
+        return taken
+
+    def put_back(self, rows: Ordinals) -> None:
+        """Rows that a replica had are free again."""
+        self._origins.reopen(rows)
+        self._return(rows)
+        self.count += len(rows)
+
+    def drop(self, name: str) -> None:
+        """Forget a replica: the rows of the pieces that it has opened are for all."""
+        self._return(self._opened.pop(name, no_rows()))
+        self._largest.drop(name)
+
+    def _open(self, name: str, count: int) -> None:
+        """Give it rows that came back, and pieces that no replica has opened, until it has `count` rows."""
+        parts = [self._opened.setdefault(name, no_rows())]
+        have = len(parts[0])
+        while have < count:
+            if self._returned:
+                rows = self._returned.pop(next(iter(self._returned)))
+            elif self._next < len(self._order):
+                piece = int(self._order[self._next])
+                self._next += 1
+                rows = self._pieces.rows(piece)
+                self._origins.open(piece, len(rows))
+            else:
+                break
+            parts.append(rows)
+            have += len(rows)
+        if len(parts) > 1:
+            self._keep(name, np.sort(np.concatenate(parts)))
+
+    def _keep(self, name: str, rows: Ordinals) -> None:
+        self._opened[name] = rows
+        self._largest.set(name, len(rows))
+
+    def _return(self, rows: Ordinals) -> None:
+        for piece, part in self._pieces.split(rows).items():
+            known = self._returned.get(piece)
+            self._returned[piece] = part if known is None else np.concatenate([known, part])

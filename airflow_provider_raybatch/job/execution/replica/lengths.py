@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a row's answer is expected to be: by its limit or its prompt, or learned from the first rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from airflow_provider_raybatch.job.row import Request
+
+UNKNOWN = 0
+"""The label of rows of which nothing is known."""
+_LABELS = 256
+_FIRST_OF_PROMPTS = 128
+"""Labels from 1 on are limits, and those from here on are lengths of prompts."""
+_STEPS_AN_OCTAVE = 4
+_ROWS_TO_LEARN_FROM = 16
+_USUAL = 256.0
+"""Tokens of an answer while nothing is known of any."""
+
+
+def label(request: Request) -> int:
+    """The class of rows whose answers are about as long as this one's, a byte.
+
+    A row's own `max_tokens` says more than the length of its prompt. Both are in steps of 19 %.
+    """
+    limit = request.sampling.get("max_tokens")
+    if isinstance(limit, int) and limit > 0:
+        return 1 + min(_FIRST_OF_PROMPTS - 2, _steps(limit))
+    return _FIRST_OF_PROMPTS + min(_FIRST_OF_PROMPTS - 1, _steps(_characters(request)))
+
+
+def limits() -> dict[int, float]:
+    """Output tokens by label, where the label is a limit."""
+    return {label: 2.0 ** ((label - 1) / _STEPS_AN_OCTAVE) for label in range(1, _FIRST_OF_PROMPTS)}
+
+
+class Costs:
+    """Output tokens expected of a row, by its label: its limit, until lengths are learned.
+
+    Rows are ranked by them in steps of a quarter of an octave (19 %): what is about equally long keeps its
+    order on disk.
+    """
+
+    def __init__(self) -> None:
+        self._rows = [0] * _LABELS
+        self._tokens = [0.0] * _LABELS
+        self._learn_at = [_ROWS_TO_LEARN_FROM] * _LABELS
+        self._ranks = self._ranked()
+
+    def rank(self, label: int) -> int:
+        """The higher, the longer the answer."""
+        return self._ranks[label]
+
+    def learn(self, label: int, tokens: float) -> bool:
+        """Count a finished row.
+
+        :param tokens: of its answer.
+        :returns: whether ranks have changed: a few times with each doubling of the rows of a label.
+        """
+        self._rows[label] += 1
+        self._tokens[label] += tokens
+        if self._rows[label] < self._learn_at[label]:
+            return False
+        self._learn_at[label] = 2 * self._rows[label]
+        before, self._ranks = self._ranks, self._ranked()
+        return before != self._ranks
+
+    def _ranked(self) -> list[int]:
+        learned = {
+            label: self._tokens[label] / rows
+            for label, rows in enumerate(self._rows)
+            if rows >= _ROWS_TO_LEARN_FROM
+        }
+        # What nothing is known of is taken for average: neither all of it first, nor all of it last.
+        other = sum(learned.values()) / len(learned) if learned else _USUAL
+        expected = {**dict.fromkeys(range(_LABELS), other), **limits(), **learned}
+        return [_steps(tokens) for tokens in expected.values()]
+
+
+def _steps(size: float) -> int:
+    return round(_STEPS_AN_OCTAVE * math.log2(max(1.0, size)))
+
+
+def _characters(request: Request) -> int:
+    if request.prompt is not None:
+        return len(request.prompt)
+    return sum(_length(message.get("content")) for message in request.messages or ())
+
+
+def _length(content: Any) -> int:
+    if isinstance(content, str):
+        return len(content)
+    if isinstance(content, list):
+        return sum(len(str(part.get("text", ""))) for part in content if isinstance(part, dict))
+    return 0
