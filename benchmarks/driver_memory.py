@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import gc
 import json
+import pickle
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,7 +86,7 @@ def measure(chunks: int, state: str) -> list[float]:
         grown, found = Growth(), []
         items = work(source, ROWS_PER_CHUNK, settled)
         found.append(grown())
-        texts = [{"item": item.as_json()} for item in items]
+        texts = [{"item": pickle.dumps(item)} for item in items]
         found.append(grown())
         del texts
         reports = [
@@ -94,18 +94,18 @@ def measure(chunks: int, state: str) -> list[float]:
             for number in range(REPLICAS)
         ]
 
-        def done(number: int) -> str:
+        def done(number: int) -> bytes:
             path = written[number % FOOTERS].path.replace("/00000000", f"/{number:08d}")
             part = Part(path, 512, 512, number * 512, number * 512 + 511, 10**6)
             seconds = {"read": 0.01, "render": 0.02, "encode": 0.5, "generate": 60.0, "write": 0.1}
-            return Done([part], seconds, reports[number % REPLICAS]).as_json()
+            return pickle.dumps(Done([part], seconds, reports[number % REPLICAS]))
 
         grown()
         messages = [done(number) for number in range(chunks)]
         in_messages = grown()
         ran = Ran()
         for message in messages:
-            ran.add(Done.from_json(message), 0.0)
+            ran.add(pickle.loads(message), 0.0)
         found += [in_messages, grown()]
         size = len(messages[0])
         del messages
@@ -115,7 +115,7 @@ def measure(chunks: int, state: str) -> list[float]:
         ])
         found.append(grown())
         kept = [footers(folder, written) for _ in range(max(1, chunks // FOOTERS))]
-        found += [grown(), size, len(json.dumps(asdict(reports[0])))]
+        found += [grown(), size, len(pickle.dumps(reports[0]))]
         assert len(items) == len(again) == chunks
         assert kept
     return found

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import SecretStr
@@ -44,25 +43,9 @@ class WorkItem:
     :param repetitions: position and number of each row that repeats the sampled request of earlier rows.
     """
 
-    number: int
     chunk: Chunk
     skip: tuple[tuple[int, int], ...] = ()
     repetitions: tuple[tuple[int, int], ...] = ()
-
-    def as_json(self) -> str:
-        """For the Ray Dataset of work."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, document: str) -> WorkItem:
-        """The reverse of :meth:`as_json`."""
-        fields = json.loads(document)
-        return cls(
-            fields["number"],
-            Chunk(**fields["chunk"]),
-            tuple((first, stop) for first, stop in fields["skip"]),
-            tuple((position, number) for position, number in fields["repetitions"]),
-        )
 
     @property
     def positions(self) -> list[int]:
@@ -84,17 +67,6 @@ class Done:
     parts: list[Part]
     seconds: dict[str, float]
     report: ReplicaReport
-
-    def as_json(self) -> str:
-        """For the way back to the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, document: str) -> Done:
-        """The reverse of :meth:`as_json`."""
-        fields = json.loads(document)
-        found = [Part(**part) for part in fields["parts"]]
-        return cls(found, fields["seconds"], ReplicaReport(**fields["report"]))
 
 
 @dataclass(frozen=True)

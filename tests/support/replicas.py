@@ -22,7 +22,7 @@ from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, input_of
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.monitor.board import Reporter
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import Cluster
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
@@ -92,7 +92,7 @@ class Place:
         return Replica(job, chosen, Handle(self.board))
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> ReplicaReport:
         assert self.board is not None
         (report,) = self.board.snapshot()
         return report
@@ -108,7 +108,7 @@ def do(place: Place, replica: Replica) -> list[Done]:
     """Let it work to its end. Returns what it has written since the last time."""
     asyncio.run(work(replica))
     assert place.board is not None
-    return [Done.from_json(document) for _, document in place.board.news()[1]]
+    return [done for _, done in place.board.news()[1]]
 
 
 def written(place: Place, *done: Done) -> list[dict[str, Any]]:

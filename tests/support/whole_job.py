@@ -17,10 +17,10 @@ from airflow_provider_raybatch.job.execution import pool
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
+from airflow_provider_raybatch.job.monitor.board import Reporter
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
-from airflow_provider_raybatch.job.work import Done, Job, in_sequence
+from airflow_provider_raybatch.job.work import Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.replicas import Handle
@@ -44,9 +44,9 @@ def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> pool.Ran:
     board, ran = Coordinator(work, job.folder, job.part_folder), pool.Ran()
     asyncio.run(ticket(Replica(job, plan, Handle(board))))
     reports, news, _, _ = board.news()
-    for at, document in news:
-        ran.add(Done.from_json(document), at)
-    ran.reports = [ReplicaReport(**report) for report in reports]
+    for at, done in news:
+        ran.add(done, at)
+    ran.reports = reports
     ran.engine = board.engine() or ran.engine
     return ran
 

@@ -117,7 +117,7 @@ class Coordinator(Board):
         """Processes whose engine is not ready."""
         self._deaths: dict[str, int] = {}
         self._found: dict[str, int] = {}
-        self._news: list[tuple[float, str]] = []
+        self._news: list[tuple[float, Done]] = []
         self._reported: set[str] = set()
         """Paths of the parts of living processes."""
         self._shared: dict[int, list[Any]] = {}
@@ -156,10 +156,10 @@ class Coordinator(Board):
         wary = self._deaths[actor] >= 2 or self._found.get(actor, 0) > 0
         self._queue.join(process, slots, time.monotonic(), wary)
 
-    def pull(self, process: str, report: Report, done: str | None = None) -> Order:
+    def pull(self, process: str, report: Report, done: Done | None = None) -> Order:
         """It says what it has finished, and gets what it is to hold now.
 
-        :param done: a :class:`~airflow_provider_raybatch.job.work.Done` with the parts of `report.finished`.
+        :param done: the parts of `report.finished`, if there are any.
         :raises GoneError: it was taken for lost.
         """
         self._known(process)
@@ -202,7 +202,7 @@ class Coordinator(Board):
             self._queue.leave(process)
 
     def lost(
-        self, process: str, engine_died: bool, in_engine: Ordinals, report: Report, done: str | None
+        self, process: str, engine_died: bool, in_engine: Ordinals, report: Report, done: Done | None
     ) -> None:
         """Its engine is gone, and it ends now: what it says last."""
         if process in self._actors:
@@ -213,27 +213,26 @@ class Coordinator(Board):
 
     # The driver.
 
-    def news(self) -> tuple[list[dict[str, Any]], list[tuple[float, str]], bool, bool]:
+    def news(self) -> tuple[list[ReplicaReport], list[tuple[float, Done]], bool, bool]:
         """Reports; what was written since the last call, and when; whether that is all; whether any works."""
         self._bury_the_silent()
         done, self._news = self._news, []
         return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
 
-    def report(self, report: dict[str, Any]) -> tuple[bool, bool]:
+    def report(self, report: ReplicaReport) -> tuple[bool, bool]:
         """See :meth:`Board.report`. Returns, too, whether it shall ask now, to give rows back."""
         draining, _ = super().report(report)
-        process = report["replica"]
-        self._silence[process] = 0.0
-        return draining, self._queue.wants(process)
+        self._silence[report.replica] = 0.0
+        return draining, self._queue.wants(report.replica)
 
     def _known(self, process: str) -> None:
         if process not in self._actors:
             raise GoneError(f"replica {process!r} was taken for lost; its rows are others' now.")
 
-    def _take(self, process: str, report: Report, done: str | None) -> None:
+    def _take(self, process: str, report: Report, done: Done | None) -> None:
         if done is not None:
             self._news.append((time.time(), done))
-            self._reported.update(part.path for part in Done.from_json(done).parts)
+            self._reported.update(part.path for part in done.parts)
         if self._queue.proves(process, report.finished):
             actor = self._actors[process]
             self._deaths[actor] = self._found[actor] = 0
@@ -270,12 +269,8 @@ class Coordinator(Board):
                 self._reported.add(part.path)
                 rows, _ = parts.outcomes(self._folder, part)
                 self._queue.finish(process, rows.astype(np.int64))
-                done = Done([part], {}, self._last_report(process)).as_json()
-                self._news.append((time.time(), done))
-
-    def _last_report(self, process: str) -> ReplicaReport:
-        known = self._reports.get(process)
-        return ReplicaReport(process, "") if known is None else ReplicaReport(**known)
+                latest = self._reports.get(process, ReplicaReport(process, ""))
+                self._news.append((time.time(), Done([part], {}, latest)))
 
     def _bury_the_silent(self) -> None:
         now = time.monotonic()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import pickle
 import threading
 import time
 import warnings
@@ -122,7 +123,7 @@ def run(
         stages = ray_data_llm.dataset(job, plan, work)
 
         def take(row: Any) -> None:
-            ran.add(Done.from_json(row["done"]), time.time(), in_one=True)
+            ran.add(pickle.loads(row["done"]), time.time(), in_one=True)
 
     watch = _Watch(board, ran)
     stages.set_name(_name(job))  # for people who look at Ray's dashboard
@@ -190,14 +191,13 @@ class _Watch:
         if self._board is None:
             return list(self._ran.by_replica.values())
         reports, news, is_finished, self._works = ray.get(self._board.news.remote(), timeout=60)
-        for at, document in news:
-            self._ran.add(Done.from_json(document), at)
+        for at, done in news:
+            self._ran.add(done, at)
         if is_finished and self._finished_at is None:
             self._finished_at = time.monotonic()
         latest = dict(self._ran.by_replica)
         for report in reports:
-            told = ReplicaReport(**report)
-            latest[told.replica] = _further(told, latest.get(told.replica, told))
+            latest[report.replica] = _further(report, latest.get(report.replica, report))
         return list(latest.values())
 
 
@@ -208,7 +208,7 @@ def _drain(board: Any, worker: threading.Thread) -> None:
         worker.join(_POLL)
         with contextlib.suppress(ray.exceptions.RayError):
             reports = ray.get(board.snapshot.remote(), timeout=max(0.0, ends - time.monotonic()))
-            if all(report["state"] != "ready" for report in reports):
+            if all(report.state != "ready" for report in reports):
                 return
 
 

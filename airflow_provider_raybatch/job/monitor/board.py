@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
@@ -62,7 +62,7 @@ class Board:
     def __init__(self) -> None:
         self.gone: set[str] = set()
         """Processes that are known to have ended."""
-        self._reports: dict[str, dict[str, Any]] = {}
+        self._reports: dict[str, ReplicaReport] = {}
         self._draining = False
         self._engine: EngineInfo | None = None
 
@@ -74,23 +74,23 @@ class Board:
         """Description of the engine that started last, ``None`` before the first."""
         return self._engine
 
-    def report(self, report: dict[str, Any]) -> tuple[bool, bool]:
+    def report(self, report: ReplicaReport) -> tuple[bool, bool]:
         """Replace a replica's report.
 
         :returns: whether replicas must write their finished rows and end; and whether this one must ask for
             work now.
         """
-        self._reports[report["replica"]] = {**report, "seen": time.time()}
+        self._reports[report.replica] = replace(report, seen=time.time())
         return self._draining, False
 
     def drain(self) -> None:
         """Let replicas write their finished rows and begin no others."""
         self._draining = True
 
-    def snapshot(self) -> list[dict[str, Any]]:
+    def snapshot(self) -> list[ReplicaReport]:
         """All reports, also of replicas that crashed, since their rows were done."""
         return [
-            {**report, "state": "ended"} if process in self.gone else report
+            replace(report, state="ended") if process in self.gone else report
             for process, report in self._reports.items()
         ]
 
@@ -124,7 +124,7 @@ class Reporter:
 
     def send(self) -> Any:
         """Report now, without waiting. Returns a reference to the answer."""
-        return self._board.report.remote(asdict(self._content))
+        return self._board.report.remote(self._content)
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
@@ -136,7 +136,7 @@ class Reporter:
             self._content.failure = (failure_class.value, sentence)
             import ray
 
-            ray.get(self._board.report.remote(asdict(self._content)), timeout=_REPORT_TIMEOUT)
+            ray.get(self.send(), timeout=_REPORT_TIMEOUT)
             raise
 
     def _run(self) -> None:

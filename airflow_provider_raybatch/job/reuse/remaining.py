@@ -24,13 +24,13 @@ def work(
     repeated = sorted((repetitions or {}).items())
     ordinals = [ordinal for ordinal, _ in repeated]
     items = []
-    for number, chunk in enumerate(source.chunks(rows_per_chunk)):
+    for chunk in source.chunks(rows_per_chunk):
         first, stop = chunk.ordinal, chunk.ordinal + chunk.rows
         done = resolved[first:stop]
         if not done.all():
             inside = repeated[bisect_left(ordinals, first) : bisect_left(ordinals, stop)]
             numbers = tuple((ordinal - first, times) for ordinal, times in inside)
-            items.append(WorkItem(number, chunk, _runs(done), numbers))
+            items.append(WorkItem(chunk, _runs(done), numbers))
     return items
 
 

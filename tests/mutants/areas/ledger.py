@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "finished-rows-asked-again",
         _RESUME,
-        "WorkItem(number, chunk, _runs(done), numbers)",
-        "WorkItem(number, chunk, (), numbers)",
+        "WorkItem(chunk, _runs(done), numbers)",
+        "WorkItem(chunk, (), numbers)",
         "A resume pays for whole chunks of which one row is left.",
         ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),

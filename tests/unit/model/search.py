@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -196,7 +195,7 @@ class World(Checked):
             CLOCK.now += 2.0
             for process in self.living:
                 if process not in frozen_ones:
-                    self.board.report(asdict(process._report))
+                    self.board.report(process._report)
             self.look()
 
     @property

@@ -15,7 +15,6 @@ from airflow_provider_raybatch.job.execution.replica.replica import _KILLER
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.row import RowFailure
-from airflow_provider_raybatch.job.work import Done
 
 from .search_begun import BegunInMemory
 from .search_replica import Stepped
@@ -87,8 +86,8 @@ class Checked:
     def look(self) -> None:
         """As the driver does it."""
         _, news, _, _ = self.board.news()
-        for _, document in news:
-            self.told += Done.from_json(document).parts
+        for _, done in news:
+            self.told += done.parts
 
     def outcomes(self) -> dict[int, list[bool]]:
         """Of each row, what the driver knows of it."""

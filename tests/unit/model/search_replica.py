@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -206,7 +206,7 @@ class Stepped(Replica):
 
     def report(self) -> None:
         """As its reporter does it."""
-        drains, asks = self.world.board.report(asdict(self._report))
+        drains, asks = self.world.board.report(self._report)
         if drains:
             self._draining.set()
         if asks:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,7 +55,10 @@ def dataset(job: Job, plan: Plan, items: Sequence[WorkItem]) -> ray.data.Dataset
         postprocess_map_kwargs=cpus,
     )
     _bound_restarts(processor, job.spec.max_restarts)
-    work = ray.data.from_items([{"item": item.as_json()} for item in items], override_num_blocks=len(items))
+    # Pickled, since Arrow has no type for them.
+    work = ray.data.from_items(
+        [{"item": pickle.dumps(item)} for item in items], override_num_blocks=len(items)
+    )
     rows = work.map_batches(stages.read, fn_kwargs={"job": job}, batch_size=1, **cpus)
     settled = processor(rows).map(stages.settle, fn_kwargs={"job": job}, **cpus)
     return settled.map_batches(

@@ -40,8 +40,8 @@ def read(batch: dict[str, Any], job: Job) -> Iterator[dict[str, list[Any]]]:
     kind = variant(job.spec)
     reader = Reader(job.listing, read_columns(job.spec), job.credentials)
     asker = Asker(job.spec, job.task.renderer(), job.keyer)
-    for document in batch["item"]:
-        item = WorkItem.from_json(str(document))
+    for pickled in batch["item"]:
+        item: WorkItem = pickle.loads(pickled)
         rows = reader.read(item.chunk)
         positions = item.positions
         asked = asker.ask([rows.rows[position] for position in positions], item.repetitions_of(positions))
@@ -135,7 +135,7 @@ def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
     return {CARRIED: row[CARRIED], **settled}
 
 
-def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
+def write(batch: pa.Table, job: Job) -> dict[str, list[bytes]]:
     """Write settled rows to a part."""
     asked_at = []
     groups: dict[bytes, tuple[list[RowOutcome], list[pa.Table]]] = {}
@@ -175,7 +175,7 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[str]]:
         output_tokens=sum(result.output_tokens for result in results),
         first_request=min(asked_at),
     )
-    return {"done": [Done(written, {}, report).as_json()]}
+    return {"done": [pickle.dumps(Done(written, {}, report))]}
 
 
 def _packed(row: pa.Table) -> bytes:

@@ -295,7 +295,7 @@ class _Shift:
             self._preparing.add(work)
             work.add_done_callback(lambda _: self._wake.set())
 
-    def _word(self) -> tuple[Report, str | None]:
+    def _word(self) -> tuple[Report, Done | None]:
         """What it says when it asks."""
         finished, self._finished = np.array(self._finished, dtype=np.int64), []
         written, self._new_parts = self._new_parts, []
@@ -303,7 +303,7 @@ class _Shift:
         self._report.cpu_seconds = round(time.process_time() - self._replica._cpu_before, 2)
         done = None
         if written:
-            done = Done(written, seconds, dataclasses.replace(self._report)).as_json()
+            done = Done(written, seconds, dataclasses.replace(self._report))
         else:
             self._watch.seconds = seconds
         work = self._report.output_tokens + self._report.tokens_in_flight

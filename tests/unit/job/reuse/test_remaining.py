@@ -18,11 +18,10 @@ from airflow_provider_raybatch.job.input.source import Source
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, look_back
-from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.row import RowFailure
-from airflow_provider_raybatch.job.work import Done, WorkItem
+from airflow_provider_raybatch.job.work import WorkItem
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.publishing import failure, part, response
 from tests.support.specs import spec
@@ -59,8 +58,6 @@ def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_p
     assert left(items) == sorted(set(range(ROWS)) - done)
     assert all(item.positions for item in items)
     assert left(items) == [item.chunk.ordinal + position for item in items for position in item.positions]
-    assert len({item.number for item in items}) == len(items)
-    assert [WorkItem.from_json(item.as_json()) for item in items] == items
 
 
 def test_a_chunk_with_one_row_left_names_runs_and_no_other_positions(source: Source) -> None:
@@ -76,7 +73,6 @@ def test_repetitions_travel_with_their_chunk(source: Source) -> None:
     items = work(source, 100, flags([]), {0: 1, 99: 2, 105: 3})
     found = {item.chunk.ordinal + position: number for item in items for position, number in item.repetitions}
     assert found == {0: 1, 99: 2, 105: 3}
-    assert [WorkItem.from_json(item.as_json()) for item in items] == items
 
 
 class TestLookBack:
@@ -211,8 +207,3 @@ class TestTolerance:
 
 def report(**fields: int) -> ReplicaReport:
     return ReplicaReport("a", "n", **fields)
-
-
-def test_what_a_replica_reports_survives_its_way_through_ray() -> None:
-    done = Done([Part("x.parquet", 3, 2, 0, 2, 100)], {"read": 0.5}, report(rows=3))
-    assert Done.from_json(done.as_json()) == done

@@ -21,8 +21,8 @@ from airflow_provider_raybatch.job.execution.calls import GoneError, Report, no_
 from airflow_provider_raybatch.job.execution.replica import preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.part import Part, listed
-from airflow_provider_raybatch.job.work import Done
 from tests.support.replicas import Place, do, lines, work, written
 
 
@@ -146,8 +146,8 @@ def test_a_dead_engine_writes_what_it_has_and_names_what_was_in_it(place: Place)
     ((_, _, engine_died, begun),) = told
     assert engine_died
     assert set(begun.in_engine.tolist()) == {1, 3}
-    ((_, document),) = board.news()[1]
-    assert [row["ordinal"] for row in written(place, Done.from_json(document))] == [0, 2, 4, 5]
+    ((_, done),) = board.news()[1]
+    assert [row["ordinal"] for row in written(place, done)] == [0, 2, 4, 5]
 
 
 def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
@@ -217,7 +217,7 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
     assert board.news()[3]
     for _ in range(40):
         now[0] += 1
-        board.report({"replica": replica._process})
+        board.report(ReplicaReport(replica._process, ""))
         assert board.news()[3]
     for _ in range(40):
         now[0] += 1
