@@ -117,13 +117,12 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
 
     :param rows: rows still to be done.
     """
-    reasons: dict[str, str] = {}
-    gpus = _gpus(spec, cluster, reasons)
-    cpus = _cpus(spec, cluster, gpus, reasons)
-    replicas, first = _replicas(spec, rows, cluster, cpus, gpus, reasons)
-    chunk = _rows_per_chunk(spec, rows, replicas, reasons)
-    in_flight = _chunks_in_flight(spec, gpus, chunk, reasons)
-    in_engine = _rows_in_engine(spec, gpus, reasons)
+    gpus, why_gpus = _gpus(spec, cluster)
+    cpus, why_cpus = _cpus(spec, cluster, gpus)
+    replicas, first, why_replicas = _replicas(spec, rows, cluster, cpus, gpus)
+    chunk, why_chunk = _rows_per_chunk(spec, rows, replicas)
+    in_flight, why_in_flight = _chunks_in_flight(spec, gpus, chunk)
+    in_engine, why_in_engine = _rows_in_engine(spec, gpus)
     return Plan(
         replicas,
         cpus,
@@ -131,7 +130,14 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
         spec.accelerator_type,
         chunk,
         in_flight,
-        reasons,
+        {
+            "replicas": why_replicas,
+            "cpus_per_replica": why_cpus,
+            "gpus_per_replica": why_gpus,
+            "rows_per_chunk": why_chunk,
+            "rows_in_engine": why_in_engine,
+            "chunks_in_flight": why_in_flight,
+        },
         _spans_nodes(spec, gpus),
         first,
         in_engine,
@@ -143,49 +149,42 @@ def _spans_nodes(spec: BatchInferenceSpec, gpus: int) -> bool:
     return gpus > 1 and spec.engine_args.get("distributed_executor_backend") == "ray"
 
 
-def _gpus(spec: BatchInferenceSpec, cluster: Cluster, reasons: dict[str, str]) -> int:
+def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[int, str]:
     if spec.engine == "echo":
-        reasons["gpus_per_replica"] = "the echo engine has no model"
-        return 0
+        return 0, "the echo engine has no model"
     if (
         cluster.total("GPU") == 0
         and not (cluster.autoscaler and cluster.autoscaler.has_gpus())
         and spec.accelerator_type is None
         and spec.gpus_per_replica == 1
     ):
-        reasons["gpus_per_replica"] = "the cluster has no GPU, so vLLM runs on CPUs"
-        return 0
-    reasons["gpus_per_replica"] = "the product of vLLM's parallel sizes"
-    return spec.gpus_per_replica
+        return 0, "the cluster has no GPU, so vLLM runs on CPUs"
+    return spec.gpus_per_replica, "the product of vLLM's parallel sizes"
 
 
-def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int, reasons: dict[str, str]) -> float:
+def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple[float, str]:
     if spec.num_cpus is not None:
-        reasons["cpus_per_replica"] = "set by num_cpus"
-        return spec.num_cpus
+        return spec.num_cpus, "set by num_cpus"
     if gpus:
         groups = cluster.autoscaler.groups if cluster.autoscaler else ()
         nodes = [*cluster.nodes, *(group.node for group in groups)]
         smallest = min((node.get("CPU", 0.0) for node in nodes if node.get("GPU", 0.0) >= gpus), default=1.0)
         per_node = max((node.get("GPU", 0.0) // gpus for node in nodes), default=1.0) or 1.0
         if 0 < smallest < per_node:
-            reasons["cpus_per_replica"] = f"a GPU node has only {smallest:g} CPUs for {per_node:g} replicas"
             # Ray counts CPUs by ten-thousandths; rounded up, the last replica would find no room.
-            return math.floor(smallest / per_node * 10_000 + 1e-6) / 10_000
-    reasons["cpus_per_replica"] = "a replica's own process; tokenising takes what is idle besides"
-    return 1.0
+            share = math.floor(smallest / per_node * 10_000 + 1e-6) / 10_000
+            return share, f"a GPU node has only {smallest:g} CPUs for {per_node:g} replicas"
+    return 1.0, "a replica's own process; tokenising takes what is idle besides"
 
 
 def _replicas(
-    spec: BatchInferenceSpec, rows: int, cluster: Cluster, cpus: float, gpus: int, reasons: dict[str, str]
-) -> tuple[int, int | None]:
-    """How many, and how many of them must have room before the job starts (``None`` for all)."""
+    spec: BatchInferenceSpec, rows: int, cluster: Cluster, cpus: float, gpus: int
+) -> tuple[int, int | None, str]:
+    """How many, how many of them must have room before the job starts (``None`` for all), and why."""
     if spec.replicas is not None:
-        reasons["replicas"] = "set by replicas"
-        return spec.replicas, None
+        return spec.replicas, None, "set by replicas"
     if not gpus:
-        reasons["replicas"] = "one is enough without GPUs: it uses all idle CPUs of its node"
-        return 1, None
+        return 1, None, "one is enough without GPUs: it uses all idle CPUs of its node"
     asked, spans_nodes = request(cpus, gpus, spec.accelerator_type), _spans_nodes(spec, gpus)
     fits = cluster.holds(asked, spans_nodes)
     useful = max(1, math.ceil(rows / _FEWEST_ROWS))
@@ -194,61 +193,50 @@ def _replicas(
     worth = max(1, math.ceil(rows / _ROWS_FOR_A_NODE))
     later = min(reach, worth)
     if later > now:
-        reasons["replicas"] = (
+        why = (
             f"the cluster's nodes hold {fits}, the autoscaler may reach {reach}"
             + (f", the rows are worth {worth}" if worth < reach else "")
             + f"; the job starts with {max(1, now)}"
         )
-        return later, max(1, now)
+        return later, max(1, now), why
     if fits == 0:
-        reasons["replicas"] = "no node holds a replica yet; one is asked of the autoscaler"
-        return 1, None
-    reasons["replicas"] = f"the cluster's nodes hold {fits}" + (
-        f", the rows feed {useful}" if useful < fits else ""
-    )
-    return now, None
+        return 1, None, "no node holds a replica yet; one is asked of the autoscaler"
+    feeds = f", the rows feed {useful}" if useful < fits else ""
+    return now, None, f"the cluster's nodes hold {fits}{feeds}"
 
 
-def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int, reasons: dict[str, str]) -> int:
+def _rows_per_chunk(spec: BatchInferenceSpec, rows: int, replicas: int) -> tuple[int, str]:
     if spec.batch_size is not None:
-        reasons["rows_per_chunk"] = "set by batch_size"
-        return spec.batch_size
+        return spec.batch_size, "set by batch_size"
     longest = spec.sampling.get("max_tokens")
     short = isinstance(longest, int) and longest <= _SHORT_RESPONSE
     wanted = _SHORT_CHUNK if short else _LONG_CHUNK
     balanced = math.ceil(rows / (replicas * _CHUNKS_PER_REPLICA))
     chunk = max(_FEWEST_ROWS, min(wanted, balanced), min(_LARGEST_CHUNK, math.ceil(rows / _MOST_CHUNKS)))
-    reasons["rows_per_chunk"] = (
-        f"{wanted} for {'short' if short else 'long'} responses"
-        if chunk == wanted
-        else f"the driver keeps track of at most {_MOST_CHUNKS:,} chunks"
-        if chunk > wanted
-        else f"{_CHUNKS_PER_REPLICA} chunks a replica, so that none idles at the end"
-    )
-    return chunk
+    if chunk == wanted:
+        return chunk, f"{wanted} for {'short' if short else 'long'} responses"
+    if chunk > wanted:
+        return chunk, f"the driver keeps track of at most {_MOST_CHUNKS:,} chunks"
+    return chunk, f"{_CHUNKS_PER_REPLICA} chunks a replica, so that none idles at the end"
 
 
-def _chunks_in_flight(spec: BatchInferenceSpec, gpus: int, chunk: int, reasons: dict[str, str]) -> int:
+def _chunks_in_flight(spec: BatchInferenceSpec, gpus: int, chunk: int) -> tuple[int, str]:
     if spec.rows_in_flight is not None:
-        reasons["chunks_in_flight"] = "set by rows_in_flight"
-        return max(1, math.ceil(spec.rows_in_flight / chunk))
+        return max(1, math.ceil(spec.rows_in_flight / chunk)), "set by rows_in_flight"
     sequences = _sequences(spec, gpus)
-    reasons["chunks_in_flight"] = (
+    return max(2, math.ceil(_IN_FLIGHT_FACTOR * sequences / chunk)), (
         f"{_IN_FLIGHT_FACTOR} times {sequences} sequences, so that chunks that end together leave no gap"
     )
-    return max(2, math.ceil(_IN_FLIGHT_FACTOR * sequences / chunk))
 
 
-def _rows_in_engine(spec: BatchInferenceSpec, gpus: int, reasons: dict[str, str]) -> int:
+def _rows_in_engine(spec: BatchInferenceSpec, gpus: int) -> tuple[int, str]:
     if spec.rows_in_flight is not None:
-        reasons["rows_in_engine"] = "set by rows_in_flight"
-        return spec.rows_in_flight
+        return spec.rows_in_flight, "set by rows_in_flight"
     sequences = _sequences(spec, gpus)
-    reasons["rows_in_engine"] = (
+    return sequences + math.ceil(sequences / 4), (
         f"{sequences} sequences and a quarter more, later what it answers in a second, so that it never "
         "waits; the others wait where other replicas can get them"
     )
-    return sequences + math.ceil(sequences / 4)
 
 
 def _sequences(spec: BatchInferenceSpec, gpus: int) -> int:
