@@ -3,16 +3,40 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from airflow_provider_raybatch.contract.failures import SpecError
-from airflow_provider_raybatch.contract.mistakes import likeliest, requirement
 
 Model = TypeVar("Model", bound="ContractModel")
 
 _LONGEST_VALUE = 120
+_MUST_BE = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "dict_type": "a dictionary",
+    "mapping_type": "a dictionary",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
+    "literal_error": "{expected}",
+}
+"""By pydantic's type of error, https://docs.pydantic.dev/latest/errors/validation_errors/."""
+_CHOICE = re.compile(r"'([^']+)'")
 
 
 class ContractModel(BaseModel):
@@ -54,9 +78,9 @@ def sentence(error: ValidationError) -> str:
         text = f"{field}: {first['ctx']['error']!s}" if field != error.title else str(first["ctx"]["error"])
     else:
         context, value = first.get("ctx", {}), first["input"]
-        meant = likeliest(kind, context, value)
+        meant = _likeliest(kind, context, value)
         hint = f"; did you mean {meant!r}?" if meant else ""
-        text = f"{field}: {requirement(kind, message, context)}, but it is {shown(value)}{hint}"
+        text = f"{field}: {_requirement(kind, message, context)}, but it is {shown(value)}{hint}"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return text + more + ("" if text.endswith("?") and not more else ".")
 
@@ -68,3 +92,23 @@ def shown(value: object) -> str:
     except RecursionError:
         text = f"a {type(value).__name__} of great depth"
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def _requirement(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """What the value must be, such as ``it must be at least 1``.
+
+    :param kind: pydantic's type of the error.
+    :param message: pydantic's own, for a kind that has no words here.
+    :param context: pydantic's, such as the bound.
+    """
+    if kind in _MUST_BE:
+        return f"it must be {_MUST_BE[kind].format(**context)}"
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _likeliest(kind: str, context: Mapping[str, Any], value: object) -> str | None:
+    """Of several allowed texts, the one that `value` misspells."""
+    if kind != "literal_error" or not isinstance(value, str):
+        return None
+    close = difflib.get_close_matches(value.strip().lower(), _CHOICE.findall(str(context["expected"])), n=1)
+    return close[0] if close else None

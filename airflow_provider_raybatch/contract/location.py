@@ -10,7 +10,10 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import unquote
+
+from pydantic import AfterValidator
 
 SOURCE_SCHEMES = ("file", "s3", "https", "http")
 DESTINATION_SCHEMES = ("file", "s3")
@@ -82,6 +85,10 @@ def checked_folder(uri: str) -> str:
         )
     scheme = "file://" if uri.startswith("file://") else ""
     return scheme + (uri[len(scheme) :].rstrip("/") or "/")
+
+
+FolderLocation = Annotated[str, AfterValidator(checked_folder)]
+"""A field that holds the location of a folder that is written to."""
 
 
 def check_absolute(path: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.column_names import check_column_name
-from airflow_provider_raybatch.contract.import_path import checked_import_path
-from airflow_provider_raybatch.contract.location import checked_folder
+from airflow_provider_raybatch.contract.location import FolderLocation
+from airflow_provider_raybatch.contract.names import ColumnName, ImportPath
 
 OutputFormat = Literal["parquet", "jsonl"]
 
@@ -36,29 +35,12 @@ class OutputArguments(ContractModel):
     :param preserve_order: a promise that the rows are in input order; `ordered` in the manifest.
     """
 
-    destination: str
+    destination: FolderLocation
     destination_format: OutputFormat = "parquet"
     rows_per_part: int | None = Field(default=None, ge=1)
     on_destination_owned: Literal["refuse", "take_over"] = "refuse"
     output_prefix: str = ""
-    response_column: str | None = None
-    postprocess: str | None = None
+    response_column: ColumnName | None = None
+    postprocess: ImportPath | None = None
     postprocess_digest: str | None = None
     preserve_order: bool = False
-
-    @field_validator("destination")
-    @classmethod
-    def _destination_is_a_folder(cls, uri: str) -> str:
-        return checked_folder(uri)
-
-    @field_validator("response_column")
-    @classmethod
-    def _usable_name(cls, name: str | None) -> str | None:
-        if name is not None:
-            check_column_name(name)
-        return name
-
-    @field_validator("postprocess")
-    @classmethod
-    def _path_of_postprocess(cls, value: str | None) -> str | None:
-        return None if value is None else checked_import_path(value)

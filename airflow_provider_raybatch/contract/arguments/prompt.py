@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel, shown
-from airflow_provider_raybatch.contract.import_path import checked_import_path
+from airflow_provider_raybatch.contract.names import ImportPath
 from airflow_provider_raybatch.contract.row_template import RowTemplate, placeholder
 
 _PROMPTS = ("prompt", "messages", "messages_column", "prompt_column", "prompt_function")
@@ -42,13 +42,8 @@ class PromptArguments(ContractModel):
     messages: list[Message] | None = Field(default=None, min_length=1)
     messages_column: str | None = Field(default=None, min_length=1)
     prompt_column: str | None = Field(default=None, min_length=1)
-    prompt_function: str | None = None
+    prompt_function: ImportPath | None = None
     prompt_function_digest: str | None = None
-
-    @field_validator("prompt_function")
-    @classmethod
-    def _path_of_prompt_function(cls, value: str | None) -> str | None:
-        return None if value is None else checked_import_path(value)
 
     @model_validator(mode="after")
     def _one_way_to_ask(self) -> PromptArguments:

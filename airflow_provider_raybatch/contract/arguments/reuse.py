@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.durations import Seconds
-from airflow_provider_raybatch.contract.location import checked_folder
+from airflow_provider_raybatch.contract.location import FolderLocation
 
 
 class ReuseArguments(ContractModel):
@@ -24,15 +24,10 @@ class ReuseArguments(ContractModel):
         same request, or ``regenerate`` all.
     """
 
-    reuse: str | None = None
+    reuse: FolderLocation | None = None
     reuse_max_age: Seconds | None = Field(default=None, gt=0)
     deduplicate: bool = True
     on_clear: Literal["keep", "regenerate"] = "keep"
-
-    @field_validator("reuse")
-    @classmethod
-    def _store_is_a_folder(cls, uri: str | None) -> str | None:
-        return None if uri is None else checked_folder(uri)
 
     @model_validator(mode="after")
     def _max_age_of_a_store(self) -> ReuseArguments:

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.base import shown
-from airflow_provider_raybatch.contract.column_names import check_column_name
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.names import checked_column_name
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join, kind_of
 from airflow_provider_raybatch.job.input.table import KINDS, as_parquet, kinds_of, restored, table_of
 from airflow_provider_raybatch.job.request.render import load_function
@@ -213,8 +213,7 @@ def _called(
                 STEP, f"the function returned a column {name!r}, which the dataset has already; rename it"
             )
         try:
-            check_column_name(name)
-            columns[name] = _plain(value)
+            columns[checked_column_name(name)] = _plain(value)
         except (ValueError, RecursionError) as error:
             return RowFailure(
                 STEP, f"the function returned a column {shown(name)} that can't be used: {error}"

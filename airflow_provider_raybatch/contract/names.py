@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that a user chooses: of columns of a dataset, and of functions."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from airflow_provider_raybatch.contract.base import shown
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def checked_column_name(name: str) -> str:
+    """A column's name, unless readers of the dataset can't write it, or can't tell it from another.
+
+    :raises ValueError: one sentence, without the field's name.
+    """
+    if not name.strip():
+        raise ValueError("a column's name is empty; give it at least one letter")
+    if name != name.strip():
+        raise ValueError(f"{shown(name)} begins or ends with white space; write {shown(name.strip())}")
+    if found := _CONTROL.search(name):
+        raise ValueError(f"{shown(name)} has the control character {found.group()!r}; remove it")
+    return name
+
+
+def _checked_import_path(value: str) -> str:
+    if not _IMPORT_PATH.fullmatch(value):
+        raise ValueError(f"{value!r} is not an import path; write it as 'package.module:function'")
+    return value
+
+
+ColumnName = Annotated[str, AfterValidator(checked_column_name)]
+"""A field that holds the name of a column."""
+
+ImportPath = Annotated[str, AfterValidator(_checked_import_path)]
+"""A field that names a user's function: ``package.module:function``."""
