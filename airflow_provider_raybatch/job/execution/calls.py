@@ -54,7 +54,6 @@ class Grant:
     :param rows: in the order in which they are to begin.
     :param read: pieces that it reads from storage and keeps until they are named in `release`.
     :param borrow: rows that come from another replica's memory, by its name; from storage if that fails.
-    :param repeated: those of `rows` that a lost process may have written.
     :param alone: whether `rows` must run without other rows in the engine, since one of them may kill it.
     :param failed: rows that have killed an engine, to be written as failed.
     :param release: pieces that no other replica will ask it for.
@@ -66,7 +65,6 @@ class Grant:
     rows: Ordinals = field(default_factory=no_rows)
     read: tuple[int, ...] = ()
     borrow: Mapping[str, Ordinals] = field(default_factory=dict)
-    repeated: Ordinals = field(default_factory=no_rows)
     alone: bool = False
     failed: Ordinals = field(default_factory=no_rows)
     release: tuple[int, ...] = ()

@@ -89,7 +89,6 @@ class PullQueue:
         self._suspicion = Suspicion()
         self._suspected_since = 0.0
         self._emptied: str | None = None
-        self._repeated: set[int] = set()
         self._unanswered = 0
         self._row_bytes = pieces.total_bytes / max(1, self.free.count)
         self.starting = 0
@@ -155,7 +154,6 @@ class PullQueue:
             rows=rows,
             read=read,
             borrow=borrow,
-            repeated=self._repeated_of(given),
             alone=replica.group is not None,
             failed=failed,
             release=release,
@@ -209,7 +207,6 @@ class PullQueue:
             return False
         blamed = len(self._suspicion.poison)
         replica = self._replicas[name]
-        self._repeated.update(replica.holds.tolist())
         failed = replica.remove(replica.failed)
         blamed += len(failed)
         self._suspicion.poison = np.concatenate([self._suspicion.poison, failed])
@@ -262,8 +259,6 @@ class PullQueue:
             replica.wary = False
         if len(replica.failed):
             replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
-        if self._repeated:
-            self._repeated.difference_update(finished.tolist())
 
     def _hand(
         self, name: str, replica: _Replica, rows: Ordinals
@@ -340,8 +335,3 @@ class PullQueue:
         self.free.put_back(replica.holds)
         if self._emptied == name:
             self._emptied = None
-
-    def _repeated_of(self, rows: Ordinals) -> Ordinals:
-        if not self._repeated or not len(rows):
-            return no_rows()
-        return np.array([row for row in rows.tolist() if row in self._repeated], dtype=np.int64)
