@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool
 from airflow_provider_raybatch.job.execution.coordinator import input_of
-from airflow_provider_raybatch.job.execution.cpu_tasks import calls_users_code, spread
+from airflow_provider_raybatch.job.execution.cpu_tasks import spread
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
@@ -186,7 +186,7 @@ def keys_over_the_cluster(
     job: Job,
 ) -> Iterable[RequestKeys]:
     """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
-    if len(groups) <= 1 and not calls_users_code(job.spec):
+    if len(groups) <= 1 and job.spec.prompt_function is None:  # which is called in CPU tasks alone
         return in_sequence(function, groups, job)
     at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
     return spread(function, groups, job, at_once)

@@ -24,10 +24,9 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
     The driver's memory holds the job's key, and its output is the job's log: a user's code must reach
     neither.
     """
-    if not calls_users_code(spec) and spec.postprocess is None:
+    if spec.prompt_function is None and spec.postprocess is None:
         return function
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    task = ray.remote(num_cpus=0, scheduling_strategy=here)(function)
+    task = ray.remote(**on_this_node())(function)
 
     def call(*arguments: Any) -> T:
         try:
@@ -41,9 +40,10 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
     return call
 
 
-def calls_users_code(spec: BatchInferenceSpec) -> bool:
-    """Whether rendering a row of this job calls a user's function."""
-    return spec.prompt_function is not None
+def on_this_node() -> dict[str, Any]:
+    """Ray's options for what runs beside the driver, whatever else runs there."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return {"num_cpus": 0, "scheduling_strategy": here}
 
 
 def spread(

@@ -18,16 +18,19 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 import ray.data
+from ray.util import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -114,7 +117,7 @@ def run(
     # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
-    ran, failure = Ran(), _Failure()
+    ran, errors = Ran(), list[BaseException]()
     if isinstance(work, Input):
         board = _coordinator(job, work)
         stages, take = dataset(job, plan, board), lambda row: None
@@ -127,7 +130,7 @@ def run(
 
     watch = _Watch(board, ran)
     stages.set_name(_name(job))  # for people who look at Ray's dashboard
-    worker = threading.Thread(target=_consume, args=(stages, take, failure), daemon=True)
+    worker = threading.Thread(target=_consume, args=(stages, take, errors), daemon=True)
     worker.start()
     began = said = time.time()
     try:
@@ -152,7 +155,8 @@ def run(
         raise
     ran.reports = watch.look()
     if not watch.is_finished:
-        failure.throw(ran.reports)
+        if errors:
+            _raise(errors[0], ran.reports)
         if board is not None:
             raise RaybatchError(
                 "Ray ended the replicas before they had done all rows.", FailureClass.INTERNAL
@@ -214,12 +218,7 @@ def _drain(board: Any, worker: threading.Thread) -> None:
 
 def _coordinator(job: Job, work: Input) -> Any:
     """Beside the driver, so that it is there as long as the driver is."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=here)(Coordinator).remote(
-        work, job.folder, job.part_folder
-    )
+    return ray.remote(**on_this_node())(Coordinator).remote(work, job.folder, job.part_folder)
 
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
@@ -228,18 +227,12 @@ def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> P
     return Phase(phase="starting", message=message)
 
 
-class _Failure:
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def throw(self, reports: Sequence[ReplicaReport]) -> None:
-        """Raise what ended the run: in a replica's own words, if it could still say them."""
-        if self.error is None:
-            return
-        told = next((report.failure for report in reports if report.failure is not None), None)
-        if told is None:
-            raise self.error
-        raise RaybatchError(told[1], FailureClass(told[0])) from self.error
+def _raise(error: BaseException, reports: Sequence[ReplicaReport]) -> NoReturn:
+    """Raise what ended the run: in a replica's own words, if it could still say them."""
+    told = next((report.failure for report in reports if report.failure is not None), None)
+    if told is None:
+        raise error
+    raise RaybatchError(told[1], FailureClass(told[0])) from error
 
 
 def _name(job: Job) -> str:
@@ -251,12 +244,12 @@ def _name(job: Job) -> str:
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
-def _consume(stages: ray.data.Dataset, take: Callable[[Any], None], failure: _Failure) -> None:
+def _consume(stages: ray.data.Dataset, take: Callable[[Any], None], errors: list[BaseException]) -> None:
     try:
         for row in stages.iter_rows():
             take(row)
     except BaseException as error:  # handed to the main thread, which diagnoses it
-        failure.error = error
+        errors.append(error)
 
 
 def dataset(job: Job, plan: Plan, board: Any) -> ray.data.Dataset:
@@ -291,9 +284,6 @@ def _over_nodes(plan: Plan) -> dict[str, Any]:
     The replica takes the CPU of the first bundle and no GPU; vLLM's Ray executor, started inside the group,
     finds the bundles and puts a worker on each GPU.
     """
-    from ray.util import placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
     bundle = {"GPU": 1.0}
     if plan.accelerator_type:
         bundle[f"accelerator_type:{plan.accelerator_type}"] = 0.001

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ray
+
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 
@@ -134,14 +136,10 @@ class Reporter:
         except Exception as error:
             failure_class, sentence = diagnose(error)
             self._content.failure = (failure_class.value, sentence)
-            import ray
-
             ray.get(self.send(), timeout=_REPORT_TIMEOUT)
             raise
 
     def _run(self) -> None:
-        import ray
-
         while True:
             time.sleep(self._interval)
             self._sample()

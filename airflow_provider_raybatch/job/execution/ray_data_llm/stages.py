@@ -9,12 +9,11 @@ blocks.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import pickle
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import without_traceback
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure, RowOutcome
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 
 ERROR = "__inference_error__"
@@ -128,11 +127,7 @@ def settle(row: dict[str, Any], job: Job) -> dict[str, Any]:
     result = _failure(error) if error else variant(job.spec).response(row)
     if isinstance(result, Response):
         result = job.task.check(result, {})
-    if isinstance(result, RowFailure):
-        settled = {"failure": json.dumps(dataclasses.astuple(result)), "response": ""}
-    else:
-        settled = {"failure": "", "response": json.dumps(_plain(result))}
-    return {CARRIED: row[CARRIED], **settled}
+    return {CARRIED: row[CARRIED], "result": pickle.dumps(result)}
 
 
 def write(batch: pa.Table, job: Job) -> dict[str, list[bytes]]:
@@ -141,16 +136,11 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[bytes]]:
     groups: dict[bytes, tuple[list[RowOutcome], list[pa.Table]]] = {}
     for row in batch.to_pylist():
         carried = pickle.loads(row[CARRIED])
-        result: Response | RowFailure
-        if row["failure"]:
-            result = RowFailure(*json.loads(row["failure"]))
-        else:
-            result = _response(json.loads(row["response"]))
         asked_at.append(carried["at"])
         columns = pa.ipc.open_stream(carried["columns"]).read_all()
         # A column may have another type in another chunk, but has one type in a part.
         outcomes, inputs = groups.setdefault(columns.schema.serialize().to_pybytes(), ([], []))
-        outcomes.append(carried["asked"].outcome(carried["ordinal"], result))
+        outcomes.append(carried["asked"].outcome(carried["ordinal"], pickle.loads(row["result"])))
         inputs.append(columns)
     first = min(outcome.ordinal for outcomes, _ in groups.values() for outcome in outcomes)
     written = [
@@ -192,13 +182,3 @@ def _failure(error: str) -> RowFailure:
     except (ValueError, TypeError):
         return RowFailure("engine", without_traceback(error))
     return RowFailure(str(step), str(reason))
-
-
-def _plain(response: Response) -> dict[str, Any]:
-    completions = [[c.text, c.finish_reason, c.output_tokens] for c in response.completions]
-    return {"completions": completions, "input": response.input_tokens, "cached": response.cached_tokens}
-
-
-def _response(plain: Mapping[str, Any]) -> Response:
-    completions = tuple(Completion(text, reason, tokens) for text, reason, tokens in plain["completions"])
-    return Response(completions, plain["input"], plain["cached"])

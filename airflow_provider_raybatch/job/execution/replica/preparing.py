@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import ray
 
 from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.execution import prefixes
@@ -88,26 +89,22 @@ class Preparer:
     async def prepare(self, order: Order, watch: Stopwatch, failure: RowFailure) -> None:
         """Let an order's rows go into the engine; those that are known to kill it fail with `failure`."""
         grant = order.grant
-        batches = [
+        batches = [(grant.failed, True)] if len(grant.failed) else []
+        batches += [
             (grant.rows[first : first + self._batch], False)
             for first in range(0, len(grant.rows), self._batch)
         ]
-        if len(grant.failed):
-            batches.insert(0, (grant.failed, True))
         self._released.update(grant.release)
         self._chunks.update(order.chunks)
         self.pending += len(grant.rows) + len(grant.failed)
-        starts = np.array([chunk.ordinal for chunk in order.chunks.values()], dtype=np.int64)
-        numbers = np.array(list(order.chunks), dtype=np.int64)[np.argsort(starts)]
-        starts = np.sort(starts)
-        borrowed = self._borrowed_pieces(order, starts, numbers)
+        piece_of = _pieces_by_row(order.chunks)
+        borrowed = {piece for rows in grant.borrow.values() for piece in piece_of(rows).tolist()}
         waiting = []
         later = _Later()
         for batch, is_failed in batches:
             await self._slots.acquire()
-            # In disk order within a batch, so that what lies together is read together.
-            found = numbers[np.searchsorted(starts, batch, side="right") - 1]
-            work = self._one(order, batch, found, borrowed, watch, failure if is_failed else None, later)
+            reason = failure if is_failed else None
+            work = self._one(order, batch, piece_of(batch), borrowed, watch, reason, later)
             waiting.append(asyncio.ensure_future(work))
         try:
             await asyncio.gather(*waiting)
@@ -125,13 +122,6 @@ class Preparer:
             for piece in self._released:
                 self._contents.pop(piece, None)
             self._released.clear()
-
-    @staticmethod
-    def _borrowed_pieces(order: Order, starts: Any, numbers: Any) -> set[int]:
-        rows = [rows for rows in order.grant.borrow.values() if len(rows)]
-        if not rows:
-            return set()
-        return set(numbers[np.searchsorted(starts, np.concatenate(rows), side="right") - 1].tolist())
 
     async def _one(
         self,
@@ -255,11 +245,7 @@ class Preparer:
     async def share_rows(self, rows: Any) -> None:
         """Let others have what was read with some rows; what is not here any more, they read themselves."""
         known, unknown = {}, {}
-        numbers = np.array(
-            sorted(self._chunks, key=lambda piece: self._chunks[piece].ordinal), dtype=np.int64
-        )
-        starts = np.array([self._chunks[piece].ordinal for piece in numbers.tolist()], dtype=np.int64)
-        for piece in set(numbers[np.searchsorted(starts, rows, side="right") - 1].tolist()):
+        for piece in set(_pieces_by_row(self._chunks)(rows).tolist()):
             task = self._contents.get(piece)
             if task is not None and task.done() and not task.cancelled() and task.exception() is None:
                 known[piece] = task.result()
@@ -284,6 +270,13 @@ class Preparer:
         return None
 
 
+def _pieces_by_row(chunks: Mapping[int, Chunk]) -> Callable[[Any], Any]:
+    """Finds the number of the chunk in which each of some rows lies, by their ordinals."""
+    numbers = np.array(sorted(chunks, key=lambda piece: chunks[piece].ordinal), dtype=np.int64)
+    starts = np.array([chunks[piece].ordinal for piece in numbers.tolist()], dtype=np.int64)
+    return lambda rows: numbers[np.searchsorted(starts, rows, side="right") - 1]
+
+
 def _texts(rows: Sequence[Row]) -> list[str]:
     requests = [row.asked.request for row in rows]
     return [prefixes.text_of(one) if isinstance(one, Request) else "" for one in requests]
@@ -294,15 +287,11 @@ def _label(asked: Asked) -> int:
 
 
 def _put(contents: dict[int, Content]) -> dict[int, list[Any]]:
-    import ray
-
     return {piece: [ray.put(content)] for piece, content in contents.items()}
 
 
 def _got(references: list[Any]) -> Content | None:
     """``None`` if it is gone with the replica that had read it."""
-    import ray
-
     try:
         return ray.get(references[0], timeout=_PATIENCE)
     except ray.exceptions.RayError:

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
+import ray
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
@@ -98,8 +99,6 @@ class Replica:
         self._reporter.send()
 
     def _check_starts(self) -> None:
-        import ray
-
         path = path_of(self._job.folder.uri, self._actor)
         begun = left_by_the_last(path)
         self._begun = BegunRows(path)
@@ -382,12 +381,8 @@ class _Shift:
 
 
 def _actor() -> str:
-    import ray
-
     return str(ray.get_runtime_context().get_actor_id() or "local")
 
 
 def _node() -> str:
-    import ray
-
     return str(ray.get_runtime_context().get_node_id())
