@@ -20,8 +20,7 @@ from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Gran
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 from airflow_provider_raybatch.job.input.listing import Listing
-from airflow_provider_raybatch.job.input.source import Source
-from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import RowMask

@@ -123,7 +123,7 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
     for entry in entries:
         name = entry.path[start:]
         if pattern is not None:
-            if _matches(name, pattern):
+            if _match_parts(name.split("/"), pattern.split("/")):
                 found.append(entry)
         elif not any(_is_hidden(part) for part in name.split("/")) and (
             wanted is not None or _format_of(name) is not None
@@ -207,15 +207,11 @@ def _depth(pattern: str | None) -> int | None:
     return None if not parts or "**" in parts else len(parts)
 
 
-def _matches(name: str, pattern: str) -> bool:
+def _match_parts(names: list[str], patterns: list[str]) -> bool:
     """Shell semantics: ``*`` stays inside one path component, ``**`` spans any number of them.
 
     As a shell's leave out names with a dot, these leave out bookkeeping, unless they name its first sign.
     """
-    return _match_parts(name.split("/"), pattern.split("/"))
-
-
-def _match_parts(names: list[str], patterns: list[str]) -> bool:
     if not patterns:
         return not names
     if patterns[0] == "**":

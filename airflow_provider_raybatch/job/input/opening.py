@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import pathlib
 import shutil
 import tempfile
 import threading
 import zlib
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from typing import IO, BinaryIO, cast
 
 import pyarrow as pa
@@ -28,9 +29,7 @@ from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _MOST_SPOOLS = 64
 """As many files open for good, and copies on the scratch disk, has one process of a job of many files."""
-_SPOOLS: OrderedDict[tuple[str, str], IO[bytes]] = OrderedDict()
-_SPOOLS_LOCK = threading.Lock()
-_FILE_LOCKS: defaultdict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
+_LOCKS: defaultdict[SourceFile, threading.Lock] = defaultdict(threading.Lock)
 
 
 def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
@@ -46,16 +45,8 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
     """
     if not http.is_url(file.uri) and file.compression is None:
         return _open_plain(file, credentials, ahead)
-    key = (file.uri, file.version)
-    with _FILE_LOCKS[key]:
-        with _SPOOLS_LOCK:
-            spool = _SPOOLS.get(key)
-        spool = spool or _spool(file, credentials)
-        with _SPOOLS_LOCK:
-            _SPOOLS[key] = spool
-            _SPOOLS.move_to_end(key)
-            while len(_SPOOLS) > _MOST_SPOOLS:
-                _SPOOLS.popitem(last=False)
+    with _LOCKS[file]:  # a file is unpacked once, and others meanwhile
+        spool = _spool(file, credentials)
     # Readable from here on, also when others drop the spool.
     return pathlib.Path(spool.name).open("rb")
 
@@ -65,6 +56,7 @@ def changed(file: SourceFile) -> StorageError:
     return StorageError(f"source: {file.uri} changed while the job ran; run the task again.")
 
 
+@functools.lru_cache(_MOST_SPOOLS)
 def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
     spool = tempfile.NamedTemporaryFile(prefix="raybatch-")  # noqa: SIM115 - lives as long as the process
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source cut into chunks: the unit that is read and written together."""
+"""The frozen input: its files looked at once, and cut into chunks, which are read together."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ _SMALL_CELL = 8
 CHUNK_BYTES = 64 * 1024 * 1024
 """Bytes of a chunk, unless a single row or index cell has more: long rows make chunks of few rows."""
 _BOM = b"\xef\xbb\xbf"
+ROWS_PER_CHUNK = 4096
+"""Size of a chunk that is only read, without requests to an engine."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,26 @@ class Surveyed:
     def rows(self) -> int:
         """Rows of the whole input."""
         return sum(piece.rows for pieces in self.pieces for piece in pieces)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The frozen input, found by preflight and used by all later steps.
+
+    :param columns: names of the input columns, in order; for JSONL those of the first rows.
+    :param schema: Arrow types, as far as the source or its first rows show them.
+    :param rows: rows of the input, `limit` applied.
+    """
+
+    listing: Listing
+    surveyed: Surveyed
+    columns: list[str]
+    schema: pa.Schema
+    rows: int
+
+    def chunks(self, rows_per_chunk: int) -> list[Chunk]:
+        """The input, cut; always the same rows whatever the size."""
+        return cut(self.surveyed, rows_per_chunk, self.rows)
 
 
 def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:

@@ -19,8 +19,7 @@ from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_typ
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions
 from airflow_provider_raybatch.job.input.reader import BadRow, Reader
-from airflow_provider_raybatch.job.input.source import Source
-from airflow_provider_raybatch.job.input.survey import Surveyed, cut, survey
+from airflow_provider_raybatch.job.input.survey import Source, Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight.column_types import check_types

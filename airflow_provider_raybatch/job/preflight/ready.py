@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.ray_data_llm.variants import engine_is_here
-from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.input.source import ROWS_PER_CHUNK, Source
-from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Chunk, Source
 from airflow_provider_raybatch.job.input.table import as_text
 
 _THREADS = 8

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.work import WorkItem
 

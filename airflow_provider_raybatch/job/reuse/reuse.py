@@ -11,7 +11,7 @@ import numpy as np
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.input.source import ROWS_PER_CHUNK, Source
+from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask
 from airflow_provider_raybatch.job.parts.part import Origin, Part

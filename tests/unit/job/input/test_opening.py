@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import http.server
 import json
 import os
 import tempfile
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -206,8 +206,7 @@ class TestWeb:
 
 
 def test_of_many_packed_files_few_are_kept_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_MOST_SPOOLS", 3)
-    monkeypatch.setattr(opening, "_SPOOLS", OrderedDict())
+    monkeypatch.setattr(opening, "_spool", functools.lru_cache(3)(opening._spool.__wrapped__))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     for number in range(10):

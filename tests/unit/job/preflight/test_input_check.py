@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.preflight import model_check
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source

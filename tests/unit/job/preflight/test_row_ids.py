@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input import reader as reading
-from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from tests.support.specs import spec

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.input.source import Source
+from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, look_back
