@@ -46,8 +46,19 @@ def error_prefix(field: str) -> Iterator[None]:
         raise StorageError(f"{field}: {error}", error.failure_class) from error
 
 
-def local_error(verb: str, path: Path, error: OSError) -> StorageError:
-    """What an operating system's error means."""
+@contextlib.contextmanager
+def local_errors(verb: str, path: Path) -> Iterator[None]:
+    """Raise what an operating system's errors mean.
+
+    :param verb: what can't be done with `path`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _local_error(verb, path, error) from error
+
+
+def _local_error(verb: str, path: Path, error: OSError) -> StorageError:
     # A wrong path or a missing permission stays wrong; a full or failing disk may recover.
     wrong = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
     lasting = isinstance(error, wrong) or error.errno == errno.EROFS

@@ -29,7 +29,7 @@ from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import durable
 from airflow_provider_raybatch.storage.entry import Entry
-from airflow_provider_raybatch.storage.errors import TakenError, local_error
+from airflow_provider_raybatch.storage.errors import TakenError, local_errors
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 
@@ -129,10 +129,8 @@ class LocalFolder:
     def list(self, prefix: str = "", depth: int | None = None) -> list[Entry]:
         """See :class:`Folder`."""
         start = self._path(prefix)
-        try:
+        with local_errors("list", start):
             found = [self._entry(start)] if start.is_file() else self._entries(start, depth)
-        except OSError as error:
-            raise local_error("list", start, error) from error
         return sorted(found, key=lambda entry: entry.path)
 
     def _entries(self, start: Path, depth: int | None) -> Sequence[Entry]:
@@ -156,33 +154,24 @@ class LocalFolder:
     def head(self, path: str) -> Entry | None:
         """See :class:`Folder`."""
         full = self._path(path)
-        try:
+        with local_errors("read", full):  # a folder above it that may not be listed
             return self._entry(full) if full.is_file() else None
-        except OSError as error:  # a folder above it that may not be listed
-            raise local_error("read", full, error) from error
 
     def read(self, path: str) -> bytes:
         """See :class:`Folder`."""
-        try:
+        with local_errors("read", self._path(path)):
             return self._path(path).read_bytes()
-        except OSError as error:
-            raise local_error("read", self._path(path), error) from error
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """See :class:`Folder`."""
-        try:
-            with self._path(path).open("rb") as stream:
-                stream.seek(start)
-                return stream.read(length)
-        except OSError as error:
-            raise local_error("read", self._path(path), error) from error
+        with local_errors("read", self._path(path)), self._path(path).open("rb") as stream:
+            stream.seek(start)
+            return stream.read(length)
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         """See :class:`Folder`."""
-        try:
+        with local_errors("read", self._path(path)):
             return self._path(path).open("rb")
-        except OSError as error:
-            raise local_error("read", self._path(path), error) from error
 
     def write(self, path: str, content: bytes) -> None:
         """See :class:`Folder`."""
@@ -195,7 +184,7 @@ class LocalFolder:
     def _put(self, path: str, content: bytes, exclusive: bool) -> None:
         target = self._path(path)
         scratch = target.parent / f"{SCRATCH}{uuid.uuid4().hex}"
-        try:
+        with local_errors("write", target):
             self._make_folder(target.parent)
             try:
                 self._fill(scratch, content)
@@ -203,8 +192,6 @@ class LocalFolder:
                 durable.sync_folder(target.parent)
             finally:
                 scratch.unlink(missing_ok=True)
-        except OSError as error:
-            raise local_error("write", target, error) from error
 
     @staticmethod
     def _fill(scratch: Path, content: bytes) -> None:
@@ -244,7 +231,7 @@ class LocalFolder:
         target = self._path(path)
         rivals = f"{SCRATCH}{target.name}-"
         scratch = target.parent / f"{rivals}{uuid.uuid4().hex}"
-        try:
+        with local_errors("write", target):
             try:
                 self._fill(scratch, new)
                 for one in target.parent.iterdir():
@@ -258,44 +245,32 @@ class LocalFolder:
                 raise TakenError(f"destination: {target} is being changed by another job.") from error
             finally:
                 scratch.unlink(missing_ok=True)
-        except OSError as error:
-            raise local_error("write", target, error) from error
 
     def sync(self, path: str = "") -> None:
         """See :class:`Folder`."""
         full = self._path(path)
-        try:
+        with local_errors("write", full), contextlib.suppress(FileNotFoundError):
             durable.sync_folder(full)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise local_error("write", full, error) from error
 
     def delete(self, paths: Iterable[str]) -> None:
         """See :class:`Folder`."""
         for path in paths:
             full = self._path(path)
-            try:
+            with local_errors("delete", full), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 if full.is_dir():
                     durable.remove_folder(full)
                 else:
                     full.unlink(missing_ok=True)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise local_error("delete", full, error) from error
 
     def abandoned(self, age: float) -> Sequence[str]:
         """See :class:`Folder`."""
         latest, found = time.time() - age, []
-        try:
+        with local_errors("list", Path(self.root)):
             # Not through links: what lies behind them may be foreign, and these files are deleted.
             for path in _files(Path(self.root), through_links=False):
                 with contextlib.suppress(FileNotFoundError):
                     if path.name.startswith(SCRATCH) and path.stat().st_mtime < latest:
                         found.append(path.relative_to(self.root).as_posix())
-        except OSError as error:
-            raise local_error("list", Path(self.root), error) from error
         return sorted(found)
 
 
