@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An attempt of a task: which run it belongs to, and the end of a job that no further attempt would take."""
+"""An attempt of a task: which run it belongs to, and the end of jobs that no attempt takes over."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.hooks.connection import RayConnection
@@ -15,12 +16,12 @@ from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.plan import TaskRun
 from airflow_provider_raybatch.operators.run_record import RunRecord, current_run, recorded_run
-from airflow_provider_raybatch.operators.stopping import stop_jobs_of_run
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_raybatch.cluster.follow.loop import Log
+    from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Attempt:
 
     def stop_left_behind(self, log: Log) -> None:
         """Stop the job that an earlier attempt of the run has left; an error is logged."""
+        from airflow_provider_raybatch.cluster.follow.loop import stop_jobs_of
         from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
         try:
@@ -64,7 +66,11 @@ class Attempt:
             if record is None or record.fingerprint is not None:
                 return  # there is no job, or it was handed over
             connection = RayHook(self.ray_conn_id).read()
-            stop_jobs_of_run(connection, SubmissionKey(self._task(connection, record), record.token), log)
+            if connection.embedded:
+                return  # what it ran ended with its attempt
+            key = SubmissionKey(self._task(connection, record), record.token)
+            stopped = run_blocking(stop_jobs_of(connection.address(), key))
+            log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
         except RaybatchError as error:
             log.error("The job could not be stopped: %s", error)
 
@@ -86,3 +92,30 @@ class Attempt:
             task_id=ti.task_id,
             map_index=-1 if ti.map_index is None else int(ti.map_index),
         )
+
+
+def stop_earlier_runs(address: ClusterAddress, run: TaskRun, keep: str, log: Log) -> bool:
+    """Stop the jobs of earlier runs: those on record, or all jobs of the task if the record is lost.
+
+    :param keep: submission id of this run's job.
+    :return: whether all of them have ended; otherwise a warning is logged.
+    """
+    try:
+        stopped = run_blocking(_stop_earlier(address, run, keep))
+    except RaybatchError as error:
+        log.warning("A job of an earlier run of this task may still be there: %s", error)
+        return False
+    if stopped:
+        log.info("Stopped what an earlier run of this task left: %s.", ", ".join(stopped))
+    return True
+
+
+async def _stop_earlier(address: ClusterAddress, run: TaskRun, keep: str) -> list[str]:
+    from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
+    from airflow_provider_raybatch.cluster.submit.resolve import stop_older, stop_run
+
+    async with RayJobsClient(address) as client:
+        if run.record.earlier is None:
+            return await stop_older(client, run.task.digest, keep)
+        stopped = [await stop_run(client, run.key_of(token)) for token in run.record.earlier]
+        return [submission_id for submission_id in stopped if submission_id is not None]

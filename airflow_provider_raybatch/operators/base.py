@@ -33,7 +33,7 @@ from airflow_provider_raybatch.exceptions import (
 )
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
-from airflow_provider_raybatch.operators.attempt import Attempt
+from airflow_provider_raybatch.operators.attempt import Attempt, stop_earlier_runs
 from airflow_provider_raybatch.operators.deadline import Deadline, parse_deadline
 from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
@@ -45,7 +45,6 @@ from airflow_provider_raybatch.operators.run_record import (
     record_result,
     recorded_run,
 )
-from airflow_provider_raybatch.operators.stopping import stop_earlier_runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -8,7 +8,7 @@ from ..mutant import Mutant
 _RECORD = "operators/run_record.py"
 _BASE = "operators/base.py"
 _KILLING = "operators/killing.py"
-_STOPPING = "operators/stopping.py"
+_ATTEMPT = "operators/attempt.py"
 _RECORDED = ("operators/test_run_record.py",)
 _ONE = ("operators/test_one_submission.py",)
 _RESUMED = ("operators/test_resuming.py",)
@@ -200,7 +200,7 @@ MUTANTS = (
     ),
     Mutant(
         "unstopped-runs-forgotten",
-        _STOPPING,
+        _ATTEMPT,
         "        return False\n",
         "        return True\n",
         "A job that could not be stopped at once runs on for good.",
@@ -210,9 +210,9 @@ MUTANTS = (
     ),
     Mutant(
         "earlier-runs-that-can-not-be-stopped-fail-the-task",
-        _STOPPING,
-        "    except RaybatchError as error:\n",
-        "    except ZeroDivisionError as error:\n",
+        _ATTEMPT,
+        "    except RaybatchError as error:\n        log.warning(",
+        "    except ZeroDivisionError as error:\n        log.warning(",
         "A task fails because of a job that is not its own.",
         (
             "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
