@@ -11,10 +11,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.table import check_names
 
 LONGEST_ROW = 128 * 1024 * 1024
@@ -22,14 +22,6 @@ LONGEST_ROW = 128 * 1024 * 1024
 _BLOCK = 8 * 1024 * 1024
 
 csv.field_size_limit(2**31 - 1)  # the default of 128 KiB is less than many a document
-
-
-@dataclass(frozen=True)
-class BadRecord:
-    """A record that csv refuses, and why."""
-
-    reason: str
-    text: str
 
 
 class OpenQuoteError(ValueError):
@@ -40,7 +32,7 @@ class OpenQuoteError(ValueError):
         self.offset = offset
 
 
-def records(text: str) -> Iterator[list[str] | BadRecord]:
+def records(text: str) -> Iterator[list[str] | BadRow]:
     """The records of a whole text; blank lines are left out."""
     reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
     lines: list[str] = []
@@ -52,7 +44,7 @@ def records(text: str) -> Iterator[list[str] | BadRecord]:
             return
         except csv.Error as error:  # the next call goes on with the next line
             lines = lines or text.split("\n")
-            yield BadRecord(str(error), "\n".join(lines[before : reader.line_num]))
+            yield BadRow(f"the row is not CSV ({error})", "\n".join(lines[before : reader.line_num]))
             continue
         if fields:
             yield fields

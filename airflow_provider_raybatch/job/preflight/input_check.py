@@ -15,10 +15,11 @@ from airflow_provider_raybatch.contract.row_template import RowTemplate, placeho
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.summary import counted
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions
-from airflow_provider_raybatch.job.input.reader import BadRow, Reader
+from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Source, Surveyed, cut, survey
 from airflow_provider_raybatch.job.input.table import kinds_of
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance

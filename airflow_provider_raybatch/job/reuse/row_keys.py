@@ -75,7 +75,7 @@ def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:
     greedy: list[bool] = []
     for item in items:
         positions = item.positions
-        chosen = reader.pick(item.chunk, positions)
+        chosen = reader.rows(item.chunk, reader.content(item.chunk), positions).rows
         for position, request in zip(positions, render_all(render, chosen), strict=True):
             if isinstance(request, Request):
                 ordinals.append(item.chunk.ordinal + position)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.input.reader import BadRow
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.table import as_text
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.request.keys import Keyer

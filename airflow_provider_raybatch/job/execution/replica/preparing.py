@@ -18,7 +18,8 @@ from airflow_provider_raybatch.job.execution.replica import lengths
 from airflow_provider_raybatch.job.execution.replica.asking import Asked, Asker
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
-from airflow_provider_raybatch.job.input.reader import ChunkRows, Content, Reader
+from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
+from airflow_provider_raybatch.job.input.reader import Content, Reader
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Stopwatch

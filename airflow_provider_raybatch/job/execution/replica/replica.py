@@ -35,7 +35,8 @@ from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, lef
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
 from airflow_provider_raybatch.job.execution.replica.gpu import GpuMeter
 from airflow_provider_raybatch.job.execution.replica.preparing import Preparer
-from airflow_provider_raybatch.job.input.reader import Reader, portions
+from airflow_provider_raybatch.job.input.chunk_rows import portions
+from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.monitor.metrics import Metrics
 from airflow_provider_raybatch.job.parts import part as parts

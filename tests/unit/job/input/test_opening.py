@@ -21,8 +21,9 @@ import pytest
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.input import opening
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.listing import resolve
-from airflow_provider_raybatch.job.input.reader import BadRow, Reader
+from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.s3_folder import S3Folder

@@ -18,8 +18,9 @@ from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input import csv_records
 from airflow_provider_raybatch.job.input import survey as chunks_module
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.listing import resolve
-from airflow_provider_raybatch.job.input.reader import BadRow, Reader
+from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import ROWS, WRITERS, as_jsonl, as_parquet, listing_of, packed, read_all, text_of
@@ -53,7 +54,9 @@ def test_picked_rows_are_those_of_the_whole_chunk(tmp_path: Path, kind: str, pos
     assert chunk.rows == 32
     reader = Reader(listing, ["id", "day"], None)
     whole = reader.read(chunk).rows
-    assert reader.pick(chunk, positions) == [whole[position] for position in positions]
+    assert reader.rows(chunk, reader.content(chunk), positions).rows == [
+        whole[position] for position in positions
+    ]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])

@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.job.input import csv_records
-from airflow_provider_raybatch.job.input.reader import _csv_rows, _json_rows
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.text_index import Cell, LongRowError, index
+from airflow_provider_raybatch.job.input.text_rows import csv_rows, json_rows
 
 from_csv_alphabet = st.text(st.sampled_from('a,"\n\r ;é'), max_size=60)
 field = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -46,7 +47,7 @@ def ends_in_a_quote(text: str) -> bool:
             return True
         # One error hides those of later lines.
         return any(
-            isinstance(record, csv_records.BadRecord) and "unexpected end of data" in record.reason
+            isinstance(record, BadRow) and "unexpected end of data" in record.reason
             for record in csv_records.records(text)
         )
     return False
@@ -79,7 +80,7 @@ def test_csv_rows_are_where_the_csv_module_finds_them(text: str, cell_rows: int,
     cells = cells_of(data, quoted=True, cell_rows=cell_rows, block=block)
     assert_cells_are_whole(cells, data, 0, cell_rows)
     read = [
-        "error" if isinstance(record, csv_records.BadRecord) else record
+        "error" if isinstance(record, BadRow) else record
         for cell in cells
         for record in csv_records.records(data[cell.start : cell.stop].decode())
     ]
@@ -96,7 +97,7 @@ def test_any_table_that_csv_writes_is_cut_between_its_rows(
     text = out.getvalue() if final else out.getvalue().removesuffix(ending)
     data = text.encode()
     cells = cells_of(data, quoted=True, cell_rows=2, block=block)
-    read = [row for cell in cells for row in _csv_rows(data[cell.start : cell.stop], ("x", "y"))]
+    read = [row for cell in cells for row in csv_rows(data[cell.start : cell.stop], ("x", "y"))]
     assert read == [{"x": x, "y": y} for x, y in rows]
 
 
@@ -123,7 +124,7 @@ def test_json_rows_are_where_the_json_module_finds_them(
     data = (text if final else text.rstrip()).encode()
     cells = cells_of(data, quoted=False, cell_rows=cell_rows, block=block)
     assert_cells_are_whole(cells, data, 0, cell_rows)
-    read = [row for cell in cells for row in _json_rows(data[cell.start : cell.stop])]
+    read = [row for cell in cells for row in json_rows(data[cell.start : cell.stop])]
     assert read == values
     assert sum(cell.rows for cell in cells) == len(values)
 
@@ -131,7 +132,7 @@ def test_json_rows_are_where_the_json_module_finds_them(
 @given(data=st.binary(max_size=80), block=st.integers(1, 40))
 def test_whatever_is_in_a_jsonl_file_is_counted_as_it_is_read(data: bytes, block: int) -> None:
     cells = cells_of(data, quoted=False, block=block)
-    assert [len(_json_rows(data[cell.start : cell.stop])) for cell in cells] == [cell.rows for cell in cells]
+    assert [len(json_rows(data[cell.start : cell.stop])) for cell in cells] == [cell.rows for cell in cells]
 
 
 @given(
@@ -146,7 +147,7 @@ def test_damaged_csv_is_counted_as_it_is_read(data: bytes, block: int) -> None:
             cells_of(data, quoted=True, block=block)
         return
     cells = cells_of(data, quoted=True, block=block)
-    assert [len(_csv_rows(data[c.start : c.stop], ("x",))) for c in cells] == [cell.rows for cell in cells]
+    assert [len(csv_rows(data[c.start : c.stop], ("x",))) for c in cells] == [cell.rows for cell in cells]
 
 
 @pytest.mark.parametrize("quoted", [True, False])

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.input import reader as reading_module
+from airflow_provider_raybatch.job.input import chunk_rows
 from airflow_provider_raybatch.job.input import survey as chunks_module
 from airflow_provider_raybatch.job.input.listing import SourceFile
 from airflow_provider_raybatch.job.input.plain_types import as_plain, plain_schema, plain_type
@@ -239,7 +239,7 @@ class TestLargeValues:
     def test_rows_larger_than_a_part_are_written_as_several(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(reading_module, "_PORTION_BYTES", 1000)
+        monkeypatch.setattr(chunk_rows, "_PORTION_BYTES", 1000)
         values = [f"{number}".ljust(400 if number % 3 else 3000, "x") for number in range(9)]
         _, rows = through(pa.array(values), tmp_path, rows_per_chunk=9)
         assert [row["x"] for row in rows] == values

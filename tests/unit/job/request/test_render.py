@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.job.input.reader import BadRow
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.request.render import load_function, needed_columns, render_all, renderer
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.tasks.registry import task_of

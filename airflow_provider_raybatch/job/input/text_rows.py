@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a piece of a JSON Lines or CSV file, and what is wrong with those that are none."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_raybatch.job.input import csv_records
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.text_index import is_blank
+
+_LONGEST_SHOWN = 2000
+
+
+def json_rows(data: bytes) -> list[dict[str, Any] | BadRow]:
+    """A row for each line that is not blank."""
+    return [_json_row(line) for line in io.BytesIO(data) if not is_blank(line)]
+
+
+def _json_row(line: bytes) -> dict[str, Any] | BadRow:
+    try:
+        # Bytes it would decode itself, surrogates included.
+        value = _DECODER.decode(line.decode("utf-8-sig"))
+        if b"\\u" in line:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
+    except _DoubleKeyError as error:
+        return BadRow(f"an object in the line has the key {str(error)!r} twice", _shown(line))
+    except (ValueError, RecursionError) as error:
+        return BadRow(f"the line is not JSON ({error})", _shown(line))
+    if isinstance(value, dict):
+        return value
+    return BadRow(f"the line is JSON, but {type(value).__name__} instead of an object", _shown(line))
+
+
+class _DoubleKeyError(Exception):
+    """An object has a key twice, of which JSON's reader would keep the last value in silence."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _DoubleKeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def csv_rows(data: bytes, header: tuple[str, ...]) -> list[dict[str, Any] | BadRow]:
+    """CSV has no types, so every value stays text: a leading zero is data."""
+    rows: list[dict[str, Any] | BadRow] = []
+    try:
+        text, damaged = data.decode("utf-8"), False
+    except UnicodeDecodeError:
+        text, damaged = data.decode("utf-8", "surrogateescape"), True
+    for fields in csv_records.records(text):
+        if isinstance(fields, BadRow):
+            rows.append(replace(fields, text=fields.text[:_LONGEST_SHOWN]))
+        elif len(fields) != len(header):
+            rows.append(
+                BadRow(f"the row has {len(fields)} fields, the header has {len(header)}", _shown(fields))
+            )
+        elif damaged and any("\udc80" <= character <= "\udcff" for value in fields for character in value):
+            rows.append(BadRow("the row is not UTF-8 text", _shown(fields)))
+        else:
+            rows.append(dict(zip(header, fields, strict=True)))
+    return rows
+
+
+def _shown(raw: bytes | list[str]) -> str:
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ",".join(raw)
+    return text.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_SHOWN]
