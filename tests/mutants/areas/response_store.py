@@ -110,8 +110,8 @@ MUTANTS = (
     Mutant(
         "no-grace-for-an-add",
         _COMPACTION,
-        "if stored is not None and stored < now - grace",
-        "if stored is not None and stored < now + 1",
+        "if stored < now - grace",
+        "if stored < now + 1",
         "Data that an add is about to name is deleted.",
         (_COMPACTING,),
     ),

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_INDEX
 from airflow_provider_raybatch.job.reuse.store import data, segment
-from airflow_provider_raybatch.job.reuse.store.files import UnusableError, in_order, reading
+from airflow_provider_raybatch.job.reuse.store.files import UnusableError, in_order, reading, usable
 from airflow_provider_raybatch.job.reuse.store.index import segments, visit
 from airflow_provider_raybatch.job.reuse.store.segment import (
     ROWS_PER_SEGMENT,
@@ -93,7 +93,7 @@ def surviving(entries: Entries, now: float, grace: float) -> Entries:
 
 def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
     """:returns: how many segments were merged, and into how many."""
-    opened = [one for one in in_order(partial(_opened, folder), segments(folder)) if one]
+    opened = list(usable(partial(_opened, folder), segments(folder), []))
     dropping = [one for one in opened if one[1].first_expiry <= now - grace]
     chosen = [one for one in opened if one[0].size < _SMALL_BYTES or one in dropping]
     if len(chosen) < 2 and not dropping:
@@ -125,30 +125,20 @@ def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int
     if len(unusable) > before:
         return 0  # an unreadable segment may name any file
     loose = [entry for entry in files if entry.path not in named]
-    old = {
-        path
-        for path, stored in in_order(partial(_stored, folder), loose)
-        if stored is not None and stored < now - grace
-    }
+    old = {path for path, stored in usable(partial(_stored, folder), loose, []) if stored < now - grace}
     # The marks stay: a cleared task still has these rows, and would store them again with a new age.
     scratch = folder.abandoned(grace)
     folder.delete([*sorted(old), *scratch])
     return len(old) + len(scratch)
 
 
-def _opened(folder: Folder, entry: Entry) -> tuple[Entry, Segment] | None:
-    try:
-        return entry, reading(folder, entry, lambda: Segment(folder, entry))
-    except UnusableError:
-        return None
+def _opened(folder: Folder, entry: Entry) -> tuple[Entry, Segment]:
+    return entry, reading(folder, entry, lambda: Segment(folder, entry))
 
 
 def _between(folder: Folder, first: int, last: int, one: tuple[Entry, Segment]) -> Entries:
     return reading(folder, one[0], lambda: one[1].between(first, last))
 
 
-def _stored(folder: Folder, entry: Entry) -> tuple[str, int | None]:
-    try:
-        return entry.path, data.newest(folder, entry)
-    except UnusableError:
-        return entry.path, None
+def _stored(folder: Folder, entry: Entry) -> tuple[str, int]:
+    return entry.path, data.newest(folder, entry)

@@ -21,12 +21,12 @@ from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.store.files import (
-    UnusableError,
+    GoneError,
     data_file,
-    in_order,
     paid_by,
     parquet_file,
     reading,
+    usable,
 )
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Int
@@ -74,10 +74,9 @@ def read(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[pa.Ta
     :returns: columns `position`, `key`, `output`, `paid_by`; see :meth:`ResponseStore.read`.
     :raises StorageError: the storage gives no answer.
     """
-    for found in in_order(partial(_read_group, folder, hits), _groups(folder, hits, unusable)):
-        if isinstance(found, UnusableError):
-            unusable.append(str(found))
-        elif found.num_rows:
+    groups = _groups(folder, hits, unusable)
+    for found in usable(partial(_read_group, folder, hits), groups, unusable):
+        if found.num_rows:
             yield found
 
 
@@ -117,10 +116,7 @@ def _groups(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[tu
         for path, (first, stop) in zip(entries.files, pairwise(limits.tolist()), strict=True)
         if first < stop
     )
-    for file in in_order(partial(_opened, folder), files):
-        if isinstance(file, UnusableError):
-            unusable.append(str(file))
-            continue
+    for file in usable(partial(_opened, folder), files, unusable):
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         offsets = list(accumulate(rows, initial=0))
         borders: Int = file.first + np.searchsorted(entries.row[file.first : file.stop], offsets)
@@ -129,21 +125,16 @@ def _groups(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[tu
                 yield file, group, offsets[group], np.arange(first, stop)
 
 
-def _opened(folder: Folder, hit: tuple[str, int, int]) -> _Open | UnusableError:
+def _opened(folder: Folder, hit: tuple[str, int, int]) -> _Open:
     path, first, stop = hit
     entry = folder.head(path)
     if entry is None:
-        return UnusableError(f"{path} is gone")
-    try:
-        metadata = reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).metadata)
-    except UnusableError as error:
-        return UnusableError(f"{path} {error}")
+        raise GoneError(f"{path} is gone")
+    metadata = reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).metadata)
     return _Open(entry, metadata, first, stop)
 
 
-def _read_group(
-    folder: Folder, hits: StoreHits, group: tuple[_Open, int, int, Int]
-) -> pa.Table | UnusableError:
+def _read_group(folder: Folder, hits: StoreHits, group: tuple[_Open, int, int, Int]) -> pa.Table:
     file, number, offset, which = group
 
     def rows() -> pa.Table:
@@ -160,10 +151,7 @@ def _read_group(
         }
         return pa.table(columns).filter(pa.array(right))
 
-    try:
-        return reading(folder, file.entry, rows)
-    except UnusableError as error:
-        return UnusableError(f"{file.entry.path} {error}")
+    return reading(folder, file.entry, rows)
 
 
 def _checked(table: pa.Table) -> pa.Table:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class UnusableError(Exception):
-    """A file that this store did not write. The message continues a sentence that begins with its name."""
+    """A file that this store did not write. The message is a clause about it."""
 
 
 class GoneError(UnusableError):
@@ -54,13 +54,32 @@ def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
     except (StorageError, pa.ArrowException, OSError, ValueError, LookupError) as error:
         there = folder.head(entry.path)
         if there is None:
-            raise GoneError("is gone") from error
+            raise GoneError(f"{entry.path} is gone") from error
         if isinstance(error, StorageError):
             raise
         if there.version != entry.version:
-            raise GoneError("was replaced while it was read") from error
+            raise GoneError(f"{entry.path} was replaced while it was read") from error
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UnusableError(f"can't be read ({first.rstrip('.')[:200]})") from error
+        raise UnusableError(f"{entry.path} can't be read ({first.rstrip('.')[:200]})") from error
+
+
+def usable(function: Callable[[Item], T], items: Iterable[Item], unusable: list[str]) -> Iterator[T]:
+    """As :func:`in_order`, without the items of which `function` raises `UnusableError`.
+
+    :param unusable: gets a clause for each of them.
+    """
+
+    def tried(item: Item) -> T | UnusableError:
+        try:
+            return function(item)
+        except UnusableError as error:
+            return error
+
+    for found in in_order(tried, items):
+        if isinstance(found, UnusableError):
+            unusable.append(str(found))
+        else:
+            yield found
 
 
 def data_file(submission: str, at: int, number: int) -> str:

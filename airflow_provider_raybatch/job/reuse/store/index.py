@@ -18,7 +18,7 @@ import numpy.typing as npt
 from airflow_provider_raybatch.contract.layout import STORE_INDEX
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Half, Keys
-from airflow_provider_raybatch.job.reuse.store.files import GoneError, UnusableError, in_order, reading
+from airflow_provider_raybatch.job.reuse.store.files import GoneError, reading, usable
 from airflow_provider_raybatch.job.reuse.store.segment import Entries, Int, Segment, concat
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -80,13 +80,8 @@ def visit(folder: Folder, look: Callable[[Segment], T], unusable: list[str]) -> 
         if not fresh:
             return
         seen.update(fresh)
-        for found in in_order(partial(_look, folder, look), fresh):
-            if isinstance(found, GoneError):
-                continue
-            if isinstance(found, UnusableError):
-                unusable.append(str(found))
-            else:
-                yield found
+        for found in usable(partial(_look, folder, look), fresh, unusable):
+            yield from found
     raise StorageError(f"{folder.uri}/{STORE_INDEX}: it changes faster than it can be read.")
 
 
@@ -169,10 +164,9 @@ def matches(wanted: tuple[Half, Half], keys: Keys) -> tuple[Int, Int]:
     return position[same], index[same]
 
 
-def _look(folder: Folder, look: Callable[[Segment], T], entry: Entry) -> T | UnusableError:
+def _look(folder: Folder, look: Callable[[Segment], T], entry: Entry) -> list[T]:
+    """What `look` finds, nothing if compaction has deleted the segment."""
     try:
-        return reading(folder, entry, lambda: look(Segment(folder, entry)))
-    except GoneError as error:
-        return error
-    except UnusableError as error:
-        return UnusableError(f"{entry.path} {error}")
+        return [reading(folder, entry, lambda: look(Segment(folder, entry)))]
+    except GoneError:
+        return []
