@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
@@ -13,8 +12,8 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
 
-_THREADS = 16
 _SILENT = 60.0
 """Seconds without a report after which a replica is gone; they report every second."""
 
@@ -69,6 +68,5 @@ def spent(limits: Limits, folder: Folder, task_folder: str) -> int:
     """
     if limits.max_tokens_total is None:
         return 0
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = parts.listed(folder.list(task_folder))
-        return sum(pool.map(lambda part: parts.paid_tokens(folder, part), found))
+    found = parts.listed(folder.list(task_folder))
+    return sum(in_order(lambda part: parts.paid_tokens(folder, part), found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,9 +20,9 @@ from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
 
 _FILE_BYTES = 16 * 1024 * 1024
-_THREADS, _PARTS_AT_ONCE = 16, 64
 _COLUMNS = ("ordinal", "ok", "id", "failure", "input")
 _ABOUT_FAILED_ROWS = frozenset({FailureClass.TOO_MANY_ERRORS, FailureClass.POISON_ROW})
 
@@ -107,6 +106,4 @@ def _failed_tables(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.Table]:
             table = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
         return table.filter(pa.array(~table["ok"].to_numpy()))
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for first in range(0, len(ragged), _PARTS_AT_ONCE):
-            yield from pool.map(read, ragged[first : first + _PARTS_AT_ONCE])
+    return in_order(read, ragged)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from airflow_provider_raybatch.contract.base import parse
@@ -24,9 +23,9 @@ from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.output.fence import is_overtaken
 from airflow_provider_raybatch.storage.errors import TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
 
 _RACES = 20
-_READERS = 16
 
 
 class SupersededError(RaybatchError):
@@ -59,8 +58,8 @@ class Journal:
 
     def history(self) -> list[JournalEntry]:
         """All entries, oldest first."""
-        with error_prefix("destination"), ThreadPoolExecutor(_READERS) as pool:
-            return [parse(JournalEntry, content) for content in pool.map(self._folder.read, self._paths())]
+        with error_prefix("destination"):
+            return [parse(JournalEntry, content) for content in in_order(self._folder.read, self._paths())]
 
     def _paths(self) -> list[str]:
         return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -15,8 +14,8 @@ from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_typ
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of
 from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, filled_tokens
 from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
 
-_THREADS = 16
 _LARGEST_EXACT = 2**53
 """Larger whole numbers have no exact double."""
 _NANOSECOND_YEARS = (1678, 2261)
@@ -56,8 +55,7 @@ def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
         extreme = frozenset(_extreme_columns(metadata))
         return Footer(inputs, extreme, decoded_bytes(metadata), kinds_of(schema), filled_tokens(metadata))
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(look, parts))
+    return list(in_order(look, parts))
 
 
 def input_types(

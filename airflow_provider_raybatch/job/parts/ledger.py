@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -14,8 +13,7 @@ import numpy.typing as npt
 from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
-
-_THREADS = 16
+from airflow_provider_raybatch.storage.in_order import in_order
 
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 """A flag for each row of the input, by ordinal: a byte a row, whatever is known of it."""
@@ -71,10 +69,9 @@ def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
             for first, last in part.runs:
                 good[first : last + 1] = True
     ragged = [part for part in near if not part.is_solid]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for ordinals, ok in pool.map(lambda part: outcomes(folder, part), ragged):
-            inside = ordinals < rows
-            good[ordinals[inside & ok]] = True
-            np.add.at(failures, ordinals[inside & ~ok], 1)
+    for ordinals, ok in in_order(lambda part: outcomes(folder, part), ragged):
+        inside = ordinals < rows
+        good[ordinals[inside & ok]] = True
+        np.add.at(failures, ordinals[inside & ~ok], 1)
     failures[good] = 0
     return Ledger(near, good, failures)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,8 +17,8 @@ from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.hits import Hits
 from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
 
-_THREADS = 16
 _COLUMNS = ["ok", "failure", "output", "paid_by", "origin"]
 _Places: TypeAlias = npt.NDArray[np.int64]
 _NONE: _Places = np.empty(0, np.int64)
@@ -53,12 +52,11 @@ class LedgerResponses:
     def _look(self, numbers: Sequence[int], look: Callable[[Part], tuple[_Places, _Places]]) -> Hits:
         """What `look` finds in some of the parts: places among what is wanted, and rows of the part."""
         places, files, rows = [_NONE], [_NONE], [_NONE]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = pool.map(look, [self._parts[number] for number in numbers])
-            for number, (inside, row) in zip(numbers, found, strict=True):
-                places.append(inside)
-                rows.append(row)
-                files.append(np.full(len(inside), number, np.int64))
+        found = in_order(look, [self._parts[number] for number in numbers])
+        for number, (inside, row) in zip(numbers, found, strict=True):
+            places.append(inside)
+            rows.append(row)
+            files.append(np.full(len(inside), number, np.int64))
         place, file, row = (np.concatenate(arrays) for arrays in (places, files, rows))
         _, last = np.unique(place[::-1], return_index=True)
         chosen = len(place) - 1 - last

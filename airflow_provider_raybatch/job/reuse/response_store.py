@@ -22,13 +22,14 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.hits import Hits
-from airflow_provider_raybatch.job.reuse.store.files import in_order
+from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, folder
+from airflow_provider_raybatch.storage.in_order import in_order
 
 Emit = Callable[[Notice], None]
 
@@ -137,7 +138,7 @@ def _sentence(error: Exception) -> str:
 
 def _generated(place: Folder, found: Sequence[Part], task: Task) -> Iterator[pa.Table]:
     """The rows that one driver paid for, one table per part; parts are read ahead."""
-    for table in in_order(partial(_paid_rows, place), found):
+    for table in in_order(partial(_paid_rows, place), found, AT_ONCE):
         if table.num_rows:
             output = task.adapted(table["output"].combine_chunks(), task.stored_type)
             yield pa.table({"key": table["key"], "output": output})

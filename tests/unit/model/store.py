@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raybatch.job.reuse.store import compaction, data, index, segment, store
+from airflow_provider_raybatch.job.reuse.store import compaction, data, files, index, segment, store
 from airflow_provider_raybatch.job.reuse.store.compaction import GRACE
 from airflow_provider_raybatch.job.reuse.store.segment import Segment
 from tests.support.responses import START, Shop, table
@@ -62,8 +62,8 @@ def one_by_one(patch: pytest.MonkeyPatch) -> None:
     def parquet_file(stream: Any, metadata: Any = None) -> pq.ParquetFile:
         return pq.ParquetFile(stream, metadata=metadata)
 
-    for module in (index, data, compaction):
-        patch.setattr(module, "in_order", map)
+    for module in (files, compaction):
+        patch.setattr(module, "in_order", lambda function, items, _: map(function, items))
     for module in (segment, data):
         patch.setattr(module, "parquet_file", parquet_file)
     for module in (store, compaction):

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_INDEX
 from airflow_provider_raybatch.job.reuse.store import data, segment
-from airflow_provider_raybatch.job.reuse.store.files import UnusableError, in_order, reading, usable
+from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE, UnusableError, reading, usable
 from airflow_provider_raybatch.job.reuse.store.index import segments, visit
 from airflow_provider_raybatch.job.reuse.store.segment import (
     ROWS_PER_SEGMENT,
@@ -40,6 +40,7 @@ from airflow_provider_raybatch.job.reuse.store.segment import (
 )
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
 
 GRACE = 24 * 3600.0
 """Seconds; see above."""
@@ -104,7 +105,7 @@ def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
     borders = [2**64 * share // shares for share in range(shares + 1)]
     try:
         for first, stop in pairwise(borders):
-            found = concat(list(in_order(partial(_between, folder, first, stop - 1), chosen)))
+            found = concat(list(in_order(partial(_between, folder, first, stop - 1), chosen, AT_ONCE)))
             kept = surviving(found, now, grace)
             for start in range(0, len(kept), ROWS_PER_SEGMENT):
                 path = f"{name}-{len(made):04d}.parquet"

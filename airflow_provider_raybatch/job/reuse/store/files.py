@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import pyarrow as pa
@@ -16,11 +14,12 @@ from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_INDEX
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.in_order import in_order
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 _DATA_FILE = re.compile(rf"{STORE_DATA}/([^/]+)/\d{{5,}}\.parquet")
-_WORKERS = 8
-"""Files read concurrently. An object store takes tens of milliseconds per request, whatever its size."""
+AT_ONCE = 8
+"""Files that are read side by side. Of each, a segment or a row group may be in memory."""
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -64,7 +63,7 @@ def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
 
 
 def usable(function: Callable[[Item], T], items: Iterable[Item], unusable: list[str]) -> Iterator[T]:
-    """As :func:`in_order`, without the items of which `function` raises `UnusableError`.
+    """`function` of each item, in their order, without those of which it raises `UnusableError`.
 
     :param unusable: gets a clause for each of them.
     """
@@ -75,7 +74,7 @@ def usable(function: Callable[[Item], T], items: Iterable[Item], unusable: list[
         except UnusableError as error:
             return error
 
-    for found in in_order(tried, items):
+    for found in in_order(tried, items, AT_ONCE):
         if isinstance(found, UnusableError):
             unusable.append(str(found))
         else:
@@ -109,19 +108,3 @@ def paid_by(path: str) -> str:
     if found is None:
         raise ValueError(f"{path!r} is not the name of a data file")
     return found.group(1).partition("~")[0]  # several drivers may have had one submission id
-
-
-def in_order(function: Callable[[Item], T], items: Iterable[Item]) -> Iterator[T]:
-    """`function` of each item, in their order. At most a fixed number run or wait to be taken."""
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="response-store") as pool:
-        waiting: deque[Future[T]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) >= _WORKERS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()

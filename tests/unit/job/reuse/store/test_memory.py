@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.job.reuse.store import data, segment
-from airflow_provider_raybatch.job.reuse.store.files import in_order
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from airflow_provider_raybatch.storage.in_order import in_order
 from tests.support.responses import Faulty, Shop, sorted_keys, stored, table
 
 
@@ -74,7 +74,7 @@ def test_tasks_in_work_are_as_many_as_workers() -> None:
             begun.append(number)
             yield number
 
-    taken = in_order(lambda number: number, items())
+    taken = in_order(lambda number: number, items(), 8)
     assert [next(taken) for _ in range(3)] == [0, 1, 2]
     assert len(begun) <= 3 + 8
     taken.close()
