@@ -34,9 +34,7 @@ class Origins:
         self._pieces = pieces
         self._open: dict[int, int] = {}
         self._reader: dict[int, str] = {}
-        self._read_by: dict[str, set[int]] = {}
         self._lender: dict[int, str] = {}
-        self._lent_by: dict[str, set[int]] = {}
         self.bytes_read = 0
 
     def open(self, piece: int, rows: int) -> None:
@@ -51,7 +49,6 @@ class Origins:
     def lend(self, name: str, rows: Ordinals) -> None:
         """Record that a replica keeps rows that it gave back."""
         self._lender.update(dict.fromkeys(rows.tolist(), name))
-        self._lent_by.setdefault(name, set()).update(rows.tolist())
 
     def give(self, name: str, rows: Ordinals) -> Origin:
         """Give rows to a replica, and say where it takes them from."""
@@ -72,16 +69,13 @@ class Origins:
 
     def drop(self, name: str) -> None:
         """Forget a lost replica and what it kept."""
-        for piece in self._read_by.pop(name, ()):
-            del self._reader[piece]
-        for row in self._lent_by.pop(name, ()):
-            del self._lender[row]
+        self._reader = {piece: reader for piece, reader in self._reader.items() if reader != name}
+        self._lender = {row: lender for row, lender in self._lender.items() if lender != name}
 
     def _read(self, name: str, piece: int, origin: Origin) -> None:
         origin.read.append(piece)
         self.bytes_read += int(self._pieces.sizes[piece])
         self._reader[piece] = name
-        self._read_by.setdefault(name, set()).add(piece)
 
     def _from_lenders(self, part: Ordinals, borrowed: dict[str, list[Ordinals]]) -> Ordinals:
         """Borrow the rows that were given back, and return the others."""
@@ -90,7 +84,6 @@ class Origins:
         lent = np.array([row in self._lender for row in part.tolist()])
         for row in part[lent].tolist():
             lender = self._lender.pop(row)
-            self._lent_by[lender].discard(row)
             borrowed.setdefault(lender, []).append(np.array([row], dtype=np.int64))
         return part[~lent]
 
@@ -101,5 +94,4 @@ class Origins:
         del self._open[piece]
         reader = self._reader.pop(piece, None)
         if reader is not None:
-            self._read_by[reader].discard(piece)
             origin.release.append((reader, piece))

@@ -32,7 +32,7 @@ import numpy as np
 from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Report, no_rows
 from airflow_provider_raybatch.job.execution.free_rows import FreeRows
 from airflow_provider_raybatch.job.execution.largest import Largest
-from airflow_provider_raybatch.job.execution.origins import Origins
+from airflow_provider_raybatch.job.execution.origins import Origin, Origins
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.poison_rows import Group, Suspicion
 from airflow_provider_raybatch.job.execution.share import share
@@ -144,7 +144,7 @@ class PullQueue:
         replica.failed = np.concatenate([replica.failed, failed])
         rows = self._next_group(name, replica) if is_test else self.free.take(name, most - replica.unanswered)
         given = np.concatenate([failed, rows])
-        read, borrow = self._hand(name, replica, given)
+        origin = self._hand(name, replica, given)
         if not is_test:
             self._recall(replica)
         release, replica.release = tuple(replica.release), []
@@ -152,8 +152,8 @@ class PullQueue:
         self._see(name, replica)
         return Grant(
             rows=rows,
-            read=read,
-            borrow=borrow,
+            read=tuple(origin.read),
+            borrow=origin.borrow,
             alone=replica.group is not None,
             failed=failed,
             release=release,
@@ -260,12 +260,8 @@ class PullQueue:
         if len(replica.failed):
             replica.failed = replica.failed[np.isin(replica.failed, replica.holds)]
 
-    def _hand(
-        self, name: str, replica: _Replica, rows: Ordinals
-    ) -> tuple[tuple[int, ...], dict[str, Ordinals]]:
-        """Rows are the replica's now. Returns the pieces to read, and the rows to borrow."""
-        if not len(rows):
-            return (), {}
+    def _hand(self, name: str, replica: _Replica, rows: Ordinals) -> Origin:
+        """Rows are the replica's now. Returns where it takes them from."""
         replica.holds = np.sort(np.concatenate([replica.holds, rows]))
         before = replica.unanswered
         replica.given += len(rows)
@@ -273,7 +269,7 @@ class PullQueue:
         origin = self._origins.give(name, rows)
         for reader, piece in origin.release:
             self._replicas[reader].release.append(piece)
-        return tuple(origin.read), origin.borrow
+        return origin
 
     def _recall(self, replica: _Replica) -> None:
         """Where it could begin more than is free: let the one with most rows ahead give half of them back."""
