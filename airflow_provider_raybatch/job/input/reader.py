@@ -118,7 +118,7 @@ class Reader:
         """The rows of a table of a Parquet file; one without columns does not know how many it had."""
         wanted = self._of_file(file, self._columns)
         needed = table if wanted is None else table.select(wanted)
-        rows = _parquet_rows(needed) if needed.num_columns else [{} for _ in range(count)]
+        rows = parquet_rows(needed) if needed.num_columns else [{} for _ in range(count)]
         if any(isinstance(row, BadRow) for row in rows):
             readable = [place if isinstance(row, dict) else None for place, row in enumerate(rows)]
             table = as_plain(table).take(pa.array(readable, pa.int64()))
@@ -221,7 +221,8 @@ def _read_schema(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> pa.S
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
-def _parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:
+def parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:
+    """The rows as Python values, those that Python can't hold as bad ones."""
     try:
         return table.to_pylist()  # type: ignore[no-any-return]
     except Exception:  # invalid UTF-8, a date after year 9999, an unknown time zone

@@ -22,7 +22,9 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.names import checked_column_name
+from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join, kind_of
+from airflow_provider_raybatch.job.input.reader import parquet_rows
 from airflow_provider_raybatch.job.input.table import KINDS, as_parquet, kinds_of, restored, table_of
 from airflow_provider_raybatch.job.request.render import load_function
 from airflow_provider_raybatch.job.row import RowFailure
@@ -91,8 +93,12 @@ def apply(
     """
     for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
         answers = responses.slice(start, _ROWS_AT_ONCE).to_pylist()
-        for row, answer in zip(_as_python(rows.slice(start, _ROWS_AT_ONCE)), answers, strict=True):
-            yield row if isinstance(row, RowFailure) else _called(function, row, answer, taken)
+        for row, answer in zip(parquet_rows(rows.slice(start, _ROWS_AT_ONCE)), answers, strict=True):
+            yield (
+                RowFailure(STEP, row.reason)
+                if isinstance(row, BadRow)
+                else _called(function, row, answer, taken)
+            )
 
 
 def note(
@@ -184,15 +190,6 @@ def with_added(table: pa.Table, folder: Folder, postprocess: Postprocess, number
     table = table.set_column(place, "failure", pa.array(failures, table.schema.field(place).type))
     ok = pc.and_(table["ok"], pc.is_null(reasons))
     return table.set_column(table.schema.get_field_index("ok"), "ok", ok)
-
-
-def _as_python(rows: pa.Table) -> list[dict[str, Any] | RowFailure]:
-    try:
-        return rows.to_pylist()  # type: ignore[no-any-return]
-    except Exception as error:  # text that is no UTF-8, a date past Python's last, an unknown time zone
-        if rows.num_rows == 1:
-            return [RowFailure(STEP, f"the row has a value that Python can't read ({error})")]
-        return [one for place in range(rows.num_rows) for one in _as_python(rows.slice(place, 1))]
 
 
 def _called(
