@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 # A destination: what readers see.
 
 DATA = "data"
+"""Of each commit a folder with its dataset."""
 DEAD_LETTER = "dead_letter"
+"""Its failed rows; of a job that published nothing, its driver's name stands for the commit."""
 MANIFESTS = "manifests"
 NEWEST_MANIFEST = "manifest.json"
 """A copy of the newest manifest under a fixed name."""
@@ -28,6 +30,7 @@ NEWEST_MANIFEST = "manifest.json"
 JOURNAL = "_raybatch/journal"
 PARTS = "_raybatch/parts"
 POSTPROCESS = "_raybatch/postprocess"
+"""Of each commit what the user's function returned, until the dataset is written."""
 DUPLICATES = "repeats.index"
 """In a driver's folder: which rows ask what another row asks."""
 
@@ -60,21 +63,6 @@ KEY_FILE, SECRETS_FILE = "key", "secrets"
 
 WHEELS_FOLDER = "raybatch_wheels"
 """Of distributions that travel with a job."""
-
-
-def data_folder(commit: str) -> str:
-    """The dataset of a commit."""
-    return f"{DATA}/{commit}"
-
-
-def dead_letter_folder(commit: str) -> str:
-    """Its failed rows; of a job that published nothing, its driver's name stands for the commit."""
-    return f"{DEAD_LETTER}/{commit}"
-
-
-def postprocess_folder(commit: str) -> str:
-    """What the user's function returned, until the dataset is written."""
-    return f"{POSTPROCESS}/{commit}"
 
 
 def manifest_file(commit: str) -> str:

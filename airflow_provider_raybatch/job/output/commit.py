@@ -75,8 +75,8 @@ def prepare(
     seen, task = footers(folder, parts), task_of(spec)
     target = Target(
         folder=folder,
-        data=layout.data_folder(name),
-        dead_letter=layout.dead_letter_folder(name),
+        data=f"{layout.DATA}/{name}",
+        dead_letter=f"{layout.DEAD_LETTER}/{name}",
         format=spec.destination_format,
         inputs=input_types(seen, source, task.names.values()),
         task=task,
@@ -85,7 +85,7 @@ def prepare(
     decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
     found = ranges(parts, _rows_per_range(spec, parts), expected_rows, decoded)
     if spec.postprocess is not None:
-        first_pass = Postprocess(spec.postprocess, layout.postprocess_folder(name))
+        first_pass = Postprocess(spec.postprocess, f"{layout.POSTPROCESS}/{name}")
         target = replace(target, postprocess=first_pass)
         types = column_types(spread(postprocess, found, target))
         target = replace(target, postprocess=replace(first_pass, types=types))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.layout import data_file, dead_letter_folder
+from airflow_provider_raybatch.contract.layout import DEAD_LETTER, data_file
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.summary import counted
@@ -52,7 +52,7 @@ def with_dead_letters(error: Exception, job: Job, rows: int) -> Exception:
     if failure_class is FailureClass.SUPERSEDED:
         return error  # the destination is another submission's
     run_folder, _, driver = job.part_folder.rpartition("/")
-    letters = dead_letter_folder(driver)
+    letters = f"{DEAD_LETTER}/{driver}"
     try:
         ledger = look_back(job.folder, run_folder, rows)
         own = [part for part in ledger.parts if part.driver == driver]

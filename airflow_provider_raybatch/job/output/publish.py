@@ -231,9 +231,7 @@ def _with_input(table: pa.Table, kinds: dict[str, pa.DataType]) -> pa.Table:
         return table
     position = table.schema.get_field_index("input")
     columns = [_input_column(table, name, kind) for name, kind in kinds.items()]
-    struct = pa.StructArray.from_arrays(columns, names=list(kinds)) if table.num_rows else None
-    kind = pa.struct(list(kinds.items()))
-    array = struct if struct is not None else pa.array([], kind)
+    array = pa.StructArray.from_arrays(columns, names=list(kinds))
     if position < 0:
         return table.append_column("input", array)
     return table.set_column(position, "input", array)

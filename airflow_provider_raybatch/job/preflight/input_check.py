@@ -203,12 +203,10 @@ def _check_collisions(spec: BatchInferenceSpec, source: Source) -> None:
     double = next((name for name in source.columns if name.lower() in outputs), None)
     if double is not None:
         case = "" if double in names else ", since many warehouses ignore case"
+        field, remedy = "output_prefix", "set output_prefix, for example to 'llm_'"
         if chosen is not None and double.lower() == chosen.lower():
-            raise PreflightError(
-                f"response_column: the source has a column {double!r} already, which is also an output column"
-                f"{case}; choose another name for the response."
-            )
+            field, remedy = "response_column", "choose another name for the response"
         raise PreflightError(
-            f"output_prefix: the source has a column {double!r} already, which is also an output column"
-            f"{case}; set output_prefix, for example to 'llm_'."
+            f"{field}: the source has a column {double!r} already, which is also an output column{case}; "
+            f"{remedy}."
         )
