@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 
 from airflow_provider_raybatch.job.execution.calls import no_rows
-from airflow_provider_raybatch.job.execution.largest import Largest
 from airflow_provider_raybatch.job.execution.origins import Origins
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 
@@ -21,8 +20,7 @@ class FreeRows:
         self._next = 0
         self._returned: dict[int, Ordinals] = {}
         self._opened: dict[str, Ordinals] = {}
-        """By the replica that has opened their piece."""
-        self._largest = Largest()
+        """By the replica that has opened their piece, where some are left."""
         self.count = int(pieces.left.sum())
         """How many there are."""
 
@@ -32,13 +30,12 @@ class FreeRows:
             return no_rows()
         self._open(name, count)
         parts = [no_rows()]
-        while count > 0:
-            owner = name if len(self._opened[name]) else self._largest.find()
-            if owner is None:
-                break
-            rows = self._opened[owner]
+        while count > 0 and self._opened:
+            owner = name if name in self._opened else max(self._opened, key=self._left)
+            rows = self._opened.pop(owner)
             parts.append(rows[:count])
-            self._keep(owner, rows[count:])
+            if len(rows) > count:
+                self._opened[owner] = rows[count:]
             count -= len(parts[-1])
         taken = np.concatenate(parts)
         self.count -= len(taken)
@@ -53,11 +50,10 @@ class FreeRows:
     def drop(self, name: str) -> None:
         """Forget a replica: the rows of the pieces that it has opened are for all."""
         self._return(self._opened.pop(name, no_rows()))
-        self._largest.drop(name)
 
     def _open(self, name: str, count: int) -> None:
         """Give it rows that came back, and pieces that no replica has opened, until it has `count` rows."""
-        parts = [self._opened.setdefault(name, no_rows())]
+        parts = [self._opened.get(name, no_rows())]
         have = len(parts[0])
         while have < count:
             if self._returned:
@@ -72,11 +68,10 @@ class FreeRows:
             parts.append(rows)
             have += len(rows)
         if len(parts) > 1:
-            self._keep(name, np.sort(np.concatenate(parts)))
+            self._opened[name] = np.sort(np.concatenate(parts))
 
-    def _keep(self, name: str, rows: Ordinals) -> None:
-        self._opened[name] = rows
-        self._largest.set(name, len(rows))
+    def _left(self, name: str) -> int:
+        return len(self._opened[name])
 
     def _return(self, rows: Ordinals) -> None:
         for piece, part in self._pieces.split(rows).items():

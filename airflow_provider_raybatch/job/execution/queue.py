@@ -19,8 +19,8 @@ content comes from in `origins.py`. Each piece is read from storage once, and at
 replica that died or left with rows of it. What a replica held when it died is free at once, or suspected of
 having killed the engine (`poison_rows.py`).
 
-Pure: the caller says what time it is. A call costs O(log replicas), and array operations over the rows that
-it moves and that the replica holds.
+Pure: the caller says what time it is. A call costs array operations over the rows that it moves and that the
+replica holds, and where no row is free a look at the replicas that hold more than their slots.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ import numpy as np
 
 from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Report, no_rows
 from airflow_provider_raybatch.job.execution.free_rows import FreeRows
-from airflow_provider_raybatch.job.execution.largest import Largest
 from airflow_provider_raybatch.job.execution.origins import Origin, Origins
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.poison_rows import Group, Suspicion
@@ -85,7 +84,8 @@ class PullQueue:
         self._origins = Origins(pieces)
         self.free = FreeRows(pieces, self._origins)
         self._speeds = Speeds()
-        self._ahead = Largest()
+        self._ahead: dict[str, int] = {}
+        """Rows beyond their slots that replicas may give back and were not told to, where there are some."""
         self._suspicion = Suspicion()
         self._suspected_since = 0.0
         self._emptied: str | None = None
@@ -275,16 +275,18 @@ class PullQueue:
         """Where it could begin more than is free: let the one with most rows ahead give half of them back."""
         if self.free.count or replica.unanswered >= replica.slots:
             return
-        richest = self._ahead.find()
-        if richest is not None:
+        if self._ahead:
+            richest = max(self._ahead, key=self._ahead.__getitem__)
             other = self._replicas[richest]
-            ahead = other.unanswered - other.slots - other.give_back
-            other.give_back += min((ahead + 1) // 2, replica.slots - replica.unanswered)
+            other.give_back += min((self._ahead[richest] + 1) // 2, replica.slots - replica.unanswered)
             self._see(richest, other)
 
     def _see(self, name: str, replica: _Replica) -> None:
-        beyond = replica.unanswered - replica.slots - replica.give_back
-        self._ahead.set(name, 0 if replica.group is not None else beyond)
+        ahead = replica.unanswered - replica.slots - replica.give_back
+        if ahead > 0 and replica.group is None:
+            self._ahead[name] = ahead
+        else:
+            self._ahead.pop(name, None)
 
     def _tests(self, name: str, replica: _Replica, now: float) -> bool:
         """Whether the replica runs suspected rows, or gets no others so that it can run them."""
@@ -326,8 +328,10 @@ class PullQueue:
         """Forget a replica, and free what it had."""
         replica = self._replicas.pop(name)
         self._unanswered -= replica.unanswered
-        for place in (self._speeds, self._ahead, self._origins, self.free):
-            place.drop(name)
+        self._ahead.pop(name, None)
+        self._speeds.drop(name)
+        self._origins.drop(name)
+        self.free.drop(name)
         self.free.put_back(replica.holds)
         if self._emptied == name:
             self._emptied = None

@@ -15,7 +15,7 @@ _LEFT_OUT = {
     # The input, and what is made of it alone.
     *("_input", "_folder", "_part_folder", "_pieces", "_order", "_row_bytes"),
     # What is only told on, or follows from the rest.
-    *("_reports", "_news", "bytes_read", "_speeds", "_largest", "_ahead", "_engine", "_reported"),
+    *("_reports", "_news", "bytes_read", "_speeds", "_ahead", "_engine", "_reported"),
     # Instants: what matters of them is in `World.state`.
     *("_looked", "_silence", "_suspected_since", "since"),
 }  # fmt: skip
