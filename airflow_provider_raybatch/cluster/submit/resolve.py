@@ -86,11 +86,10 @@ class SubmissionKey:
 
 
 class Action(Enum):
-    """What to do about the latest submission of a run."""
+    """What to do about the latest submission of a run; a job that is taken over runs, or has finished."""
 
     SUBMIT = "submit"
     ADOPT = "adopt"
-    RETURN = "return"
     REPLACE = "replace"
     FAIL = "fail"
 
@@ -144,14 +143,13 @@ def decide(
         return Decision(Action.SUBMIT, f"job {name} is not of this run")
     if status.is_terminal and not finished:
         return Decision(Action.SUBMIT, f"job {name} {_WITHOUT_RESULT[status]}")
-    good = Action.RETURN if status.is_terminal else Action.ADOPT
     state = "has finished" if status.is_terminal else "is still there"
     if latest.metadata.get(FINGERPRINT) == fingerprint:
-        return Decision(good, f"job {name} of this run {state}")
+        return Decision(Action.ADOPT, f"job {name} of this run {state}")
     changed = f"job {name} of this run {state}, with other arguments"
     match on_stale_state:
         case "adopt":
-            return Decision(good, f"{changed}, and on_stale_state is 'adopt'")
+            return Decision(Action.ADOPT, f"{changed}, and on_stale_state is 'adopt'")
         case "fail":
             return Decision(Action.FAIL, changed)
         case "replace":
@@ -195,7 +193,7 @@ async def submit_or_adopt(
                 f"on_stale_state: {decision.reason}; clear the task to run the new arguments, or set "
                 "on_stale_state to 'replace' or 'adopt'."
             )
-        if latest is not None and decision.action in {Action.ADOPT, Action.RETURN}:
+        if latest is not None and decision.action is Action.ADOPT:
             return Submitted(latest.submission_id, k, True, session_name, latest, decision.reason)
         if latest is not None and decision.action is Action.REPLACE:
             await client.stop_until_terminal(latest.submission_id, stop_timeout)

@@ -178,7 +178,6 @@ class Coordinator(Board):
 
         :raises GoneError: it was taken for lost.
         """
-        self._known(process)
         self._queue.give_back(process, rows)
 
     def share(self, process: str, contents: dict[int, list[Any]]) -> None:

@@ -61,12 +61,9 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     asked = request(plan.cpus, plan.gpus, plan.accelerator_type)
     placed = cluster.holds(asked, plan.spans_nodes)
     wanted = plan.first_replicas or plan.replicas
-    if placed >= wanted < plan.replicas:
-        return Fit(
-            "fits", f"the cluster holds {placed} of {plan.replicas} {_noun(plan)} of {shown(asked)} by now"
-        )
-    if placed >= plan.replicas:
-        return Fit("fits", f"the cluster holds {plan.replicas} {_noun(plan)} of {shown(asked)}")
+    if placed >= wanted:
+        held = min(placed, plan.replicas)
+        return Fit("fits", f"the cluster holds {held} of {plan.replicas} {_noun(plan)} of {shown(asked)}")
     missing = wanted - placed
     largest = max(cluster.nodes, key=lambda node: (node.get("GPU", 0.0), node.get("CPU", 0.0)), default={})
     where = "over any nodes" if plan.spans_nodes else "on one node each"

@@ -96,7 +96,7 @@ def expected(status, same_fingerprint, policy, finished):
         if not finished:
             return Action.SUBMIT
         if same_fingerprint or policy == "adopt":
-            return Action.RETURN
+            return Action.ADOPT
         return Action.FAIL if policy == "fail" else Action.SUBMIT
     if same_fingerprint or policy == "adopt":
         return Action.ADOPT

@@ -99,7 +99,7 @@ class TestPlan:
         assert made.reasons["replicas"] == (
             "the cluster's nodes hold 8, the autoscaler may reach 64; the job starts with 8"
         )
-        assert "holds 8 of 64 replicas of 1 CPU and 1 GPU by now" in fit.assess(made, some, True).sentence
+        assert "holds 8 of 64 replicas of 1 CPU and 1 GPU" in fit.assess(made, some, True).sentence
 
     def test_few_rows_are_not_worth_new_nodes(self) -> None:
         groups = [(DGX, 8)]
@@ -165,7 +165,7 @@ class TestFit:
     @pytest.mark.parametrize(
         ("cluster", "engine", "autoscaling", "verdict", "telling"),
         [
-            (LAPTOP, {}, False, "fits", "the cluster holds 1 replica of 1 CPU"),
+            (LAPTOP, {}, False, "fits", "the cluster holds 1 of 1 replica of 1 CPU"),
             (LAPTOP, {"num_cpus": 0.1, "replicas": 20}, False, "fits", "20 replicas of 0.1 CPU"),
             (
                 LAPTOP,
