@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Report
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
-from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.work import Done
@@ -96,7 +97,7 @@ class Order:
     is_finished: bool
 
 
-class Coordinator(Board):
+class Coordinator:
     """The actor's class.
 
     :param folder: the destination.
@@ -104,7 +105,6 @@ class Coordinator(Board):
     """
 
     def __init__(self, work: Input, folder: Folder, part_folder: str) -> None:
-        super().__init__()
         self._input = work
         self._folder = folder
         self._part_folder = part_folder
@@ -122,6 +122,12 @@ class Coordinator(Board):
         self._shared: dict[int, list[Any]] = {}
         self._silence: dict[str, float] = {}
         self._looked = time.monotonic()
+        self._reports: dict[str, ReplicaReport] = {}
+        """The latest one of each process."""
+        self.gone: set[str] = set()
+        """Processes that are known to have ended."""
+        self._draining = False
+        self._engine: EngineInfo | None = None
 
     # Replicas.
 
@@ -209,19 +215,42 @@ class Coordinator(Board):
                 self._queue.finish(process, report.finished)
             self._bury(process, engine_died, Begun(in_engine), is_silent=False)
 
+    def describe(self, engine: EngineInfo) -> None:
+        """Its engine's description; sent once per process, since it may be large."""
+        self._engine = engine
+
+    def report(self, report: ReplicaReport) -> tuple[bool, bool]:
+        """Its progress, once a second.
+
+        :returns: whether replicas must write their finished rows and end; and whether this one must ask for
+            work now, to give rows back.
+        """
+        self._reports[report.replica] = replace(report, seen=time.time())
+        self._silence[report.replica] = 0.0
+        return self._draining, self._queue.wants(report.replica)
+
     # The driver.
+
+    def engine(self) -> EngineInfo | None:
+        """Description of the engine that started last, ``None`` before the first."""
+        return self._engine
+
+    def drain(self) -> None:
+        """Let replicas write their finished rows and begin no others."""
+        self._draining = True
+
+    def snapshot(self) -> list[ReplicaReport]:
+        """All reports, also of replicas that crashed, since their rows were done."""
+        return [
+            replace(report, state="ended") if process in self.gone else report
+            for process, report in self._reports.items()
+        ]
 
     def news(self) -> tuple[list[ReplicaReport], list[tuple[float, Done]], bool, bool]:
         """Reports; what was written since the last call, and when; whether that is all; whether any works."""
         self._bury_the_silent()
         done, self._news = self._news, []
         return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
-
-    def report(self, report: ReplicaReport) -> tuple[bool, bool]:
-        """See :meth:`Board.report`. Returns, too, whether it shall ask now, to give rows back."""
-        draining, _ = super().report(report)
-        self._silence[report.replica] = 0.0
-        return draining, self._queue.wants(report.replica)
 
     def _known(self, process: str) -> None:
         if process not in self._actors:

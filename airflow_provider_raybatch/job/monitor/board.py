@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the actor between replicas and driver holds of each replica's progress."""
+"""What each replica tells of its progress, and how it sends that to the coordinator."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 
 _REPORT_TIMEOUT = 30.0
@@ -58,52 +57,13 @@ class ReplicaReport:
     seen: float = 0.0
 
 
-class Board:
-    """The latest report of each replica."""
-
-    def __init__(self) -> None:
-        self.gone: set[str] = set()
-        """Processes that are known to have ended."""
-        self._reports: dict[str, ReplicaReport] = {}
-        self._draining = False
-        self._engine: EngineInfo | None = None
-
-    def describe(self, engine: EngineInfo) -> None:
-        """Keep an engine's description; sent once per process, since it may be large."""
-        self._engine = engine
-
-    def engine(self) -> EngineInfo | None:
-        """Description of the engine that started last, ``None`` before the first."""
-        return self._engine
-
-    def report(self, report: ReplicaReport) -> tuple[bool, bool]:
-        """Replace a replica's report.
-
-        :returns: whether replicas must write their finished rows and end; and whether this one must ask for
-            work now.
-        """
-        self._reports[report.replica] = replace(report, seen=time.time())
-        return self._draining, False
-
-    def drain(self) -> None:
-        """Let replicas write their finished rows and begin no others."""
-        self._draining = True
-
-    def snapshot(self) -> list[ReplicaReport]:
-        """All reports, also of replicas that crashed, since their rows were done."""
-        return [
-            replace(report, state="ended") if process in self.gone else report
-            for process, report in self._reports.items()
-        ]
-
-
 class Reporter:
     """Sends a replica's report every `interval` seconds, from a thread of its own.
 
-    :param board: handle of the actor that is a :class:`Board`.
+    :param board: handle of the :class:`~airflow_provider_raybatch.job.execution.coordinator.Coordinator`.
     :param sample: called before each report, to bring it up to date.
-    :param drain: called when the board orders replicas to end.
-    :param ask: called when the board orders this replica to ask for work now.
+    :param drain: called when it orders replicas to end.
+    :param ask: called when it orders this replica to ask for work now.
     """
 
     def __init__(

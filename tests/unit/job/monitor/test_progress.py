@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from airflow_provider_raybatch.contract.events import Progress
-from airflow_provider_raybatch.job.monitor.board import Board, ReplicaReport
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 
 
@@ -145,23 +145,8 @@ def test_what_counts_as_moving() -> None:
         assert tracker.last_change == now
 
 
-def test_the_board_keeps_the_last_word_of_each_replica() -> None:
-    board = Board()
-    for name, rows in (("a", 1), ("b", 1), ("a", 2)):
-        board.report(ReplicaReport(name, "n", rows=rows))
-    assert sorted((one.replica, one.rows) for one in board.snapshot()) == [("a", 2), ("b", 1)]
-
-
 def test_a_progress_says_how_much_is_left() -> None:
     assert isinstance(Tracker(0, 0, 0.0).update([], 0, 0.0), Progress)
-
-
-def test_a_process_whose_place_another_has_taken_is_not_waited_for() -> None:
-    board = Board()
-    for process in ("r-1", "r-2"):
-        board.report(ReplicaReport(process, "n", state="ready"))
-    board.gone.add("r-1")
-    assert {one.replica: one.state for one in board.snapshot()} == {"r-1": "ended", "r-2": "ready"}
 
 
 def test_an_engine_that_loads_its_model_moves() -> None:
