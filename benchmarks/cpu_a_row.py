@@ -29,13 +29,13 @@ LOOK = 0.2
 
 
 class Usage:
-    """CPU seconds by step and by kind of process, looked up all the time, and the driver's largest size."""
+    """CPU seconds by step and by kind of process, looked up all the time, and each kind's largest size."""
 
     def __init__(self) -> None:
         self.by_step: dict[str, float] = defaultdict(float)
         self.by_kind: dict[str, float] = defaultdict(float)
         self.seconds: dict[str, float] = defaultdict(float)
-        self.largest = 0
+        self.largest: dict[str, int] = defaultdict(int)
         self._step, self._began = "start", time.monotonic()
         self._seen = {process.pid: used for process, used in self._all()}
         self._lock = threading.Lock()
@@ -69,7 +69,9 @@ class Usage:
                 self._seen[process.pid] = used
                 self.by_step[self._step] += more
                 self.by_kind[kind(process)] += more
-            self.largest = max(self.largest, psutil.Process().memory_info().rss)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    size = process.memory_info().rss
+                    self.largest[kind(process)] = max(self.largest[kind(process)], size)
 
     def _all(self) -> list[tuple[psutil.Process, float]]:
         found = []
@@ -182,7 +184,7 @@ def result(
         "by_step": each(usage.by_step),
         "by_process": each(usage.by_kind),
         "stages": manifest["stages"],
-        "driver_mebibytes": round(usage.largest / 2**20),
+        "driver_mebibytes": round(usage.largest["driver"] / 2**20),
     }
 
 
