@@ -93,7 +93,7 @@ def owners(temp):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_killed_owner_leaves_nothing_and_the_next_one_waits_for_that(owners, temp):
+def test_killed_owner_leaves_nothing_and_the_next_one_waits(owners, temp):
     first = owners("A")
     first.wait_for("running")
     # Ray calls a job running before its shell has begun the command.

@@ -234,7 +234,7 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
         ),
     ],
 )
-def test_what_ray_would_do_wrong_in_silence_is_refused(
+def test_options_that_ray_would_get_wrong_are_refused(
     run: Run, fields: dict[str, Any], sentence: str
 ) -> None:
     processor = fields.pop("processor", {})

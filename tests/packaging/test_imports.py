@@ -53,19 +53,19 @@ def test_wheel_imports_where_nothing_heavy_is_installed(light_python: Path, tmp_
     }
 
 
-def test_face_leaves_heavy_packages_alone_where_they_are_installed(tmp_path: Path) -> None:
+def test_airflow_side_imports_no_heavy_installed_package(tmp_path: Path) -> None:
     told = import_the_face(Path(sys.executable), tmp_path)
     assert {"pyarrow", "ray", "vllm"} <= set(told["installed"])
     assert told["heavy"] == []
 
 
-def test_face_imports_on_the_next_airflow(pre_python: Path, tmp_path: Path) -> None:
+def test_airflow_side_imports_on_the_next_airflow(pre_python: Path, tmp_path: Path) -> None:
     told = import_the_face(pre_python, tmp_path)
     assert "airflow_provider_raybatch.operators.ray_batch" in told["imported"]
 
 
 @pytest.mark.parametrize("floor", ["contract", "job", "cluster"])
-def test_lower_floors_import_without_airflow(floor: str, tmp_path: Path) -> None:
+def test_other_layers_import_without_airflow(floor: str, tmp_path: Path) -> None:
     code = f"import sys, airflow_provider_raybatch.{floor}; sys.exit('airflow' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60

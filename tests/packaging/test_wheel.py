@@ -23,7 +23,7 @@ def test_wheel_holds_the_typed_package_and_nothing_else(wheel: Path) -> None:
     assert f"{info}/licenses/LICENSE" in names
 
 
-def test_metadata_is_what_registries_look_for(wheel: Path) -> None:
+def test_metadata_has_what_registries_need(wheel: Path) -> None:
     told = metadata_of(wheel).metadata
     assert (told["Name"], told["Version"], told["License-Expression"]) == (
         "airflow-provider-raybatch",
@@ -34,7 +34,7 @@ def test_metadata_is_what_registries_look_for(wheel: Path) -> None:
     assert "airflow-provider" in told["Keywords"].split(",")
 
 
-def test_core_dependencies_bring_neither_ray_nor_vllm_nor_pyarrow(wheel: Path) -> None:
+def test_core_dependencies_exclude_ray_vllm_and_pyarrow(wheel: Path) -> None:
     requires = metadata_of(wheel).requires or []
     core = {line.split(">")[0] for line in requires if "extra ==" not in line}
     assert core == {"apache-airflow", "asgiref", "cryptography", "httpx", "jinja2", "obstore", "pydantic"}

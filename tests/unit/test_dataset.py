@@ -147,7 +147,7 @@ class TestWhatIsNotAsItWas:
         with pytest.raises(DatasetError, match=r"has 5 bytes, but its manifest says [\d,]+; run the batch"):
             open_dataset(result)
 
-    def test_a_file_too_many(self, result: dict[str, Any]) -> None:
+    def test_extra_file_is_reported(self, result: dict[str, Any]) -> None:
         Path(result["uri"], "part-x.parquet").write_bytes(b"x")
         with pytest.raises(DatasetError, match=r"'part-x.parquet' in .* is not in the manifest; remove it"):
             open_dataset(result)

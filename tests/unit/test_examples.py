@@ -113,7 +113,7 @@ OPERATOR = "airflow.task.operators.airflow_provider_raybatch.operators.ray_batch
         ("no JSON at all", ""),
     ],
 )
-def test_the_demo_shows_what_the_job_says(
+def test_demo_shows_the_events_of_the_job(
     demo: ModuleType, capsys: pytest.CaptureFixture[str], record: Any, shown: str
 ) -> None:
     demo.tell(record if isinstance(record, str) else json.dumps(record), 0.0)
@@ -121,7 +121,7 @@ def test_the_demo_shows_what_the_job_says(
     assert out.endswith(shown) if shown else out == ""
 
 
-def test_the_demo_gives_up_with_the_sentence_of_a_failed_task(demo: ModuleType) -> None:
+def test_demo_ends_with_the_error_of_a_failed_task(demo: ModuleType) -> None:
     failed = {"event": "Task failed", "error_detail": [{"exc_type": "E", "exc_value": "source: nothing."}]}
     with pytest.raises(SystemExit, match=r"^demo: source: nothing\. The whole log is "):
         demo.tell(json.dumps(failed), 0.0)
@@ -148,7 +148,7 @@ def manifest(task_id: str, ok: int, paid: list[int]) -> bytes:
     return json.dumps({"owner": {"task_id": task_id}, "counts": {"ok": ok}, "replicas": replicas}).encode()
 
 
-def test_a_night_is_told_by_what_it_wrote(examples: ModuleType) -> None:
+def test_night_is_summarized_from_what_it_wrote(examples: ModuleType) -> None:
     card = {"funnel": [{"step": "input", "rows": 2000}, {"step": "last", "rows": 1270}]}
     curation = {
         "corpus/nights/one/card.json": json.dumps(card).encode(),

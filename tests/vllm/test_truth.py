@@ -295,7 +295,7 @@ def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path
     assert len({checked.digests.model, of_folder.digests.model, again.digests.model}) == 3
 
 
-def test_a_model_of_the_hub_is_loaded_at_the_commit_that_was_looked_at(hub_cache: Path) -> None:
+def test_hub_model_is_loaded_at_the_commit_that_was_checked(hub_cache: Path) -> None:
     """Whatever the hub's main branch or another node's cache has by the time the engine starts."""
     from airflow_provider_raybatch.job.engine import vllm_compat
     from airflow_provider_raybatch.job.preflight.model_check import check_model

@@ -135,7 +135,7 @@ def test_without_a_fault_that_fits_nothing_happens(target, tmp_path):
     assert "data/2" in done.stdout
 
 
-def test_a_job_comes_by_every_point_that_is_a_call_in_the_order_of_the_catalogue(tmp_path):
+def test_storage_points_of_a_job_come_in_catalogue_order(tmp_path):
     struck, reuse = tmp_path / "struck", Disk(tmp_path / "reuse")
     struck.mkdir()
     stored.fill(reuse)

@@ -185,7 +185,7 @@ def test_all_other_rows_are_delivered(group: str, deliveries: dict[str, Delivere
 
 
 @pytest.mark.parametrize("in_s3", [False, True])
-def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(
+def test_too_many_errors_end_the_job_and_publish_nothing(
     in_s3: bool, place: Place, ray_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last event counts the failed rows and says where their dead letters are."""

@@ -207,7 +207,7 @@ def test_every_run_ended_its_way(tasks, place):
     assert tasks["success"].xcom()["rows"] == tasks["crash"].xcom()["rows"] == 20
 
 
-def test_airflow_tells_none(tasks, place):
+def test_airflow_shows_no_secret(tasks, place):
     for name, task in tasks.items():
         told = dict(shown_by_airflow(task))
         assert b"ray_canary" in told["the task instance"], name
@@ -216,7 +216,7 @@ def test_airflow_tells_none(tasks, place):
         assert not place.key_id.leaks(told.items()), name
 
 
-def test_ray_tells_none(tasks, place):
+def test_ray_shows_no_secret(tasks, place):
     told = dict(shown_by_ray(place.jobs))
     assert b"raybatch" in told["Ray's /api/jobs/"]
     assert b"Replica" in told["Ray's /api/v0/actors?detail=1&limit=10000"]
@@ -226,7 +226,7 @@ def test_ray_tells_none(tasks, place):
     assert not place.key_id.leaks(told.items())
 
 
-def test_destinations_hold_none(tasks, place):
+def test_destinations_hold_no_secret(tasks, place):
     left = dict(left_in_objects(place.lake.contents("out/")))
     for name in ("/manifest.json", "_raybatch/journal/", "_raybatch/parts/", "data/"):
         assert any(name in key for key in left), name
@@ -234,7 +234,7 @@ def test_destinations_hold_none(tasks, place):
     assert not place.key_id.leaks(left.items())
 
 
-def test_files_hold_none(tasks, place, airflow: AirflowStack):
+def test_files_hold_no_secret(tasks, place, airflow: AirflowStack):
     left = dict(left_in_files(airflow.home, airflow.temp, session_folder(place.jobs)))
     assert any(name.endswith("airflow.db") for name in left)
     assert len([content for content in left.values() if b"raybatch" in content]) > 10
@@ -243,7 +243,7 @@ def test_files_hold_none(tasks, place, airflow: AirflowStack):
     assert not place.secrets.leaks(left.items())
 
 
-def test_command_lines_show_none(tasks, command_lines):
+def test_command_lines_show_no_secret(tasks, command_lines):
     assert any("airflow_provider_raybatch.job" in line for line in command_lines.seen)
     assert not command_lines.leaks
 

@@ -58,7 +58,7 @@ def rows_by_text(dataset: Dataset) -> dict[str, dict[str, Any]]:
     return {row["text"]: row for row in dataset.to_arrow().to_pylist()}
 
 
-def test_columns_of_the_function_and_the_response_under_its_name(runs: Runs) -> None:
+def test_function_columns_beside_the_renamed_response(runs: Runs) -> None:
     result = runs.first.xcom()
     dataset = open_dataset(result)
     rows = rows_by_text(dataset)
@@ -91,7 +91,7 @@ def test_another_function_pays_for_nothing(runs: Runs) -> None:
     assert "number" not in rows["company 7"]
 
 
-def test_a_function_that_takes_no_response_is_refused_in_preflight(runs: Runs) -> None:
+def test_function_without_a_response_argument_is_refused(runs: Runs) -> None:
     sentence = (
         "postprocess: 'labels:alone' can't be called with a row and a response (too many positional "
         "arguments); write it as def alone(row, response)."

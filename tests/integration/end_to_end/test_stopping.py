@@ -160,7 +160,7 @@ def told_at_the_end(jobs, job):
     return event["message"], int(found[1])
 
 
-def test_job_that_nobody_follows_ends_itself(runs_of_killed_workers, jobs):
+def test_job_without_a_follower_ends_itself(runs_of_killed_workers, jobs):
     task = runs_of_killed_workers["orphan"].task("infer")
     task.run.wait("failed", timeout=120)
     job = jobs.wait_for_one(task, "FAILED", timeout=120)
@@ -194,7 +194,7 @@ def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     assert kept(task.run) >= done > 0
 
 
-def test_what_a_prompt_function_prints_is_no_event(api, jobs, tmp_path):
+def test_output_of_a_prompt_function_is_not_an_event(api, jobs, tmp_path):
     run = api.trigger("forged", **batch(tmp_path, ["x"], engine_args={"fail_pattern": "fail"}))
     task = run.wait("failed", timeout=240).task("infer")
     (job,) = jobs.of(task)

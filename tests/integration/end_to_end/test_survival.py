@@ -108,7 +108,7 @@ def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, j
     assert_result_of(task, job)
 
 
-def test_retry_of_a_task_that_only_submits_leaves_its_job_alone(runs_that_fail_afterwards, jobs):
+def test_retry_of_a_task_that_only_submits_keeps_its_job(runs_that_fail_afterwards, jobs):
     task = runs_that_fail_afterwards["submit"].wait(timeout=180).task("sleep")
     assert counters(task) == (2, 1)
     (job,) = jobs.of(task)

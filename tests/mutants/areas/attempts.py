@@ -194,9 +194,7 @@ MUTANTS = (
             stop_earlier_runs(address, run, submitted.submission_id, self.log)
 """,
         "A worker that is killed in between leaves the cleared run's job running for good.",
-        (
-            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
-        ),
+        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "unstopped-runs-forgotten",
@@ -204,9 +202,7 @@ MUTANTS = (
         "        return False\n",
         "        return True\n",
         "A job that could not be stopped at once runs on for good.",
-        (
-            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
-        ),
+        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "earlier-runs-that-can-not-be-stopped-fail-the-task",
@@ -214,9 +210,7 @@ MUTANTS = (
         "    except RaybatchError as error:\n",
         "    except ZeroDivisionError as error:\n",
         "A task fails because of a job that is not its own.",
-        (
-            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
-        ),
+        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "kill-during-the-post-finds-no-id",

@@ -104,10 +104,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
 """,
         "",
         "A run commits twice: all rows are paid for again where parts were lost.",
-        (
-            "job/output/test_journal.py::"
-            "test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again",
-        ),
+        ("job/output/test_journal.py::test_commit_during_preflight_is_not_done_again",),
     ),
     Mutant(
         "claim-without-owner",
@@ -142,9 +139,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "if published is None or published.run_token != self._submission.run_token:",
         "if published is None:",
         "A cleared task returns its old dataset and runs nothing.",
-        (
-            "job/output/test_journal.py::test_a_second_submission_of_the_same_run_finds_what_the_first_committed",
-        ),
+        ("job/output/test_journal.py::test_second_submission_of_a_run_finds_its_dataset",),
     ),
     Mutant(
         "any-arguments-are-mine",
@@ -160,9 +155,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "            self._folder.sync(JOURNAL)",
         "            pass",
         "A dataset that was reported is gone after a power loss.",
-        (
-            "storage/test_durable.py::test_a_commit_that_is_reported_by_another_process_than_the_one_that_died",
-        ),
+        ("storage/test_durable.py::test_commit_reported_by_another_process_is_synced",),
     ),
     Mutant(
         "entries-by-spelling",
@@ -212,7 +205,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         " or run_number(token) < max(newest)",
         "",
         "A cleared run that had not claimed takes the destination from its successor.",
-        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
     Mutant(
         "same-number-same-run",
@@ -220,7 +213,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "newest.get(run_number(token)) != token or ",
         "",
         "A run of a deleted DAG run, or of an older version, claims after its successor.",
-        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
     Mutant(
         "runs-of-a-deleted-dag-run-stay",
@@ -228,7 +221,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "return {number: token} if number in runs else {**runs, number: token}",
         "return {**runs, number: token}",
         "A DAG run that was deleted and made again can't publish.",
-        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
     Mutant(
         "copy-read-too-late",
@@ -242,7 +235,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         old = _content(folder)
 """,
         "A writer that is frozen between the two puts an older `manifest.json` back.",
-        ("job/output/test_manifest_copy.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_newer_writer_on_a_disk_before_each_call",),
     ),
     Mutant(
         "copy-overwritten",
@@ -250,7 +243,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "folder.replace(NEWEST_MANIFEST, old, new)",
         "folder.write(NEWEST_MANIFEST, new)",
         "A writer that is frozen before it puts an older `manifest.json` back.",
-        ("job/output/test_manifest_copy.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_newer_writer_on_a_disk_before_each_call",),
     ),
     Mutant(
         "copy-of-my-own",
@@ -283,7 +276,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         dead = unpublished(files, history)
 """,
         "The dataset that a newer run publishes meanwhile is deleted.",
-        ("job/output/test_collecting.py::test_a_newer_run_that_publishes_before_each_call_of_a_collector",),
+        ("job/output/test_collecting.py::test_newer_run_publishes_before_each_call_of_a_collector",),
     ),
     Mutant(
         "left-overs-without-a-look",

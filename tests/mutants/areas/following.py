@@ -94,7 +94,7 @@ MUTANTS = (
         "        tail, limit = await _end_of_log(client, info, state)\n"
         "        info = await client.info(submission_id) or info\n",
         "A job that commits between the two has no dataset: it is paid for again.",
-        ("cluster/follow/test_last_words.py::test_a_job_that_commits_and_ends_right_after_its_log_was_read",),
+        ("cluster/follow/test_last_words.py::test_commit_right_after_the_log_was_read_is_seen",),
     ),
     Mutant(
         "last-look-is-short",
@@ -181,7 +181,7 @@ MUTANTS = (
         "            raise\n"
         "        await asyncio.sleep(_ASK_AGAIN_SECONDS)\n",
         "A cluster that is away for a second keeps the job of a task that can't go on.",
-        ("operators/test_deadline.py::test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it",),
+        ("operators/test_deadline.py::test_stop_is_repeated_while_the_cluster_is_unreachable",),
     ),
     Mutant(
         "asked-after-the-order",
@@ -202,7 +202,7 @@ MUTANTS = (
                 if not may_come():
 """,
         "A killed task leaves the job whose POST arrived right after the order to stop.",
-        ("triggers/test_stop_at_once.py::test_a_job_that_arrives_between_the_order_and_the_next_look",),
+        ("triggers/test_stop_at_once.py::test_job_submitted_after_the_stop_order_is_stopped",),
     ),
     Mutant(
         "one-order-to-stop",
@@ -211,7 +211,7 @@ MUTANTS = (
         "                    return True\n",
         "                    return True\n",
         "Ray ignores the order to stop a pending job: a killed task leaves it.",
-        ("triggers/test_stop_at_once.py::test_a_job_that_has_not_begun_is_told_again",),
+        ("triggers/test_stop_at_once.py::test_pending_job_is_asked_again_to_stop",),
     ),
     Mutant(
         "stops-deferred-tasks-jobs",

@@ -33,7 +33,7 @@ MUTANTS = (
         "        await self._write_the_rest()\n        landed",
         "        landed",
         "Rows that a dead engine had finished are paid for again.",
-        (f"{_SHIFT}::test_a_dead_engine_writes_what_it_has_and_names_what_was_in_it",),
+        (f"{_SHIFT}::test_dead_engine_leaves_finished_rows_and_names_the_others",),
     ),
     Mutant(
         "drain-writes-nothing",
@@ -41,7 +41,7 @@ MUTANTS = (
         "        await self._flight.cancel()\n        await self._write_the_rest()\n",
         "        await self._flight.cancel()\n",
         "Rows that a stopped job had finished are paid for again.",
-        (f"{_SHIFT}::test_a_replica_that_drains_writes_what_is_finished_and_begins_nothing",),
+        (f"{_SHIFT}::test_draining_replica_writes_finished_rows_and_begins_none",),
     ),
     Mutant(
         "slow-row-holds-all-back",
@@ -49,7 +49,7 @@ MUTANTS = (
         "return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval",
         "return not self._unanswered",
         "A killed replica loses all rows that it has finished, not those of one `flush_interval`.",
-        (f"{_SHIFT}::test_a_slow_row_holds_back_the_others_for_flush_interval_only",),
+        (f"{_SHIFT}::test_slow_row_delays_the_others_by_flush_interval_only",),
     ),
     Mutant(
         "goes-on-when-it-was-given-up",

@@ -94,10 +94,7 @@ MUTANTS = (
     files = [entry for entry in folder.list(STORE_DATA) if entry.path.endswith(".parquet")]
 """,
         "Data that came between the two, with an old date, is deleted and still named.",
-        (
-            "job/reuse/store/test_sweeping.py::"
-            "test_an_add_before_each_listing_of_a_sweep_by_a_clock_that_is_behind",
-        ),
+        ("job/reuse/store/test_sweeping.py::test_add_by_a_late_clock_before_each_listing_of_a_sweep",),
     ),
     Mutant(
         "data-of-unreadable-segments-deleted",

@@ -86,10 +86,7 @@ MUTANTS = (
         "answered = followers_of(repeats, ~resolved & share, earlier.good)",
         "answered = followers_of(repeats, no_rows, earlier.good)",
         "A row is paid for though an equal one has been answered by an earlier attempt.",
-        (
-            "job/reuse/test_reuse.py::"
-            "TestRegenerate::test_an_equal_row_takes_the_answer_that_an_earlier_attempt_paid_for",
-        ),
+        ("job/reuse/test_reuse.py::TestRegenerate::test_equal_row_reuses_the_answer_of_an_earlier_attempt",),
     ),
     Mutant(
         "leader-that-was-given-up",
@@ -115,7 +112,7 @@ MUTANTS = (
         "An answer that can't be read after all is paid for under another row's key.",
         (
             "job/reuse/test_reuse.py::"
-            "TestFromNightToNight::test_a_stored_answer_that_is_gone_is_asked_for_under_its_own_key",
+            "TestFromNightToNight::test_lost_stored_answer_is_asked_for_under_its_own_key",
         ),
     ),
     Mutant(

@@ -85,7 +85,7 @@ MUTANTS = (
         "                scratch.touch()\n"
         "                exclusive and self._name(",
         "A reader sees half a file, and a killed writer leaves one.",
-        ("storage/test_full_disk.py::test_what_does_not_fit_is_refused_in_one_sentence_and_leaves_nothing",),
+        ("storage/test_full_disk.py::test_write_that_does_not_fit_leaves_nothing",),
     ),
     Mutant(
         "creates-over-another",
@@ -185,7 +185,7 @@ MUTANTS = (
         "if there != content:",
         "if there:",
         "A job whose answer S3 lost throws its rows away.",
-        ("storage/test_faults.py::TestCreate::test_what_a_lost_call_created_is_ours",),
+        ("storage/test_faults.py::TestCreate::test_object_created_by_a_lost_call_is_ours",),
     ),
     Mutant(
         "conflict-counts-as-taken",
@@ -193,7 +193,7 @@ MUTANTS = (
         'raise ConflictError("another creation was under way") from error',
         'raise TakenError("another creation was under way") from error',
         "After S3's 409 that no writer won, a job throws its rows away.",
-        ("storage/test_faults.py::TestCreate::test_a_conflict_that_nobody_won_is_no_loss",),
+        ("storage/test_faults.py::TestCreate::test_conflict_without_a_winner_is_retried",),
     ),
     Mutant(
         "put-without-if-match",
@@ -201,7 +201,7 @@ MUTANTS = (
         'mode={"e_tag": found.meta["e_tag"]}',
         'mode="overwrite"',
         "A frozen writer in S3 puts the copy back.",
-        ("job/output/test_manifest_copy.py::test_a_newer_writer_in_s3_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_newer_writer_in_s3_before_each_call",),
     ),
     Mutant(
         "own-replacement-counts-as-change",
@@ -217,7 +217,7 @@ MUTANTS = (
         "            if tried + pause > RETRY_LIMITS.whole:",
         "            if tried + pause:",
         "One lost answer of S3 ends the job.",
-        ("storage/test_faults.py::test_every_operation_bears_every_fault",),
+        ("storage/test_faults.py::test_every_operation_survives_every_fault",),
     ),
     Mutant(
         "ever-patient",
@@ -243,7 +243,7 @@ MUTANTS = (
         "(exceptions.GenericError, exceptions.AlreadyExistsError, ConflictError)",
         "(exceptions.GenericError, exceptions.AlreadyExistsError)",
         "After S3's 409 that no writer won, a job throws its rows away.",
-        ("storage/test_faults.py::TestCreate::test_a_conflict_that_nobody_won_is_no_loss",),
+        ("storage/test_faults.py::TestCreate::test_conflict_without_a_winner_is_retried",),
     ),
     Mutant(
         "s3s-own-call-for-a-retry",
@@ -251,6 +251,6 @@ MUTANTS = (
         "    if said and said.group(1) in _PASSING:\n        return True\n",
         "",
         "A request that S3 asks to repeat ends the job.",
-        ("storage/test_faults.py::TestCreate::test_what_somebody_else_created_is_not",),
+        ("storage/test_faults.py::TestCreate::test_object_created_by_another_is_not_ours",),
     ),
 )

@@ -76,7 +76,7 @@ MUTANTS = (
         "    return await finished(job)\n",
         "    return job.status is JobStatus.SUCCEEDED and await finished(job)\n",
         "A dataset whose driver was stopped after it had published is paid for again.",
-        ("operators/test_one_submission.py::test_a_retry_returns_what_a_job_published_before_it_was_ended",),
+        ("operators/test_one_submission.py::test_retry_returns_what_an_ended_job_had_published",),
     ),
     Mutant(
         "fingerprint-not-compared",
@@ -140,9 +140,7 @@ MUTANTS = (
         "        await asyncio.shield(task)\n",
         "        await task\n",
         "A task that is killed during its POST leaves a job that no task follows.",
-        (
-            "cluster/submit/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",
-        ),
+        ("cluster/submit/test_cancelled_post.py::test_cancelled_submission_returns_once_its_job_exists",),
     ),
     Mutant(
         "kill-does-not-await-the-post",
@@ -150,9 +148,7 @@ MUTANTS = (
         "        await asyncio.wait([task], timeout=_POST_GRACE)\n",
         "",
         "A task that is killed during its POST leaves a job that no task follows.",
-        (
-            "cluster/submit/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",
-        ),
+        ("cluster/submit/test_cancelled_post.py::test_cancelled_submission_returns_once_its_job_exists",),
     ),
     Mutant(
         "stops-its-successors-job",
@@ -210,7 +206,7 @@ MUTANTS = (
         r'try(\d+)-")',
         r'try(\d)")',
         "From the tenth try on, a clear counts as an older run and can't publish.",
-        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
     Mutant(
         "anybodys-events",

@@ -20,9 +20,7 @@ MUTANTS = (
         "            self._look_for_parts(process)\n",
         "            pass\n",
         "Rows that a killed process had written are paid for and written twice.",
-        (
-            "job/execution/replica/test_replica.py::test_what_a_dead_process_has_written_and_not_reported_is_not_paid_for_again",
-        ),
+        ("job/execution/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
     ),
     Mutant(
         "silence-by-the-clock",
@@ -46,7 +44,7 @@ MUTANTS = (
         "        if self._queue.proves(process, report.finished):\n",
         "        if len(report.finished):\n",
         "An engine that dies of everything is restarted once for each row.",
-        (f"{_TESTS[0]}::test_an_engine_that_dies_of_everything_is_given_up",),
+        (f"{_TESTS[0]}::test_engine_that_dies_of_every_row_is_given_up",),
     ),
     Mutant(
         "earlier-process-not-buried",
@@ -54,9 +52,7 @@ MUTANTS = (
         "            self._bury(earlier, engine_died=False, begun=begun)\n",
         "            pass\n",
         "The rows of a killed process wait until its silence is noticed.",
-        (
-            "job/execution/replica/test_replica.py::test_what_a_dead_process_has_written_and_not_reported_is_not_paid_for_again",
-        ),
+        ("job/execution/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
     ),
     Mutant(
         "single-row-forgets-its-deaths",
@@ -64,7 +60,7 @@ MUTANTS = (
         "        if len(group.rows) < 2:\n            return group\n",
         "        if len(group.rows) < 2:\n            return Group(group.rows)\n",
         "A row of which the system kills the engine is never found.",
-        (f"{_TESTS[0]}::test_a_row_of_which_the_system_kills_the_engine_is_found_later",),
+        (f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found",),
     ),
     Mutant(
         "wary-of-nothing",
@@ -112,6 +108,6 @@ MUTANTS = (
         "        elif engine_died or silent >= _SILENT_DEATHS_TO_BLAME:\n",
         "        elif engine_died:\n",
         "A row of which the system kills the engine is asked for ever.",
-        (*_QUEUE_TESTS, f"{_TESTS[0]}::test_a_row_of_which_the_system_kills_the_engine_is_found_later"),
+        (*_QUEUE_TESTS, f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found"),
     ),
 )

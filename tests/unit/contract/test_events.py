@@ -71,7 +71,7 @@ def test_an_event_comes_back_from_its_line(event: Any) -> None:
         signed("{"),
     ],
 )
-def test_other_lines_are_no_events(text: str) -> None:
+def test_other_lines_are_not_events(text: str) -> None:
     assert read_line(text, KEY) is None
 
 

@@ -29,7 +29,7 @@ def test_source_and_destination_differ_however_they_are_written(source: str, des
     ("source", "destination"),
     [("/data", "/data/out"), ("s3://bucket", "s3://bucket/out"), ("/data/**/*.csv", "/data/out")],
 )
-def test_a_destination_inside_the_source_would_be_read_by_the_next_run(source: str, destination: str) -> None:
+def test_destination_inside_the_source_is_refused(source: str, destination: str) -> None:
     sentence = spec_error(source=[source], destination=destination)
     assert sentence == (
         f"destination: {destination!r} lies inside the source {source!r}, so the next run would read its own "
@@ -47,7 +47,7 @@ def test_a_destination_inside_the_source_would_be_read_by_the_next_run(source: s
         ("/data/out/day1", "/data/out"),
     ],
 )
-def test_neighbours_are_no_conflict(source: str, destination: str) -> None:
+def test_neighbouring_folders_do_not_conflict(source: str, destination: str) -> None:
     assert spec(source=[source], destination=destination).destination == destination
 
 

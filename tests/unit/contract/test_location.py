@@ -165,7 +165,7 @@ def test_a_servers_model_name_may_look_like_a_path() -> None:
 
 
 @pytest.mark.parametrize("template", ["/models/chat.jinja", "chat_template.jinja", ""])
-def test_a_chat_template_is_no_path(template: str) -> None:
+def test_chat_template_is_not_a_path(template: str) -> None:
     assert "so each row would ask the same; give the template's text, not the path" in refusal(
         model="m", chat_template=template
     )

@@ -28,7 +28,7 @@ def document(**fields: Any) -> dict[str, Any]:
     }
 
 
-def test_the_document_says_schema_and_reads_back() -> None:
+def test_document_has_its_schema_and_reads_back() -> None:
     manifest = parse(BatchManifest, document())
     written = manifest.model_dump_json(by_alias=True)
     assert json.loads(written)["schema"] == [{"name": "id", "type": "int64"}]

@@ -81,7 +81,7 @@ def test_values_as_prompt_text(value: Any, text: str) -> None:
         ({"v": b"\x00"}, "column 'v' is binary and has no text form"),
     ],
 )
-def test_unusable_values_say_why(row: dict[str, Any], reason: str) -> None:
+def test_unusable_values_have_a_reason(row: dict[str, Any], reason: str) -> None:
     with pytest.raises(RowTemplateError) as caught:
         RowTemplate("{row.v}").render(row)
     assert str(caught.value) == reason
@@ -91,6 +91,6 @@ def test_columns_once_each_in_order_of_appearance() -> None:
     assert RowTemplate("{row.b}{row.a}{row['b']}").columns == ["b", "a"]
 
 
-def test_lookalikes_are_found_and_placeholders_are_none() -> None:
+def test_only_lookalikes_of_placeholders_are_found() -> None:
     template = RowTemplate('{row.a} { row.b } {row.c.d} {{row.e}} {row[0]} {rows.f} {"row": 1}')
     assert template.lookalikes == ["{ row.b }", "{row.c.d}", "{row[0]}"]

@@ -61,7 +61,7 @@ def test_a_bad_seal_key_is_an_error_of_the_connection() -> None:
         ("short", "RAYBATCH_SEAL_KEY does not open them; use the connection's seal_key"),
     ],
 )
-def test_a_cluster_without_the_right_key_is_told_what_to_do(key: str | None, told: str) -> None:
+def test_wrong_seal_key_is_an_error_with_its_remedy(key: str | None, told: str) -> None:
     with pytest.raises(PreflightError) as caught:
         unseal(seal(SECRETS, Fernet.generate_key().decode()), key)
     assert str(caught.value).startswith("credentials: ")

@@ -81,7 +81,7 @@ def test_a_store_that_fails_often_costs_time_only(
 
 
 @pytest.mark.parametrize(("fault", "step"), [(Fault.ERROR_500, 9), (Fault.LOST, 5)])
-def test_a_store_that_goes_down_at_any_call_leaves_all_or_nothing(
+def test_outage_at_any_call_leaves_all_or_nothing(
     healthy: S3Folder, proxy: FaultyS3, source: str, monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
 ) -> None:
     monkeypatch.setattr(retry, "RETRY_LIMITS", ONCE)

@@ -155,7 +155,7 @@ def test_faults_during_a_search(scope: Scope) -> None:
 
 @pytest.mark.parametrize("restarts", [0, 1, 2])
 @pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)], ids=str)
-def test_an_engine_that_dies_of_everything_is_given_up(pieces: tuple[int, ...], restarts: int) -> None:
+def test_engine_that_dies_of_every_row_is_given_up(pieces: tuple[int, ...], restarts: int) -> None:
     every = rows(*Scope(pieces).rows)
     scope = Scope(pieces, killers=every, restarts=restarts)
     graph = explore(partial(World, scope), lambda world: world.failed)

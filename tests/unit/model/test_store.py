@@ -128,7 +128,7 @@ def test_frozen_at_every_step_while_another_acts(act: Act, meanwhile: Act) -> No
 
 
 @pytest.mark.parametrize("pause", [0, 100_000])
-def test_a_repeated_add_beside_a_compaction_that_sweeps_its_first_try(pause: float) -> None:
+def test_repeated_add_beside_a_sweep_of_its_first_try(pause: float) -> None:
     for crash in range(1000):
         for step in range(crash % SOME, 1000, SOME):
             world = shelf()

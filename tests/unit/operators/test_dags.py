@@ -198,7 +198,7 @@ def test_bulk_text_never_goes_through_jinja() -> None:
     assert operator.sampling["structured_outputs"]["choice"] == choices
 
 
-def test_text_that_looks_like_an_expression_can_be_meant_literally() -> None:
+def test_text_like_an_expression_can_be_kept_literally() -> None:
     schema = {"pattern": "^{{.*}}$"}
     operator = RayBatchInferenceOperator(
         task_id="t", source="/in", prompt="p", model="m", destination="/out", sampling=literal(schema)

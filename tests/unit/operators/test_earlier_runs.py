@@ -12,7 +12,7 @@ from tests.support.batches import defer
 from tests.support.fake_ray import FakeRay, lasting
 
 
-def test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt(
+def test_unstopped_job_is_stopped_by_the_next_attempt(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray.script = lasting(60)

@@ -85,7 +85,7 @@ def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:
     assert batch().execute(run.context())["rows"] == 2
 
 
-def test_bad_arguments_fail_before_anything_is_asked_of_the_cluster(ray: FakeRay, run: Run) -> None:
+def test_bad_arguments_fail_before_any_request(ray: FakeRay, run: Run) -> None:
     with pytest.raises(RayBatchFailException, match=r"^limit: it must be at least 1"):
         batch(limit=0).execute(run.context())
     assert ray.requests == []

@@ -86,7 +86,7 @@ def test_sigterm_during_the_submission_stops_the_job(ray: FakeRay, run: Run) -> 
     assert not ray.active
 
 
-def test_a_kill_leaves_the_job_alone_when_told_so(ray: FakeRay, run: Run) -> None:
+def test_kill_leaves_the_job_alone_if_configured(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(1.5)
     operator = batch(cancel_on_kill=False)
     with killed_by_sigterm(operator, when=lambda: bool(ray.active)):
@@ -106,14 +106,14 @@ def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
     assert len(ray.active) == 1
 
 
-def test_the_kill_of_a_task_that_submitted_nothing_stops_nothing(ray: FakeRay, run: Run) -> None:
+def test_kill_before_a_submission_stops_nothing(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
     defer(run)
     batch().on_kill()
     assert len(ray.active) == 1
 
 
-def test_an_execution_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> None:
+def test_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> None:
     arrived, go_on = submitting_slowly(ray)
     operator = batch()
     old = signal.signal(signal.SIGTERM, _run_out_of_time)

@@ -38,7 +38,7 @@ def test_the_spec_has_the_operators_arguments_under_their_names() -> None:
     assert given == set(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS
 
 
-def test_what_is_no_argument_is_a_field() -> None:
+def test_fields_beside_the_arguments_are_in_the_spec() -> None:
     assert set(BatchInferenceSpec.model_fields) > NOT_ARGUMENTS
     assert NOT_ARGUMENTS & set(parameters(RayOperator)) == {"deadline"}
 

@@ -56,7 +56,7 @@ def test_a_retry_returns_what_a_finished_job_left(
 
 
 @pytest.mark.parametrize("status", ["STOPPED", "FAILED"])
-def test_a_retry_returns_what_a_job_published_before_it_was_ended(
+def test_retry_returns_what_an_ended_job_had_published(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     def publishing(ray: FakeRay, body: dict[str, Any]) -> Script:
@@ -96,7 +96,7 @@ def test_a_retry_after_success_with_other_arguments_runs_them(ray: FakeRay, run:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"entrypoint": " "}])
-def test_a_retry_of_a_task_that_only_submits_leaves_its_job_alone(
+def test_retry_of_a_task_that_only_submits_keeps_its_job(
     ray: FakeRay, run: Run, arguments: dict[str, Any]
 ) -> None:
     ray.script = lambda ray, body: Script(seconds=60)
@@ -162,7 +162,7 @@ def test_a_clear_starts_anew_and_stops_what_is_left(ray: FakeRay, run: Run, stor
     assert (("GET", "/api/jobs/") in ray.requests) is not store_is_kept
 
 
-def test_an_attempt_that_was_frozen_while_a_clear_began_the_next_run_submits_nothing(
+def test_attempt_frozen_during_a_clear_submits_nothing(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen, plan = batch(), RayBatchInferenceOperator.plan
@@ -334,7 +334,7 @@ class TestAdoption:
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_a_followed_job_costs_two_requests_a_look(ray: FakeRay, run: Run, deferrable: bool) -> None:
+def test_followed_job_costs_two_requests_a_poll(ray: FakeRay, run: Run, deferrable: bool) -> None:
     """And two more every five minutes, or ten times a lease."""
     ray.script = lasting(3)
     operator = batch(deferrable=deferrable, poll_interval=0.1)
@@ -359,7 +359,7 @@ def test_a_followed_job_costs_two_requests_a_look(ray: FakeRay, run: Run, deferr
     assert len(control) == 2
 
 
-def test_a_lease_that_looks_can_not_keep_is_refused(ray: FakeRay, run: Run) -> None:
+def test_lease_shorter_than_the_poll_interval_is_refused(ray: FakeRay, run: Run) -> None:
     with pytest.raises(
         RayBatchFailException, match="orphan_timeout: 20 s is less than 3 times the poll_interval"
     ):
@@ -368,9 +368,7 @@ def test_a_lease_that_looks_can_not_keep_is_refused(ray: FakeRay, run: Run) -> N
 
 
 @pytest.mark.parametrize("arguments", [{"limit": 0}, {"deadline": "tomorrow"}])
-def test_a_retry_that_can_submit_nothing_leaves_no_job_to_nobody(
-    ray: FakeRay, run: Run, arguments: dict[str, Any]
-) -> None:
+def test_retry_that_cannot_submit_leaves_no_orphan(ray: FakeRay, run: Run, arguments: dict[str, Any]) -> None:
     ray.script = lasting(60)
     defer(run)
     run.try_number = 2

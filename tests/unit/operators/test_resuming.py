@@ -62,9 +62,7 @@ def test_a_finished_dataset_is_returned(ray: FakeRay, run: Run, error: str) -> N
 
 
 @pytest.mark.parametrize("error", [TIMEOUT, FAILURE])
-def test_a_finished_dataset_is_returned_past_the_deadline_of_the_run(
-    ray: FakeRay, run: Run, error: str
-) -> None:
+def test_finished_dataset_is_returned_past_the_deadline(ray: FakeRay, run: Run, error: str) -> None:
     deadline = datetime.now(UTC) + timedelta(seconds=2)
     end(deferred_job(ray, run, deadline=deadline))
     time.sleep(max(0.0, deadline.timestamp() - time.time()))
@@ -79,7 +77,7 @@ def test_a_finished_dataset_is_returned_past_the_deadline_of_the_run(
         ("failed", FailureClass.USER_ERROR),  # the triggerer's own token was refused
     ],
 )
-def test_a_finished_dataset_is_returned_whatever_the_trigger_says(
+def test_finished_dataset_is_returned_for_any_trigger_event(
     ray: FakeRay, run: Run, state: str, failure_class: FailureClass
 ) -> None:
     job = deferred_job(ray, run)
@@ -153,7 +151,7 @@ def test_a_healthy_job_is_followed_here_when_no_retry_is_left(ray: FakeRay, run:
     assert len(ray.jobs) == 1
 
 
-def test_a_job_that_nobody_knows_keeps_the_triggers_word(ray: FakeRay, run: Run) -> None:
+def test_unknown_job_keeps_the_outcome_of_the_trigger(ray: FakeRay, run: Run) -> None:
     deferred_job(ray, run)
     ray.restart()
     with pytest.raises(RayBatchException, match="The trigger that followed the job failed"):

@@ -46,7 +46,7 @@ def attempt(try_number: int, max_tries: int) -> Any:
         pytest.param((1, 2), (2, 2), True, id="clear with retries lowered by one"),
     ],
 )
-def test_what_airflow_counts_tells_a_retry_from_a_clear(
+def test_airflows_counters_distinguish_retry_and_clear(
     first: tuple[int, int], second: tuple[int, int], same_run: bool, finished: bool
 ) -> None:
     store = Store()
@@ -66,7 +66,7 @@ def test_a_clear_has_a_higher_number_than_all_runs_before_it() -> None:
     assert run_number(current_run(store, attempt(6, 7)).token) == 6
 
 
-def test_the_clear_after_one_that_looked_like_a_retry_is_seen() -> None:
+def test_clear_after_one_that_looked_like_a_retry_is_seen() -> None:
     store = Store()
     run = current_run(store, attempt(1, 2))
     record_result(store, run.token, attempt(1, 2), "f", RESULT)
@@ -105,7 +105,7 @@ def test_a_task_keeps_its_namespace() -> None:
     assert namespaces == ["a"] * 3
 
 
-def test_who_was_overtaken_by_a_clear_records_nothing() -> None:
+def test_attempt_overtaken_by_a_clear_records_nothing() -> None:
     store = Store()
     old = current_run(store, attempt(1, 2))
     new = current_run(store, attempt(2, 3))

@@ -143,7 +143,7 @@ def test_connections_that_dont_serve(
     assert str(caught.value) == sentence
 
 
-def test_a_missing_amazon_provider_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_amazon_provider_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.base_aws", None)
     with pytest.raises(RayBatchFailException, match=r"install airflow-provider-raybatch\[amazon\]"):
         job_secrets("aws", None)
@@ -309,7 +309,7 @@ def test_a_named_profile_travels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         {"config_kwargs": {"no_such_setting": 1}},
     ],
 )
-def test_extras_that_the_amazon_provider_cant_use_are_one_sentence(
+def test_unusable_extras_of_aws_are_one_sentence(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AWS", json.dumps({"conn_type": "aws", **AWS, "extra": extra}))

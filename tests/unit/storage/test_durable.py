@@ -75,9 +75,7 @@ def dies_before_the_sync_of(trace: Unsynced, disk: LocalFolder, name: str) -> No
     trace.before = lambda call, path: None
 
 
-def test_a_commit_that_is_reported_by_another_process_than_the_one_that_died(
-    disk: LocalFolder, trace: Unsynced
-) -> None:
+def test_commit_reported_by_another_process_is_synced(disk: LocalFolder, trace: Unsynced) -> None:
     """Killed between the journal's entry and its sync: the retry reports the dataset, so it syncs."""
     dies_before_the_sync_of(trace, disk, "_raybatch/journal/00000002.json")
     again = submitted(1, destination=disk.root)

@@ -145,7 +145,7 @@ class TestLocal:
         (tmp_path / "whole").write_bytes(b"")
         assert [entry.path for entry in LocalFolder(str(tmp_path)).list()] == ["whole"]
 
-    def test_a_dangling_link_is_no_file(self, tmp_path: Path) -> None:
+    def test_dangling_link_is_not_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "gone")
         (tmp_path / "loop").symlink_to(tmp_path / "loop")
         assert LocalFolder(str(tmp_path)).list() == []
@@ -189,7 +189,7 @@ class TestLocal:
         )
 
     @pytest.mark.parametrize("root", ["/proc/raybatch", "/sys/raybatch"])
-    def test_a_place_where_nobody_may_write_is_an_error_of_the_user(self, root: str) -> None:
+    def test_unwritable_place_is_a_user_error(self, root: str) -> None:
         with pytest.raises(StorageError) as caught:
             LocalFolder(root).write("x", b"")
         assert caught.value.failure_class is FailureClass.USER_ERROR
@@ -314,7 +314,7 @@ class TestS3:
                 place.list()
         assert caught.value.failure_class is FailureClass.USER_ERROR
 
-    def test_an_endpoint_where_nobody_answers_may_heal(self, brief: RetryLimits) -> None:
+    def test_endpoint_without_a_server_is_a_retryable_error(self, brief: RetryLimits) -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             credentials = AwsCredentials(

@@ -45,7 +45,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("write", [LocalFolder.write, LocalFolder.create])
-def test_what_does_not_fit_is_refused_in_one_sentence_and_leaves_nothing(
+def test_write_that_does_not_fit_leaves_nothing(
     disk: LocalFolder, small_files: None, write: Callable[[LocalFolder, str, bytes], None]
 ) -> None:
     disk.write("before", b"whole")

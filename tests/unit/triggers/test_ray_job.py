@@ -99,21 +99,21 @@ async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPat
     assert longest < 0.3  # each of the answers took longer
 
 
-async def test_bears_a_cluster_that_is_away_for_a_while(ray: FakeRay) -> None:
+async def test_tolerates_an_unreachable_cluster_for_a_while(ray: FakeRay) -> None:
     submit(ray, Script(seconds=1.0))
     threading.Timer(0.2, setattr, (ray, "down", True)).start()
     threading.Timer(1.5, setattr, (ray, "down", False)).start()
     assert (await fired(trigger(ray))).state == "succeeded"
 
 
-async def test_tells_a_lost_cluster_from_a_failed_job(ray: FakeRay) -> None:
+async def test_distinguishes_a_lost_cluster_from_a_failed_job(ray: FakeRay) -> None:
     submit(ray, Script(seconds=60))
     threading.Timer(0.3, ray.restart).start()
     outcome = await fired(trigger(ray))
     assert (outcome.state, outcome.failure_class) == ("lost", FailureClass.CLUSTER_LOST)
 
 
-async def test_tells_a_failed_job(ray: FakeRay) -> None:
+async def test_reports_a_failed_job(ray: FakeRay) -> None:
     submit(ray, Script(status="FAILED", message="ValueError: no", error_type="JOB_ENTRYPOINT_COMMAND_ERROR"))
     outcome = await fired(trigger(ray))
     assert outcome.state == "failed"
@@ -129,7 +129,7 @@ async def test_deadline(ray: FakeRay, cancel: bool) -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-async def test_that_starts_past_its_deadline_looks_first(
+async def test_trigger_that_starts_past_its_deadline_polls_first(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
     """Also where the cluster has no answer at that very moment."""
@@ -190,7 +190,7 @@ async def test_a_connection_that_is_away_for_a_while(ray: FakeRay, monkeypatch: 
     assert (await fired(trigger(ray))).state == "succeeded"
 
 
-async def test_a_connection_that_cant_be_used_here_leaves_the_job_to_a_retry(
+async def test_unusable_connection_leaves_the_job_to_a_retry(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ray.script = lasting(2)
@@ -209,7 +209,7 @@ async def test_a_connection_that_cant_be_used_here_leaves_the_job_to_a_retry(
     assert len(ray.jobs) == 1
 
 
-async def test_a_proxy_that_knows_no_backend_is_no_answer(
+async def test_proxy_without_a_backend_is_an_unreachable_cluster(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(ray, Script())
@@ -219,7 +219,7 @@ async def test_a_proxy_that_knows_no_backend_is_no_answer(
 
 
 @pytest.mark.parametrize(("deferred_ago", "told"), [(0.0, True), (3600.0, False)])
-async def test_a_restarted_trigger_doesnt_tell_everything_again(
+async def test_restarted_trigger_does_not_log_everything_again(
     ray: FakeRay, capsys: pytest.CaptureFixture[str], deferred_ago: float, told: bool
 ) -> None:
     submit(ray, Script(["loading the model"]))

@@ -22,7 +22,7 @@ def submit(ray: FakeRay) -> None:
     ray.submit(submission_id=NAME)
 
 
-async def test_a_job_that_arrives_between_the_order_and_the_next_look(
+async def test_job_submitted_after_the_stop_order_is_stopped(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its POST is answered right after the order to stop was: nothing is under way any more then."""
@@ -40,7 +40,7 @@ async def test_a_job_that_arrives_between_the_order_and_the_next_look(
     assert not ray.active
 
 
-async def test_a_job_that_has_not_begun_is_told_again(ray: FakeRay) -> None:
+async def test_pending_job_is_asked_again_to_stop(ray: FakeRay) -> None:
     """Ray says that it stops a pending job, and does not."""
     submit(ray)
     ray.jobs[NAME].script.pending = math.inf

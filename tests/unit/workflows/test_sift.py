@@ -145,7 +145,7 @@ def test_heuristics_name_their_rule(text: str | None, rule: str | None) -> None:
     assert (drop and drop.rule) == rule
 
 
-def test_a_rule_is_left_out_by_none() -> None:
+def test_threshold_of_none_disables_its_rule() -> None:
     assert Heuristics(min_words=None).check("a few words") is None
     assert Heuristics(max_characters=10).check(ENGLISH) == (
         "too_long",

@@ -97,7 +97,7 @@ def test_mcnemar_is_the_sign_test_of_discordant_questions() -> None:
     assert mcnemar(0, 0) == 1.0
 
 
-def test_a_tie_is_no_difference() -> None:
+def test_tie_is_not_a_difference() -> None:
     scores = {"a": 1.0, "b": 0.0, "c": 1.0}
     tie = compare(scores, scores)
     assert (tie.p_value, tie.wins, tie.losses, tie.ties) == (1.0, 0, 0, 3)
@@ -124,7 +124,7 @@ def test_a_hundred_thousand_questions() -> None:
     assert permutation(values - 0.5) > 0
 
 
-def test_what_is_no_metric() -> None:
+def test_values_that_are_not_a_metric_are_refused() -> None:
     with pytest.raises(WorkflowError, match="values: there are no questions"):
         mean_interval([])
     with pytest.raises(WorkflowError, match="values: one of them is not a finite number"):

@@ -143,7 +143,7 @@ def test_partitions_of_both_kinds_of_datasets(aws: Aws, tmp_path: Path) -> None:
     assert {one.uri for one in found} == folders
 
 
-def test_athena_is_told_of_a_night(aws: Aws) -> None:
+def test_athena_gets_the_partition_of_a_night(aws: Aws) -> None:
     result = night(id=[1])
     dag = recipe("to_athena")
     register = dag.get_task("register")

@@ -25,7 +25,7 @@ async def looks(ray, client, count):
     return None
 
 
-async def test_a_job_that_commits_and_ends_right_after_its_log_was_read(ray, client):
+async def test_commit_right_after_the_log_was_read_is_seen(ray, client):
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["reading"]
 

@@ -29,7 +29,7 @@ def test_where_the_new_lines_begin(seen, tail, start):
     assert first_new(seen, tail, limit=4) == start
 
 
-def test_a_followed_log_comes_through_once_and_in_order():
+def test_followed_log_is_shown_once_and_in_order():
     generator = random.Random(5)
     limit, log, seen, shown = 50, [], [], []
     for _ in range(200):

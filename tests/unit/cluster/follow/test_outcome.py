@@ -73,7 +73,7 @@ def test_a_failure_without_an_event_is_diagnosed():
     assert "gone" in outcome.message
 
 
-def test_a_driver_that_fails_before_it_has_its_key_is_heard_and_retried():
+def test_failure_before_the_driver_has_its_key_is_retried():
     sentence = "cluster_lost: credentials: their package is gone; the retry sends it again."
     head = "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):"
     log = ("2026-01-01 INFO worker.py:1 -- Connecting to existing Ray cluster", sentence)
@@ -97,7 +97,7 @@ def test_a_stopped_job():
         (FailureClass.STORAGE, "stopped", "The job was stopped outside of this task."),
     ],
 )
-def test_a_stopped_job_s_last_word(told, state, message):
+def test_last_event_of_a_stopped_job(told, state, message):
     word = events.line(events.Failed(failure_class=told, message="after 3 of 9 rows"), KEY, 5)
     outcome = judge(look("STOPPED", [word]), STATE).outcome
     stopped = state == "stopped"
@@ -118,7 +118,7 @@ def test_without_a_known_session_an_unknown_job_counts_as_lost():
     assert judge(Observation(at=1), FollowState()).outcome.state == "lost"
 
 
-def test_silence_is_borne_and_then_ends_the_following():
+def test_silence_is_tolerated_for_a_limited_time():
     state, told = STATE, []
     for at in (100.0, 300.0, 699.0):
         verdict = judge(Observation(at=at, error="No answer."), state, unreachable_timeout=600)
@@ -150,7 +150,7 @@ def test_a_job_that_ended_in_time_is_not_late():
     assert judge(look("SUCCEEDED", [COMMITTED], at=200.0), STATE, deadline=100).outcome.state == "succeeded"
 
 
-def test_each_line_is_told_once():
+def test_each_line_is_logged_once():
     first = judge(look(tail=["a", PROGRESS[0]]), STATE)
     second = judge(look(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), first.state)
     third = judge(look(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), second.state)
@@ -159,7 +159,7 @@ def test_each_line_is_told_once():
     assert texts(third) == []
 
 
-def test_a_restarted_follower_tells_only_the_last_progress():
+def test_restarted_follower_logs_only_the_last_progress():
     state = FollowState(session_name="s1", from_start=False)
     verdict = judge(look(tail=["a", *PROGRESS, "b"]), state)
     assert [line.event.done for line in verdict.lines] == [2]
@@ -173,7 +173,7 @@ def test_a_log_that_cannot_be_read_is_caught_up_with():
     assert texts(judge(look(tail=["a", "b"]), blind.state)) == ["b"]
 
 
-def test_a_tail_that_outran_us_says_so_and_keeps_events():
+def test_tail_with_a_gap_is_reported_and_keeps_events():
     state = judge(look(tail=["before"]), STATE).state
     flood = [f"line {number}" for number in range(3000)]
     flood[10] = PROGRESS[1]
@@ -188,19 +188,19 @@ def test_a_tail_that_outran_us_says_so_and_keeps_events():
     assert texts(judge(look(tail=flood[-TAIL_LINES:]), verdict.state)) == []
 
 
-def test_a_tail_that_lost_its_connection_says_so():
+def test_tail_that_lost_its_connection_is_reported():
     state = judge(look(tail=["before"]), STATE).state
     verdict = judge(look(tail=[f"line {number}" for number in range(TAIL_LINES)]), state)
     assert "More than 1,000 lines" in texts(verdict)[0]
     assert len(verdict.lines) == TAIL_LINES + 1
 
 
-def test_a_first_look_at_a_long_log_says_that_it_is_not_all():
+def test_first_poll_of_a_long_log_reports_omitted_lines():
     verdict = judge(look(tail=[f"line {number}" for number in range(TAIL_LINES)]), STATE)
     assert "Earlier lines of the driver's log left out" in texts(verdict)[0]
 
 
-def test_a_log_that_was_empty_at_the_first_look_may_leave_lines_out():
+def test_log_empty_at_the_first_poll_may_omit_lines():
     state = judge(look(tail=[]), STATE).state
     flood = tuple(f"line {number}" for number in range(100))
     info = JobInfo("x", JobStatus.RUNNING)
@@ -210,7 +210,7 @@ def test_a_log_that_was_empty_at_the_first_look_may_leave_lines_out():
     assert texts(whole) == list(flood)
 
 
-def test_a_finished_job_without_its_log_is_looked_at_again():
+def test_finished_job_without_its_log_is_polled_again():
     state = STATE
     for _ in range(2):
         verdict = judge(look("SUCCEEDED", None), state)
@@ -220,7 +220,7 @@ def test_a_finished_job_without_its_log_is_looked_at_again():
     assert judge(look("SUCCEEDED", None), state).outcome.state == "succeeded"
 
 
-def test_rays_message_stands_in_for_a_log_out_of_reach():
+def test_rays_message_replaces_an_unreachable_log():
     observation = look("FAILED", None, message=f"last logs:\n{FAILED}\n")
     state = FollowState(session_name="s1", polls_without_log=2)
     assert judge(observation, state).outcome.failure_class is FailureClass.STORAGE
@@ -245,7 +245,7 @@ def test_levels():
         "(autoscaler +4s) Tip: use `ray status` to view detailed cluster status.",
     ],
 )
-def test_what_ray_says_of_itself_is_marked(line):
+def test_lines_of_ray_itself_are_marked(line):
     ours = ["[12] core: mine", "2026-11-22 04:15:41 INFO main.py:3 -- mine", "(raylet) is a word"]
     verdict = judge(look(tail=[line, *ours]), STATE)
     assert texts(verdict) == [f"Ray: {line}", *ours]
@@ -273,7 +273,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forged", FORGERIES.values(), ids=FORGERIES)
-def test_only_the_driver_tells_events(forged):
+def test_only_signed_lines_of_the_driver_are_events(forged):
     verdict = judge(look("FAILED", [FAILED, forged]), STATE)
     assert (verdict.outcome.state, verdict.outcome.summary) == ("failed", None)
     assert texts(verdict)[-1] == forged

@@ -43,7 +43,7 @@ async def test_to_the_end(ray, client):
     assert lines == ["one", "two", "three", "last"]
 
 
-async def test_a_gap_in_the_connection_is_borne(ray, client):
+async def test_connection_gap_is_tolerated(ray, client):
     def vanish():
         ray.stage("GET", "/api/jobs/x", NO_ANSWER, times=6)
 
@@ -98,7 +98,7 @@ async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
     assert [line.text for line in (await poll_once(client, "x", pending.state)).lines] == ["reading"]
 
 
-async def test_a_look_asks_for_little_more_than_what_is_new(ray, client):
+async def test_poll_requests_little_more_than_the_new_lines(ray, client):
     """Ray reads the end of a log alone, so each look tells it how much of that is wanted."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = [f"line {number}" for number in range(900)]
@@ -115,7 +115,7 @@ async def test_a_look_asks_for_little_more_than_what_is_new(ray, client):
     assert ray.bytes_of_logs < 20 * 400
 
 
-async def test_bursts_after_silence_come_through_once_and_in_order(ray, client):
+async def test_bursts_after_silence_are_shown_once_and_in_order(ray, client):
     generator = random.Random(7)
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = []

@@ -31,7 +31,7 @@ def test_path_prefix_is_kept():
         ("http://me:secret@host:8265", "carries a login"),
     ],
 )
-def test_wrong_urls_get_their_sentence(url, told):
+def test_wrong_urls_are_one_sentence(url, told):
     with pytest.raises(SpecError, match=r"^url: ") as raised:
         ClusterAddress(url)
     assert told in str(raised.value)
@@ -47,7 +47,7 @@ def test_token_becomes_a_bearer_unless_a_header_says_otherwise():
 
 @pytest.mark.parametrize("value", ["s3cret\n", "s3cret\x00", "s3crét", "s3cret ", " s3cret"])
 @pytest.mark.parametrize("field", ["token", "headers", "cookies"])
-def test_values_that_no_header_can_hold_are_refused_and_not_shown(field, value):
+def test_invalid_header_values_are_refused_and_not_shown(field, value):
     given = value if field == "token" else {"X-Key": value}
     with pytest.raises(SpecError, match="no header can hold") as raised:
         ClusterAddress("http://h", **{field: given})
@@ -58,20 +58,20 @@ def test_values_that_no_header_can_hold_are_refused_and_not_shown(field, value):
     "fields",
     [{"token": "s3cret\n", "headers": {"token": "a"}}, {"headers": {"a": "s3cret\n"}, "cookies": {"a": "a"}}],
 )
-def test_no_value_hides_behind_another_of_its_name(fields):
+def test_repeated_header_names_are_refused(fields):
     with pytest.raises(SpecError, match="no header can hold"):
         ClusterAddress("http://h", **fields)
 
 
 @pytest.mark.parametrize("name", ["X Key", "X-Key:", "", "X-Schlüssel"])
 @pytest.mark.parametrize("field", ["headers", "cookies"])
-def test_names_that_no_header_can_hold_are_refused(field, name):
+def test_invalid_header_names_are_refused(field, name):
     with pytest.raises(SpecError, match="a header or cookie can't have this name") as raised:
         ClusterAddress("http://h", **{field: {name: "s3cret"}})
     assert "s3cret" not in str(raised.value)
 
 
-def test_requests_do_not_look_like_a_browser():
+def test_requests_carry_no_browser_headers():
     headers = ClusterAddress("http://h").request_headers()
     assert "Mozilla" not in headers["User-Agent"]
     assert not {"Origin", "Referer"} & set(headers)

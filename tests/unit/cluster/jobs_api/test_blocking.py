@@ -41,7 +41,7 @@ def test_sees_context_variables():
     assert run_blocking(look()) == "here"
 
 
-def test_works_inside_a_signal_handler_that_interrupts_a_running_loop():
+def test_works_in_a_signal_handler_over_a_running_loop():
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(run_blocking(answer("handled"))))
     try:

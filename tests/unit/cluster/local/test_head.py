@@ -90,7 +90,7 @@ def test_sigterm_ends_everything_too(guarded):
     assert not home.exists()
 
 
-def test_processes_that_are_hidden_from_this_user_are_passed_over(monkeypatch):
+def test_processes_hidden_from_this_user_are_skipped(monkeypatch):
     read_text = Path.read_text
 
     def hidden(path, *arguments, **options):
@@ -119,7 +119,7 @@ def homes():
     return set(Path(tempfile.gettempdir()).glob("rb-*"))
 
 
-def test_a_ray_that_ends_at_once_is_told_with_its_log(stand_in):
+def test_ray_that_ends_at_once_is_an_error_with_its_log(stand_in):
     before = homes()
     with pytest.raises(EmbeddedClusterError, match="ended while it started") as raised:
         RayHead(python=stand_in("echo no port is free; exit 3")).__enter__()
@@ -127,7 +127,7 @@ def test_a_ray_that_ends_at_once_is_told_with_its_log(stand_in):
     assert homes() <= before
 
 
-def test_a_ray_that_never_answers_is_told_with_its_log_and_ended(stand_in):
+def test_ray_that_never_answers_is_ended_and_its_log_shown(stand_in):
     mark = f"HEAD_TEST_{os.urandom(8).hex()}"
     before = homes()
     head = RayHead({mark: "1"}, python=stand_in("echo hanging; sleep 600"), startup_timeout=0.5)

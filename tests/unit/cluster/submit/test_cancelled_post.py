@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
 
 
-async def test_a_submission_that_is_cancelled_leaves_its_job_to_be_found(ray, client):
+async def test_cancelled_submission_returns_once_its_job_exists(ray, client):
     arrived = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -133,7 +133,7 @@ async def test_changed_source_is_a_changed_job(client, folder):
         await build_batch_request(client, before, key=KEY)
 
 
-async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functions(ray, client, folder):
+async def test_source_shared_by_both_functions_travels_once(ray, client, folder):
     (folder / "labels.py").write_text("def ask(row): return 'x'\ndef parse(row, response): return {}\n")
     (folder / "other.py").write_text("def parse(row, response): return {}\n")
     prompt = {"prompt_function": "labels:ask"}
@@ -148,7 +148,7 @@ async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functio
         assert sent == expected
 
 
-async def test_changed_source_of_a_postprocess_function_is_a_changed_job(client, folder):
+async def test_changed_postprocess_source_is_a_changed_job(client, folder):
     (folder / "labels.py").write_text("def parse(row, response): return {}\n")
     plain = spec_of(postprocess="labels:parse")
     before = with_source_digest(plain)

@@ -73,7 +73,7 @@ def test_a_new_attempt_brings_its_own_deadline() -> None:
     assert goes_on(it)
 
 
-def test_a_job_that_nobody_follows_ends_itself() -> None:
+def test_job_without_a_follower_ends_itself() -> None:
     clock = Clock()
     it = control(clock, orphan_timeout=100)
     clock.now += 99
@@ -101,7 +101,7 @@ def test_an_order_renews_the_lease_once() -> None:
     ended(it)
 
 
-def test_followers_whose_orders_replace_each_other_keep_the_lease() -> None:
+def test_two_followers_of_one_job_keep_its_lease() -> None:
     """A trigger and a retry, which write the same package; the driver may see only one of them for long."""
     clock = Clock()
     it = control(clock, orphan_timeout=100)
@@ -127,7 +127,7 @@ def test_a_stop_waits_for_the_last_step_of_a_commit() -> None:
     assert done == ["manifest"]
 
 
-def test_a_driver_that_is_late_ends_after_the_last_step_of_a_commit() -> None:
+def test_late_driver_ends_after_the_last_step_of_a_commit() -> None:
     """In a process of its own, since it ends."""
     code = """
 import time

@@ -53,7 +53,7 @@ def encode(tokenizer: Any, *requests: Request, template: str | None = None, **kw
     return list(ChatEncoder(tokenizer, hf_renderer(tokenizer, template, kwargs)).encode(requests))
 
 
-def test_a_template_and_a_tokeniser_that_both_add_bos_give_it_once(adding: Any) -> None:
+def test_bos_comes_once_if_template_and_tokeniser_add_it(adding: Any) -> None:
     (ids,) = encode(adding, chat("hello world"))
     assert ids.count(adding.bos_token_id) == 1
     assert ids[0] == adding.bos_token_id
@@ -102,7 +102,7 @@ def test_a_chat_that_its_template_refuses_fails_alone(adding: Any) -> None:
     assert "only one message, please" in made[1].reason
 
 
-def test_a_broken_template_says_so_for_each_row(adding: Any) -> None:
+def test_broken_template_fails_each_row_with_its_reason(adding: Any) -> None:
     (made,) = encode(adding, chat("hello"), template="{% if %}")
     assert isinstance(made, RowFailure)
     assert "TemplateSyntaxError" in made.reason
@@ -140,11 +140,11 @@ def test_a_text_that_cannot_be_tokenised_fails_alone(adding: Any) -> None:
     assert isinstance(made[2], list)
 
 
-def test_no_requests_are_no_work(adding: Any) -> None:
+def test_no_requests_are_encoded_to_nothing(adding: Any) -> None:
     assert encode(adding) == []
 
 
-def test_rays_stages_take_the_tokenizer_that_the_engine_is_told_to(adding: Any, tmp_path: Path) -> None:
+def test_ray_stages_use_the_tokenizer_of_the_engine(adding: Any, tmp_path: Path) -> None:
     adding.save_pretrained(tmp_path)
     job = SimpleNamespace(
         spec=spec(

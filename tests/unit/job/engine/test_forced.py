@@ -229,7 +229,7 @@ def test_the_usual_tokens_decide_early(name: str) -> None:
     assert [choices_of(SECTORS, name).complete(ids[:cap], ROOM) for ids in usual.values()] == SECTORS
 
 
-def test_the_longest_tokens_count_where_the_tokenizer_adds_a_space() -> None:
+def test_longest_tokens_count_if_the_tokenizer_adds_a_space() -> None:
     tokenizer = TOKENIZERS["sentence pieces"]
     assert tokenizer.decode(tokenizer.encode("Energy")[:1]) != "Energy"[:1]
     assert choices_of(["Energy", "Materials"], "sentence pieces").cap(ROOM, repeatable=True) == 1

@@ -159,7 +159,7 @@ class TestEncode:
         ])
         assert [one.params.max_tokens for one in made] == [5, 7, 5, 2, 1]
 
-    def test_prompts_that_leave_no_room_are_told(self, engine: Any) -> None:
+    def test_prompts_without_room_for_tokens_fail(self, engine: Any) -> None:
         (made,) = engine.encode([Request(prompt="a b c d e f g h")])
         assert made == RowFailure(
             "tokenize",
@@ -173,7 +173,7 @@ class TestEncode:
         assert all(one.params.skip_clone for one in made)
         assert made[0].params == made[1].params
 
-    def test_only_what_looks_for_text_is_detokenised_by_vllm(self, engine: Any) -> None:
+    def test_vllm_detokenises_only_if_a_stop_string_needs_it(self, engine: Any) -> None:
         made = engine.encode([Request(prompt="a"), Request(prompt="a", sampling={"stop": ["x"]})])
         assert [one.params.detokenize for one in made] == [False, True]
 

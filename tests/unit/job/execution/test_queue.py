@@ -161,7 +161,7 @@ def test_an_idle_replica_makes_another_give_back() -> None:
     assert grant.borrow[first].tolist() == [12, 13, 14]
 
 
-def test_a_replica_that_comes_first_leaves_rows_for_those_that_start() -> None:
+def test_first_replica_leaves_rows_for_those_that_start() -> None:
     """Beyond the rows that its engine runs: these are always given."""
     pieces = Pieces([400], [1])
     world = World(pieces, PullQueue(pieces))

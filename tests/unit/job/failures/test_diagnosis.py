@@ -89,7 +89,7 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
         ("KeyError: 'x'", FailureClass.INTERNAL, "KeyError: 'x'"),
     ],
 )
-def test_other_errors_are_told_by_their_marks(text: str, failure: FailureClass, telling: str) -> None:
+def test_other_errors_are_classified_by_their_text(text: str, failure: FailureClass, telling: str) -> None:
     name, _, message = text.partition(": ")
     kind = type(name, (Exception,), {})
     for error in (kind(message), WrappedError(f"ray::Replica()\n  File x, line 1\n{text}")):
@@ -99,7 +99,7 @@ def test_other_errors_are_told_by_their_marks(text: str, failure: FailureClass, 
         assert "\n" not in sentence
 
 
-def test_an_actor_that_could_not_start_says_what_ours_said() -> None:
+def test_failed_start_of_an_actor_keeps_our_error() -> None:
     # Ray hands over the text of an actor's failed start, and no exception.
     text = (
         "The actor died because of an error raised in its creation task, ray::MapWorker.__init__() (pid=1)\n"
@@ -141,7 +141,7 @@ def test_an_engine_that_did_not_start(cause: str, failure: FailureClass) -> None
     assert str(error).startswith("engine_args: the engine did not start: ")
 
 
-def test_signatures_of_urls_are_not_told() -> None:
+def test_signatures_of_urls_are_not_shown() -> None:
     text = "source: https://lake.example/a.csv?X-Amz-Signature=s3cret&b=1 is named 2 times; 'http://b/?c=s3cret'."
     told = "source: https://lake.example/a.csv is named 2 times; 'http://b/'."
     assert without_queries(text) == told

@@ -167,7 +167,7 @@ def test_rows_begin_past_the_header() -> None:
 
 
 @pytest.mark.parametrize(("data", "quoted"), [(b'a,b\nc,"' + b"x\n" * 200, True), (b"x" * 300, False)])
-def test_a_row_without_an_end_is_refused_before_it_fills_the_memory(
+def test_endless_row_is_refused_before_it_fills_memory(
     data: bytes, quoted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)

@@ -73,7 +73,7 @@ def test_a_store_that_gives_no_answer_ends_no_job() -> None:
     wait_for_the_end_of(watch)
 
 
-def test_a_lost_claim_is_told_each_time() -> None:
+def test_lost_claim_is_raised_each_time() -> None:
     def lost() -> None:
         raise SupersededError("destination: lost")
 

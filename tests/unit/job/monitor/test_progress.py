@@ -49,7 +49,7 @@ def waves(
     return told
 
 
-def test_the_first_wave_is_no_speed() -> None:
+def test_first_wave_does_not_count_as_speed() -> None:
     """The reported case: 15.6 rows/s and 19 s left after the first 8 of 300 rows; it took 290 s."""
     told = waves(Tracker(300, 0, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
     end = told[-1][0]
@@ -61,7 +61,7 @@ def test_the_first_wave_is_no_speed() -> None:
     assert len(shown) == sum(now >= shown[0][0] and one.done < 300 for now, one in told)
 
 
-def test_rows_that_cost_no_request_are_no_speed() -> None:
+def test_rows_without_a_request_do_not_count_as_speed() -> None:
     """Of 10,000 rows 9,700 are duplicates, reused or resumed: done, but neither fast nor a promise."""
     told = waves(Tracker(10_000, 9_700, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
     shown = [(now, one) for now, one in told if one.rows_per_second is not None]
@@ -96,7 +96,7 @@ def test_a_job_that_stands_still_has_no_speed() -> None:
     assert tracker.update([report(2900, first_request=1.0)], 0, 300.0).rows_per_second is None
 
 
-def test_rows_of_a_dead_process_that_it_had_not_written_are_not_done() -> None:
+def test_unwritten_rows_of_a_dead_process_are_not_done() -> None:
     tracker = Tracker(1000, 0, 0.0)
     for second in range(30):
         progress = tracker.update([report(10 * second, first_request=1.0)], 0, float(second))
@@ -118,7 +118,7 @@ def test_resumed_rows_are_done_but_not_fast() -> None:
     assert tracker.update([report(60)], 0, 2.0).eta_seconds == 0.0
 
 
-def test_a_restarted_replica_that_repeats_rows_never_shows_more_than_all() -> None:
+def test_repeated_rows_never_show_more_than_all() -> None:
     tracker = Tracker(10, 0, 0.0)
     progress = tracker.update([report(8, name="a"), report(7, name="b")], 0, 1.0)
     assert progress.done == 10
@@ -147,7 +147,7 @@ def test_what_counts_as_moving() -> None:
         assert tracker.last_change == now
 
 
-def test_the_board_keeps_the_last_word_of_each_replica() -> None:
+def test_board_keeps_the_last_report_of_each_replica() -> None:
     board = Board()
     board.report({"replica": "a", "rows": 1})
     board.report({"replica": "b", "rows": 1})
@@ -155,11 +155,11 @@ def test_the_board_keeps_the_last_word_of_each_replica() -> None:
     assert sorted((one["replica"], one["rows"]) for one in board.snapshot()) == [("a", 2), ("b", 1)]
 
 
-def test_a_progress_says_how_much_is_left() -> None:
+def test_progress_shows_how_much_remains() -> None:
     assert isinstance(Tracker(0, 0, 0.0).update([], 0, 0.0), Progress)
 
 
-def test_a_process_whose_place_another_has_taken_is_not_waited_for() -> None:
+def test_replaced_process_is_not_waited_for() -> None:
     board = Board()
     for process in ("r-1", "r-2"):
         board.report(asdict(ReplicaReport(process, "n", state="ready")))

@@ -96,7 +96,7 @@ class Interrupted(LocalFolder):
         return super().__getattribute__(name)
 
 
-def test_a_newer_run_that_comes_before_any_call_keeps_what_it_has_written(tmp_path: Path) -> None:
+def test_newer_run_before_any_call_keeps_its_files(tmp_path: Path) -> None:
     for before in range(100):
         disk, place = LocalFolder(str(tmp_path / str(before))), Interrupted(str(tmp_path / str(before)))
         journal, _ = committed(place, 0)
@@ -169,7 +169,7 @@ def test_old_scratch_files_go_and_new_ones_stay(disk: LocalFolder) -> None:
     assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
 
 
-def test_a_failure_to_delete_is_no_failure_of_the_job(
+def test_failed_deletion_does_not_fail_the_job(
     s3_server: S3Server, proxy: FaultyS3, once: RetryLimits
 ) -> None:
     healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
@@ -181,16 +181,14 @@ def test_a_failure_to_delete_is_no_failure_of_the_job(
     assert [row["id"] for row in rows_of(healthy, manifest)] == [1]
 
 
-def test_a_store_that_is_down_is_no_failure_of_the_job(
-    s3_server: S3Server, proxy: FaultyS3, once: RetryLimits
-) -> None:
+def test_store_outage_does_not_fail_the_job(s3_server: S3Server, proxy: FaultyS3, once: RetryLimits) -> None:
     healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
     journal, _ = committed(healthy, 0)
     proxy.choose = after(0, Fault.ERROR_503)
     assert collect(S3Folder(healthy.bucket, "out", proxy.api.credentials), journal) == 0
 
 
-def test_a_journal_that_cannot_be_read_is_no_failure_of_the_job(folder: Folder) -> None:
+def test_unreadable_journal_does_not_fail_the_job(folder: Folder) -> None:
     journal, _ = committed(folder, 0)
     left = leave(folder)
     folder.write("_raybatch/journal/00000001.json", b"torn")

@@ -27,7 +27,7 @@ def published(folder: Folder, number: int) -> tuple[Journal, list[int]]:
     return journal, [row["id"] for row in rows_of(folder, manifest)]
 
 
-def test_a_newer_run_that_publishes_before_each_call_of_a_collector(tmp_path: Path) -> None:
+def test_newer_run_publishes_before_each_call_of_a_collector(tmp_path: Path) -> None:
     for stops in itertools.count():
         folder = LocalFolder(str(tmp_path / str(stops)))
         journal, _ = published(folder, 1)

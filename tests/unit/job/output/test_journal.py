@@ -72,14 +72,14 @@ def test_a_cleared_run_stays_one_after_it_has_claimed(folder: Folder) -> None:
     assert journal(folder, 2, token="cleared").is_cleared()  # its retry, which must not take old answers
 
 
-def test_another_tasks_runs_clear_nobody(folder: Folder) -> None:
+def test_runs_of_another_task_clear_nothing(folder: Folder) -> None:
     journal(folder, task=OTHER, token="other").claim()
     mine = journal(folder, take_over=True)
     mine.claim()
     assert not mine.is_cleared()
 
 
-def test_a_second_submission_of_the_same_run_finds_what_the_first_committed(folder: Folder) -> None:
+def test_second_submission_of_a_run_finds_its_dataset(folder: Folder) -> None:
     manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
     assert journal(folder, 1).committed() == manifest
     assert journal(folder, 1, token="cleared").committed() is None
@@ -95,7 +95,7 @@ class TestOtherArguments:
         assert changed.claim() is None
         changed.commit("manifests/changed.json")
 
-    def test_limits_are_none(self, folder: Folder) -> None:
+    def test_limits_do_not_count_as_other_arguments(self, folder: Folder) -> None:
         manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
         assert journal(folder, 1, max_errors=7).committed() == manifest
 
@@ -111,7 +111,7 @@ class TestOtherArguments:
             make_ready(changed, changed.submission, Secrets(), print)
 
 
-def test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again(
+def test_commit_during_preflight_is_not_done_again(
     folder: Folder,
 ) -> None:
     late = journal(folder, 1)
@@ -143,7 +143,7 @@ class TestOwner:
             assert caught.value.failure_class is FailureClass.USER_ERROR
         assert len(entries(folder)) == 1
 
-    def test_it_may_take_over_when_told_so(self, folder: Folder) -> None:
+    def test_it_may_take_over_if_the_spec_allows(self, folder: Folder) -> None:
         first = journal(folder)
         first.claim()
         second = journal(folder, task=OTHER, take_over=True)
@@ -153,7 +153,7 @@ class TestOwner:
         with pytest.raises(SupersededError):
             first.commit("manifests/first.json")
 
-    def test_nobody_owns_an_empty_folder(self, folder: Folder) -> None:
+    def test_empty_folder_has_no_owner(self, folder: Folder) -> None:
         journal(folder).check_owner()
         assert entries(folder) == []
 
@@ -248,7 +248,7 @@ class TestZombie:
                 assert sorted(pool.map(commit, contenders)) == [False, True]
 
 
-def test_claims_at_the_same_time_all_get_their_turn_and_the_last_one_holds(folder: Folder) -> None:
+def test_concurrent_claims_all_succeed_and_the_last_one_holds(folder: Folder) -> None:
     contenders = [journal(folder, number) for number in range(6)]
     gate = threading.Barrier(len(contenders))
 

@@ -78,7 +78,7 @@ def test_without_a_dataset_there_is_no_copy(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["the first copy", "a later copy"])
-def test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one(tmp_path: Path, before: int) -> None:
+def test_newer_writer_on_a_disk_before_each_call(tmp_path: Path, before: int) -> None:
     for stops in itertools.count():
         folder = LocalFolder(str(tmp_path / str(stops)))
         if before:
@@ -99,7 +99,7 @@ def test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("before", "calls"), [(0, 5), (1, 7)], ids=["the first copy", "a later copy"])
-def test_a_newer_writer_in_s3_before_each_call_of_an_older_one(
+def test_newer_writer_in_s3_before_each_call(
     s3_server: S3Server, proxy: FaultyS3, before: int, calls: int
 ) -> None:
     for stops in itertools.count():

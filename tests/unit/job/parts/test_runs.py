@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Counting:
     return Counting(str(tmp_path))
 
 
-def test_a_name_tells_rows_far_apart_and_a_run_is_read_alone(folder: Counting) -> None:
+def test_part_name_lists_runs_and_a_run_is_read_alone(folder: Counting) -> None:
     ordinals = [3, 4, *range(5000, 6000)]
     rows = [{"text": os.urandom(1000).hex()} for _ in ordinals]
     made = part(folder, rows, ordinals=ordinals)

@@ -204,7 +204,7 @@ class TestKubeRay:
             None,
         ],
     )
-    def test_what_is_no_autoscaled_cluster_is_unknown(self, in_pod: Any, definition: Any) -> None:
+    def test_cluster_without_an_autoscaler_is_unknown(self, in_pod: Any, definition: Any) -> None:
         assert in_pod(definition) is None
 
     def test_a_service_account_without_rights_is_unknown(self, in_pod: Any, tmp_path: Path) -> None:

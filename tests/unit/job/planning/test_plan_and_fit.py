@@ -153,7 +153,7 @@ class TestPlan:
             shown = plan(cluster).shown()
             assert all(isinstance(value, dict) and value["reason"] for value in shown.values())
 
-    def test_the_sentence_for_the_log(self) -> None:
+    def test_log_line_of_the_plan(self) -> None:
         assert plan(Cluster((DGX,))).sentence(100_000) == (
             "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
             "chunk (128 for long responses), 1280 rows in an engine"

@@ -122,7 +122,7 @@ def test_the_first_thousand_rows_are_rendered(tmp_path: Path) -> None:
     assert said == []
 
 
-def test_rows_that_will_fail_are_told_with_an_example(tmp_path: Path) -> None:
+def test_rows_that_will_fail_are_reported_with_an_example(tmp_path: Path) -> None:
     requests, said = sampled(jsonl(tmp_path, [{"text": "a"}, {"text": None}, {"text": "c"}, {}]))
     assert len(requests) == 2
     assert [(notice.level, notice.message) for notice in said] == [
@@ -134,7 +134,7 @@ def test_rows_that_will_fail_are_told_with_an_example(tmp_path: Path) -> None:
     ]
 
 
-def test_text_that_looks_like_a_placeholder_is_told(tmp_path: Path) -> None:
+def test_text_like_a_placeholder_is_reported(tmp_path: Path) -> None:
     prompt = {"prompt": "{row.text} {row.text.more}", "system_prompt": "{ row.text }"}
     _, said = sampled(jsonl(tmp_path, [{"text": "a"}]), **prompt)
     assert [notice.message.partition(" is taken")[0] for notice in said] == [
@@ -153,7 +153,9 @@ def test_text_that_looks_like_a_placeholder_is_told(tmp_path: Path) -> None:
         ({"prompt_column": "Text"}, "prompt_column"),
     ],
 )
-def test_a_missing_column_is_laid_to_its_field(tmp_path: Path, prompt: dict[str, Any], field: str) -> None:
+def test_missing_column_is_reported_under_its_field(
+    tmp_path: Path, prompt: dict[str, Any], field: str
+) -> None:
     with pytest.raises(PreflightError) as caught:
         look(jsonl(tmp_path, [{"text": "a", "id": 1}]), **prompt)
     assert str(caught.value) == (

@@ -92,7 +92,7 @@ def test_the_context_counts_where_it_bounds_the_response(sampling: dict[str, Any
     assert short.key(one) != keyer(sampling=sampling, engine="echo").key(one)
 
 
-def test_a_token_in_the_processors_headers_is_no_part_of_the_question() -> None:
+def test_header_token_is_not_part_of_the_key() -> None:
     made = {
         keyer(engine="ray_data_llm", processor={"headers": {"Authorization": token}, "qps": rate}).key(
             Request(prompt="x")
@@ -113,7 +113,7 @@ def test_a_token_in_the_processors_headers_is_no_part_of_the_question() -> None:
         ({}, {"temperature": None}, {}, False),
     ],
 )
-def test_greedy_is_what_the_effective_temperature_says(
+def test_greedy_follows_from_the_effective_temperature(
     defaults: dict[str, Any], sampling: dict[str, Any], row: dict[str, Any], greedy: bool
 ) -> None:
     made = Keyer(spec(sampling=sampling), defaults, Digests())
@@ -121,7 +121,7 @@ def test_greedy_is_what_the_effective_temperature_says(
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a" * 16, b"b" * 16, b"\0" * 16]), st.booleans()), max_size=40))
-def test_sampled_requests_are_told_apart_by_their_place_among_equals(rows: list[tuple[bytes, bool]]) -> None:
+def test_equal_sampled_requests_get_distinct_keys(rows: list[tuple[bytes, bool]]) -> None:
     own = keys.as_array([key for key, _ in rows])
     sampled = np.array([one for _, one in rows], np.bool_)
     numbers = keys.repetitions(own, sampled)

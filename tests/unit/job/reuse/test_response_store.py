@@ -91,7 +91,7 @@ def test_a_response_that_is_gone_is_asked_for_again(
     assert "paid for again" in said[0].message
 
 
-def test_a_store_that_fails_at_the_end_takes_nothing_from_the_dataset(
+def test_store_failure_at_the_end_keeps_the_dataset(
     store: ResponseStore, disk: LocalFolder, said: list[Notice]
 ) -> None:
     Path(store.folder.uri).write_text("in the way")
@@ -113,7 +113,7 @@ def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None
     assert found(LedgerResponses(disk, parts, failures=True), "a", "b") == {1: ("broke", "s1")}
 
 
-def test_an_output_without_completions_beside_one_with_them_gets_its_own(disk: LocalFolder) -> None:
+def test_output_without_completions_gets_a_list_of_its_own(disk: LocalFolder) -> None:
     parts = [
         ledger(disk, "s1", {"a": response("A")}),
         ledger(disk, "s2", {"b": response("B")}, completions=True),
@@ -125,6 +125,6 @@ def test_an_output_without_completions_beside_one_with_them_gets_its_own(disk: L
     assert [[one["text"] for one in output["completions"]] for output in outputs] == [["A"], ["B"]]
 
 
-def test_half_of_a_surrogate_pair_ends_in_a_dead_letter(disk: LocalFolder) -> None:
+def test_lone_surrogate_ends_in_a_dead_letter(disk: LocalFolder) -> None:
     part = ledger(disk, "s1", {"a": failure("template", "no \ud800")})
     assert found(LedgerResponses(disk, [part], failures=True), "a") == {0: ("no ?", "s1")}

@@ -28,12 +28,12 @@ def store(tmp_path: Path) -> ResponseStore:
 
 
 class TestRegenerate:
-    def test_a_retry_over_a_changed_input_keeps_what_its_own_run_paid_for(self, tmp_path: Path) -> None:
+    def test_retry_over_a_changed_input_keeps_paid_responses(self, tmp_path: Path) -> None:
         Attempt(tmp_path, ["a", "b"], on_clear="regenerate").answer([0, 1])
         assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", number=1).asked == [2]
         assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", token="other").asked == [0, 1, 2]
 
-    def test_an_equal_row_takes_the_answer_that_an_earlier_attempt_paid_for(self, tmp_path: Path) -> None:
+    def test_equal_row_reuses_the_answer_of_an_earlier_attempt(self, tmp_path: Path) -> None:
         fields = {"on_clear": "regenerate", "sampling": GREEDY}
         assert Attempt(tmp_path, ["a", "a"], **fields).answer([0]).asked == [0]
         assert Attempt(tmp_path, ["a", "a"], number=1, **fields).asked == []
@@ -66,7 +66,7 @@ class TestResume:
         assert table["ordinal"].to_pylist() == [2, 4, 5]
         assert [row["response"] for row in table["output"].to_pylist()] == ["r0", "r1", "r0"]
 
-    def test_in_s3_it_is_one_listing_and_one_request_for_each_part_with_gaps(
+    def test_s3_costs_one_listing_and_a_request_per_gapped_part(
         self, tmp_path: Path, proxy: FaultyS3
     ) -> None:
         texts = list("abcdefghijklmnop")
@@ -172,9 +172,7 @@ class TestFromNightToNight:
         again.answer(again.asked).store_in(store)
         assert Attempt(tmp_path / "two", ["a", "b", "c"], store, sampling=GREEDY).asked == []
 
-    def test_a_driver_with_the_id_of_an_earlier_one_stores_its_rows_too(
-        self, tmp_path: Path, store: ResponseStore
-    ) -> None:
+    def test_driver_with_a_reused_id_stores_its_rows_too(self, tmp_path: Path, store: ResponseStore) -> None:
         Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([0]).store_in(store)
         Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([1]).store_in(store)
         night = Attempt(tmp_path / "two", ["a", "b"], store, sampling=GREEDY)
@@ -191,7 +189,7 @@ class TestFromNightToNight:
             {"origin": "stored", "paid_by": "raybatch-x-0"}
         ]
 
-    def test_a_stored_answer_that_is_gone_is_asked_for_under_its_own_key(
+    def test_lost_stored_answer_is_asked_for_under_its_own_key(
         self, tmp_path: Path, store: ResponseStore
     ) -> None:
         Attempt(tmp_path / "one", ["a", "a"], store).answer([0, 1]).store_in(store)
@@ -224,7 +222,7 @@ class TestFromNightToNight:
         now[0] += 4 * day
         assert Attempt(tmp_path / "three", ["a"], store).asked == [0]
 
-    def test_an_age_beyond_all_clocks_is_for_ever(self, tmp_path: Path) -> None:
+    def test_age_beyond_the_calendar_means_no_limit(self, tmp_path: Path) -> None:
         store = ResponseStore(LocalFolder(str(tmp_path / "store")), lambda notice: None, max_age=1e19)
         Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
         assert Attempt(tmp_path / "two", ["a"], store).asked == []
@@ -236,22 +234,18 @@ def test_equal_rows_are_each_asked_where_the_user_wants_that(tmp_path: Path, sto
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_equal_sampled_rows_are_paid_once_each_whatever_becomes_of_the_file(
-    tmp_path: Path, deduplicate: bool
-) -> None:
+def test_equal_sampled_rows_are_paid_once_if_the_input_changes(tmp_path: Path, deduplicate: bool) -> None:
     fields = {"sampling": {"temperature": 1}, "deduplicate": deduplicate}
     Attempt(tmp_path, ["a", "a", "a"], **fields).answer([0, 1, 2])
     assert Attempt(tmp_path, ["b", "a", "a", "a", "a"], token="cleared", **fields).asked == [0, 4]
 
 
-def test_a_temperature_that_is_no_number_does_not_end_the_job(tmp_path: Path) -> None:
+def test_non_numeric_temperature_does_not_end_the_job(tmp_path: Path) -> None:
     rows = [{"text": "a", "sampling": {"temperature": "hot"}}, {"text": "b", "sampling": {}}]
     assert Attempt(tmp_path, rows, sampling_column="sampling", sampling=GREEDY).asked == [0, 1]
 
 
-def test_a_function_that_asks_another_thing_each_time_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nondeterministic_function_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "moody.py").write_text(
         "import itertools\nnumbers = itertools.count()\n"
         "def ask(row):\n    return f'{next(numbers) // 3}: {row[\"text\"]}'\n"

@@ -120,7 +120,7 @@ def label(row, response):
     assert [entry.path for entry in place.folder.list("_raybatch/postprocess")] == []
 
 
-def test_rows_that_the_function_fails_are_dead_letters_with_their_response(place: Place) -> None:
+def test_rows_failed_by_the_function_keep_their_response(place: Place) -> None:
     place.write("""
 import datetime, sys
 
@@ -260,9 +260,7 @@ def test_values_of_several_types_end_the_job_with_one_sentence(
         ),
     ],
 )
-def test_a_function_that_can_not_be_called_is_refused_in_preflight(
-    place: Place, source: str, sentence: str
-) -> None:
+def test_uncallable_function_is_refused_in_preflight(place: Place, source: str, sentence: str) -> None:
     place.write(source)
     with pytest.raises(PreflightError) as refused:
         place.job()
@@ -270,7 +268,7 @@ def test_a_function_that_can_not_be_called_is_refused_in_preflight(
     assert place.generated() == 0
 
 
-def test_what_is_no_import_path_is_refused_at_once() -> None:
+def test_invalid_import_path_is_refused_at_once() -> None:
     with pytest.raises(SpecError) as refused:
         spec(postprocess="labels.label")
     assert str(refused.value) == (
@@ -278,7 +276,7 @@ def test_what_is_no_import_path_is_refused_at_once() -> None:
     )
 
 
-def test_the_function_changes_the_fingerprint_and_not_what_is_asked() -> None:
+def test_function_changes_the_fingerprint_and_no_request() -> None:
     plain, one, other = (
         spec(**given)
         for given in ({}, {"postprocess": "m:f"}, {"postprocess": "m:f", "postprocess_digest": "1"})

@@ -96,7 +96,7 @@ def write(world: World, place: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("place", range(0, 24, 3))
-def test_a_row_that_kills_the_process_is_found_among_those_in_its_engine(world: World, place: int) -> None:
+def test_row_that_kills_the_process_is_found_in_its_engine(world: World, place: int) -> None:
     Deadly.seconds = 0.05
     write(world, place, "kill")
     world.run()
@@ -105,7 +105,7 @@ def test_a_row_that_kills_the_process_is_found_among_those_in_its_engine(world: 
 
 
 @pytest.mark.parametrize("place", [0, 13, 40])
-def test_a_row_that_kills_the_process_while_it_is_tokenised_is_found(world: World, place: int) -> None:
+def test_row_that_kills_the_process_in_tokenising_is_found(world: World, place: int) -> None:
     write(world, place, "crash")
     world.run()
     assert world.rows() == {number: number != place for number in range(ROWS)}
@@ -157,7 +157,7 @@ def test_nothing_stays_on_the_node_when_all_is_done(world: World, tmp_path: Path
     assert not list(tmp_path.glob("raybatch-begun-*"))
 
 
-def test_a_full_disk_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_does_not_stop_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather than some rows it then keeps none: all that the process held is suspected."""
     rows = BegunRows(tmp_path / "begun")
     rows.begin(1)

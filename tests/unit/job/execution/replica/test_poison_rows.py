@@ -136,7 +136,7 @@ def test_several_rows_are_found_within_the_bound_of_each(world: World, poisoned:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("poisoned", [(5, 60), (63, 64), (5, 60, 100)], ids=str)
-def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
+def test_suspected_rows_survive_a_kill_by_another_row(
     world: World, monkeypatch: pytest.MonkeyPatch, poisoned: tuple[int, ...], seed: int
 ) -> None:
     chance, encode, write_part = random.Random(seed), Fragile.encode, Replica.write
@@ -157,7 +157,7 @@ def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_engine_that_somebody_kills_costs_no_row(world: World, seed: int) -> None:
+def test_engine_killed_from_outside_costs_no_row(world: World, seed: int) -> None:
     """Three times at most, whenever it is: also among the suspects of another kill, and one of them alone."""
     chance = random.Random(seed)
     Fragile.kills_at = {chance.randrange(1, stop) for stop in (CHUNK, 2 * CHUNK, 2 * CHUNK)}
@@ -177,7 +177,7 @@ def test_a_kill_during_a_search_delays_it(world: World, place: int, kill: int) -
     assert world.deaths <= 2 * bound(CHUNK) + 1
 
 
-def test_processes_of_the_same_number_are_told_apart(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_with_the_same_pid_are_distinguished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a node is lost, Ray starts the replica in another container, where numbers begin anew."""
     monkeypatch.setattr(replica_module.os, "getpid", lambda: 7)
     Fragile.seconds = 0.2  # of the second half, nothing is finished when it dies
@@ -186,7 +186,7 @@ def test_processes_of_the_same_number_are_told_apart(world: World, monkeypatch: 
     assert world.rows() == {number: number != 20 for number in range(CHUNK + 1)}
 
 
-def test_suspects_are_tried_in_two_halves_and_not_one_by_one(world: World) -> None:
+def test_suspected_rows_are_tried_in_halves(world: World) -> None:
     Fragile.kills_at, Fragile.seconds = {ROWS}, 1.0  # when all have begun, and none has ended
     write(world, set())
     world.run()
@@ -194,7 +194,7 @@ def test_suspects_are_tried_in_two_halves_and_not_one_by_one(world: World) -> No
     assert Fragile.most_after_death == ROWS // 2
 
 
-def test_a_row_that_was_alone_when_somebody_killed_the_engine_is_not_to_blame(world: World) -> None:
+def test_row_alone_in_a_killed_engine_is_not_blamed(world: World) -> None:
     Fragile.kills_at = {1}
     write(world, set(), rows=1)
     world.run()
@@ -203,9 +203,7 @@ def test_a_row_that_was_alone_when_somebody_killed_the_engine_is_not_to_blame(wo
 
 
 @pytest.mark.parametrize("kills", [{1, 2}, {1, 2, 3}], ids=["two kills", "three kills"])
-def test_a_row_that_is_killed_again_and_again_from_outside_is_not_to_blame(
-    world: World, kills: set[int]
-) -> None:
+def test_row_killed_repeatedly_from_outside_is_not_blamed(world: World, kills: set[int]) -> None:
     Fragile.kills_at = kills
     write(world, set(), rows=1)
     world.run()
@@ -213,7 +211,7 @@ def test_a_row_that_is_killed_again_and_again_from_outside_is_not_to_blame(
     assert world.rows() == {0: True}
 
 
-def test_kills_from_outside_of_all_rows_of_a_half_and_of_a_single_row_cost_no_row(world: World) -> None:
+def test_outside_kills_during_a_search_cost_no_row(world: World) -> None:
     half = ROWS // 2
     # Each when all of its rows have begun, and none has ended.
     Fragile.kills_at, Fragile.seconds = {ROWS, ROWS + half, ROWS + half + 1}, 1.0
@@ -224,7 +222,7 @@ def test_kills_from_outside_of_all_rows_of_a_half_and_of_a_single_row_cost_no_ro
 
 
 @pytest.mark.parametrize("place", [0, 17, 127])
-def test_a_row_of_which_the_system_kills_the_engine_is_found_later(world: World, place: int) -> None:
+def test_row_that_makes_the_system_kill_the_engine_is_found(world: World, place: int) -> None:
     """Such as one that takes more memory than there is: each death looks like one from outside."""
     texts = (f"sigkill {number}" if number == place else f"row {number}" for number in range(ROWS))
     world.place.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -234,7 +232,7 @@ def test_a_row_of_which_the_system_kills_the_engine_is_found_later(world: World,
 
 
 @pytest.mark.parametrize("max_restarts", [0, 1, 2, 5])
-def test_an_engine_that_dies_of_everything_is_given_up(world: World, max_restarts: int) -> None:
+def test_engine_that_dies_of_every_row_is_given_up(world: World, max_restarts: int) -> None:
     """After two deaths, and two for each restart that is allowed, at most."""
     write(world, set(range(ROWS)))
     with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:

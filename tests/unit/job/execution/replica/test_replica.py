@@ -71,7 +71,7 @@ def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
     assert done.report.rows == 6
 
 
-def test_what_a_dead_process_has_written_and_not_reported_is_not_paid_for_again(place: Place) -> None:
+def test_rows_written_but_not_reported_are_not_paid_again(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "b"}))
     first = place.replica()
     pull = first._board.pull.remote
@@ -113,7 +113,7 @@ def test_what_should_be_json_is_checked(place: Place) -> None:
     assert paid_tokens(place.out, part) == done.report.input_tokens + done.report.output_tokens == 8 + 6
 
 
-def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
+def test_replica_reports_what_it_is_and_what_it_did(place: Place) -> None:
     place.source.write_text(lines({"text": "a b"}))
     replica = place.replica(sampling={"temperature": 0})
     assert place.report["state"] == "ready"
@@ -182,7 +182,7 @@ def test_all_completions_are_written(place: Place, completions: int) -> None:
 @pytest.mark.parametrize(
     ("codes", "killed"), [({"core": -9}, True), ({"core": -6}, False), ({"core": 1}, False), ({}, False)]
 )
-def test_what_ended_an_engine_is_told_by_its_exit_status(codes: dict[str, int], killed: bool) -> None:
+def test_exit_status_shows_what_ended_an_engine(codes: dict[str, int], killed: bool) -> None:
     manager = SimpleNamespace(finished_procs=lambda: codes)
     resources = SimpleNamespace(engine_manager=manager)
     assert vllm_compat.was_killed(SimpleNamespace(engine_core=SimpleNamespace(resources=resources))) is killed

@@ -68,7 +68,7 @@ def parts(place: Place) -> list[Part]:
     return listed(place.out.list("parts/0"))
 
 
-def test_a_slow_row_holds_back_the_others_for_flush_interval_only(place: Place) -> None:
+def test_slow_row_delays_the_others_by_flush_interval_only(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
     replica = place.replica(flush_interval=0.05)
 
@@ -97,7 +97,7 @@ def test_rows_of_many_files_are_one_part(place: Place) -> None:
     ]
 
 
-def test_rows_of_files_with_other_columns_are_parts_of_their_own(place: Place) -> None:
+def test_rows_with_other_columns_get_parts_of_their_own(place: Place) -> None:
     folder = place.source.parent / "in"
     folder.mkdir()
     for number in range(6):
@@ -109,7 +109,7 @@ def test_rows_of_files_with_other_columns_are_parts_of_their_own(place: Place) -
     assert found == {number: number for number in range(6)}
 
 
-def test_a_replica_that_drains_writes_what_is_finished_and_begins_nothing(place: Place) -> None:
+def test_draining_replica_writes_finished_rows_and_begins_none(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
     replica = place.replica(engine="echo", rows_in_flight=2)
 
@@ -125,7 +125,7 @@ def test_a_replica_that_drains_writes_what_is_finished_and_begins_nothing(place:
     assert not place.board.news()[3]  # it has left
 
 
-def test_a_dead_engine_writes_what_it_has_and_names_what_was_in_it(place: Place) -> None:
+def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> None:
     texts = ["a", "wait", "b", "wait and die", "c", "d"]
     place.source.write_text(lines(*({"text": text} for text in texts)))
     replica = place.replica(engine="echo", rows_in_flight=3)
@@ -230,7 +230,7 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
     board.lost("another-1", True, no_rows(), Report(finished=np.empty(0, np.int64)), None)
 
 
-def test_a_replica_that_has_ended_is_no_failure(place: Place) -> None:
+def test_ended_replica_is_not_a_failure(place: Place) -> None:
     """A ticket that comes when all is done."""
     place.source.write_text(lines({"text": "a"}))
     do(place, place.replica())
@@ -249,7 +249,7 @@ def test_rows_with_the_longest_answers_begin_first(place: Place) -> None:
     assert Scripted.asked == ["5", "1", "3", "6", "2", "0", "4"]
 
 
-def test_lengths_of_answers_are_learned_by_the_lengths_of_prompts(place: Place) -> None:
+def test_answer_lengths_are_learned_from_prompt_lengths(place: Place) -> None:
     """The echo of a long prompt is long: when 16 rows of each kind are finished, those begin first."""
     texts = ["a", "a " * 39 + "a"] * 60
     place.source.write_text(lines(*({"text": text} for text in texts)))

@@ -41,7 +41,7 @@ def test_an_add_that_broke_off_is_finished_by_its_repetition(
     assert (report.rows, report.data_files, report.segments) == (25, 3, 1)
 
 
-def test_data_without_an_index_is_no_hit(folder: Folder) -> None:
+def test_data_without_an_index_is_not_a_hit(folder: Folder) -> None:
     with pytest.raises(StorageError):
         Shop(Faulty(folder, "v1/index/", raising("write"))).store().add("s", [table([1])])
     assert Shop(folder).answers([1]) == {}

@@ -132,7 +132,7 @@ class TestBesideOthers:
         assert Shop(disk).answers(answers) == answers
         assert Shop(disk).store().report().rows == len(answers)
 
-    def test_an_index_that_never_rests_is_an_error_that_may_heal(self, disk: LocalFolder) -> None:
+    def test_index_that_never_rests_is_a_retryable_error(self, disk: LocalFolder) -> None:
         fill(Shop(disk), 1)
         content = disk.read(indexed("s0"))
         turns = iter(range(1000))
@@ -183,7 +183,7 @@ class TestDropping:
         assert shop.store().compact().deleted == 1
         assert folder.list("v1/data") == []
 
-    def test_hits_that_expire_between_look_up_and_reading_are_still_read(self, local: Shop) -> None:
+    def test_hits_that_expire_after_the_look_up_are_still_read(self, local: Shop) -> None:
         local.store(max_age=DAY).add("s", [table([1])])
         local.now += DAY - 1
         hits = local.store().lookup(sorted_keys([1]))
@@ -191,7 +191,7 @@ class TestDropping:
         local.store().compact()
         assert sum(rows.num_rows for rows in local.store().read(hits)) == 1
 
-    def test_hits_that_are_surpassed_between_look_up_and_reading_are_still_read(self, local: Shop) -> None:
+    def test_hits_superseded_after_the_look_up_are_still_read(self, local: Shop) -> None:
         local.store().add("s1", [table(["a"])])
         local.now += 2 * GRACE
         reader = local.store()
@@ -228,7 +228,7 @@ facts = st.lists(
 
 
 @given(facts)
-def test_what_survives_answers_every_question_as_before(told: list[tuple[int, int, int, int, int]]) -> None:
+def test_compacted_store_answers_every_look_up_as_before(told: list[tuple[int, int, int, int, int]]) -> None:
     entries = _entries(told)
     kept = surviving(entries, NOW, GRACE)
     there = _facts(kept)

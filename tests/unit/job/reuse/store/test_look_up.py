@@ -18,7 +18,7 @@ def test_an_empty_store_has_none(shop: Shop) -> None:
     assert shop.said == []
 
 
-def test_what_was_stored_is_found_with_its_payer_and_nothing_else(shop: Shop) -> None:
+def test_only_stored_responses_are_found_with_their_payer(shop: Shop) -> None:
     assert shop.store().add("first", [table(range(10)), table(range(10, 15))]) == 15
     assert shop.store().add("second", [table(range(15, 20))]) == 5
     assert shop.answers(range(5, 25)) == {
@@ -47,7 +47,7 @@ def test_the_newest_answer_wins(shop: Shop) -> None:
     }
 
 
-def test_a_key_that_was_stored_twice_by_one_submission_comes_once(shop: Shop) -> None:
+def test_key_stored_twice_by_one_submission_is_found_once(shop: Shop) -> None:
     shop.store().add("s", [table([1, 1, 2])])
     assert set(shop.answers([1, 2])) == {1, 2}
 

@@ -11,7 +11,7 @@ from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.responses import DAY, START, Shop, table
 
 
-def test_the_size_of_a_store_is_told_without_ray(tmp_path: Path) -> None:
+def test_store_size_is_shown_without_ray(tmp_path: Path) -> None:
     shop = Shop(LocalFolder(str(tmp_path)))
     shop.store().add("s", [table(range(3))])
     shop.store(max_age=DAY).add("t", [table(range(3, 5))])

@@ -17,7 +17,7 @@ from tests.support.s3_server import S3Server
     ("word", "operation"),
     [("v1/index", "list"), ("v1/index/s", "read_range"), ("v1/data/s", "read_range")],
 )
-def test_a_store_that_does_not_answer_is_an_error_that_may_heal(
+def test_store_that_does_not_answer_is_a_retryable_error(
     disk: LocalFolder, word: str, operation: str
 ) -> None:
     # To go on would be to pay silently for what is there.

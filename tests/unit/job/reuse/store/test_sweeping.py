@@ -9,7 +9,7 @@ from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.responses import DAY, START, Faulty, Shop, table
 
 
-def test_an_add_before_each_listing_of_a_sweep_by_a_clock_that_is_behind(folder: Folder) -> None:
+def test_add_by_a_late_clock_before_each_listing_of_a_sweep(folder: Folder) -> None:
     Shop(folder).store().add("first", [table([1])])
     for number in itertools.count():
         listings = itertools.count()
