@@ -53,16 +53,16 @@ class Usage:
 
     def begin(self, step: str) -> None:
         """What is used from now on is another step's."""
-        self._look()
+        self._sample()
         now = time.monotonic()
         self.seconds[self._step] += now - self._began
         self._step, self._began = step, now
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         with self._lock:
             for process, used in self._all():
                 more = used - self._seen.get(process.pid, 0.0)

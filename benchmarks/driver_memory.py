@@ -77,14 +77,14 @@ def measure(chunks: int, state: str) -> list[float]:
         for number in range(chunks)
     ]
     source: Any = SimpleNamespace(chunks=lambda rows: cut)
-    settled = np.full(chunks * ROWS_PER_CHUNK, state == "resumed")
-    settled[:: ROWS_PER_CHUNK + 1] = False
-    settled[ROWS_PER_CHUNK // 2 :: ROWS_PER_CHUNK] = False
+    resolved = np.full(chunks * ROWS_PER_CHUNK, state == "resumed")
+    resolved[:: ROWS_PER_CHUNK + 1] = False
+    resolved[ROWS_PER_CHUNK // 2 :: ROWS_PER_CHUNK] = False
     with tempfile.TemporaryDirectory() as place:
         folder, written = _parts(place)
         footers(folder, written[:1])
         grown, found = Growth(), []
-        items = work(source, ROWS_PER_CHUNK, settled)
+        items = work(source, ROWS_PER_CHUNK, resolved)
         found.append(grown())
         texts = [{"item": item.as_json()} for item in items]
         found.append(grown())

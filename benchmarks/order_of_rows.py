@@ -99,18 +99,18 @@ class World:
         self.queue.starting -= 1
         self.queue.join(str(number), SLOTS, now)
         self.flush(now, number, None)
-        self.tell(now, number, None)
+        self.report(now, number, None)
 
     def flush(self, now: float, number: int, _: Any) -> None:
         """Time to write, and to ask."""
         self.ask(now, number)
         self.then(now + FLUSH, self.flush, number)
 
-    def tell(self, now: float, number: int, _: Any) -> None:
+    def report(self, now: float, number: int, _: Any) -> None:
         """A replica's report, whose answer may make it ask."""
         if self.queue.wants(str(number)):
             self.ask(now, number)
-        self.then(now + REPORT, self.tell, number)
+        self.then(now + REPORT, self.report, number)
 
     def ask(self, now: float, number: int) -> None:
         """Ask as soon as that may be."""

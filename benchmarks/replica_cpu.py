@@ -74,11 +74,11 @@ def write_rows(folder: Path, rows: int) -> None:
 def measured(way: str, folder: str) -> float:
     """CPU seconds of the feeding process, in a fresh process."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, __file__, "--measure", way, folder],
         env=environment, stdout=subprocess.PIPE, text=True, check=True,
     ).stdout  # fmt: skip
-    (line,) = (line for line in told.splitlines() if line.startswith("RESULT "))
+    (line,) = (line for line in output.splitlines() if line.startswith("RESULT "))
     return float(json.loads(line.removeprefix("RESULT ")))
 
 

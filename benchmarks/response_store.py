@@ -179,14 +179,14 @@ def measured(root: str, nights: int, spread: bool, rounds: int) -> Reading:
         np.save(keys_file, asked(nights, spread))
         readings = []
         for _ in range(rounds + 1):
-            told = subprocess.run(
+            completed = subprocess.run(
                 [sys.executable, __file__, "--measure", root, keys_file],
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
                 timeout=300,
             )
-            readings.append(Reading(*json.loads(told.stdout.splitlines()[-1])))
+            readings.append(Reading(*json.loads(completed.stdout.splitlines()[-1])))
     return Reading(*(statistics.median(column) for column in zip(*readings[1:], strict=True)))
 
 
@@ -254,7 +254,7 @@ The store: {NIGHT:,} short responses a night through `ResponseStore.add`, which 
 night's rows in memory. A last compaction of the largest store merged {done.merged} segments in
 {compacting:.2f} s. The store at each size:
 
-""" + "\n".join(f"- {told}" for told in reports)
+""" + "\n".join(f"- {report}" for report in reports)
     text += (
         f"\n\n2 CPU cores, 24 GiB, no GPU, shared with other work (load {os.getloadavg()[1]:.0f} on average "
         "over 5 minutes, so wall time is longer than alone); "

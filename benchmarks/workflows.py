@@ -84,7 +84,7 @@ def make(rows: int) -> Iterator[pa.RecordBatch]:
             "text": joined,
             "response": [json.dumps({"question": text, "level": 3}) for text in joined],
             "answer": [str(number % 97) for number in numbers],
-            "said": [str(number % 89) for number in numbers],
+            "solution": [str(number % 89) for number in numbers],
             "bucket": [number % 20 for number in numbers],
         })
 
@@ -129,8 +129,8 @@ def run(part: str, folder: str, rows: int) -> None:
     elif part == "remember":
         accepted.remember(source, index, "yesterday", ["text"], "id")
     elif part == "scores":
-        batches = source.batches(["id", "answer", "said"])
-        scored = scores.score_answers(batches, scores.numeric_equal, "id", response="said")
+        batches = source.batches(["id", "answer", "solution"])
+        scored = scores.score_answers(batches, scores.numeric_equal, "id", response="solution")
         mean_interval([one.mean for one in scored])
     elif part == "both orders":
         ours, theirs = source.batches(["id", "text"]), source.batches(["id", "text"])

@@ -219,9 +219,11 @@ def model_evaluation() -> None:
 
     @task(outlets=[PROMOTED], multiple_outputs=False)
     def promote(compared: dict[str, Any], outlet_events: Any) -> dict[str, Any]:
-        chosen = {**CANDIDATES[compared["promoted"]], "name": compared["promoted"]}
-        outlet_events[PROMOTED].extra.update(chosen, reason=compared["reason"], html_uri=compared["html_uri"])
-        return chosen
+        promoted = {**CANDIDATES[compared["promoted"]], "name": compared["promoted"]}
+        outlet_events[PROMOTED].extra.update(
+            promoted, reason=compared["reason"], html_uri=compared["html_uri"]
+        )
+        return promoted
 
     @task
     def hold(compared: dict[str, Any]) -> str:

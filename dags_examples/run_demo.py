@@ -41,13 +41,13 @@ def main() -> None:
     HOME.mkdir(exist_ok=True)
     LOG.write_text("", encoding="utf-8")
     prepare_airflow()
-    say(f"airflow dags test {DAG_ID}   (everything it says: {LOG})")
+    announce(f"airflow dags test {DAG_ID}   (everything it says: {LOG})")
     for line in airflow("dags", "test", DAG_ID):
-        tell(line, began)
+        show_event(line, began)
     show_result(began)
 
 
-def say(text: str) -> None:
+def announce(text: str) -> None:
     print(f"== {text}", flush=True)
 
 
@@ -88,7 +88,7 @@ def prepare_airflow() -> None:
     migrated = AIRFLOW_HOME / f"migrated-{metadata.version('apache-airflow')}"
     if migrated.exists():
         return
-    say(f"making Airflow's database in {AIRFLOW_HOME}")
+    announce(f"making Airflow's database in {AIRFLOW_HOME}")
     for _ in airflow("db", "migrate"):
         pass
     migrated.touch()
@@ -144,7 +144,7 @@ def airflow(*arguments: str, settings: Mapping[str, str] | None = None) -> Itera
         give_up(f"`airflow {' '.join(arguments)}` ended with code {running.returncode}; see {LOG}.")
 
 
-def tell(line: str, began: float) -> None:
+def show_event(line: str, began: float) -> None:
     """Show a line of Airflow's log where it says what is going on."""
     try:
         record = json.loads(line)
@@ -155,7 +155,7 @@ def tell(line: str, began: float) -> None:
         # Airflow would try again, but nobody waits for a demo that has failed.
         give_up(f"{error.get('exc_value') or error.get('exc_type')} The whole log is {LOG}.")
     if starts := TASK_STARTS.match(event):
-        say(f"task {starts.group(1)}")
+        announce(f"task {starts.group(1)}")
     elif "airflow_provider_raybatch" in logger and not OF_RAY.match(event):
         print(f"[{time.monotonic() - began:4.0f} s] {event}", flush=True)
 
@@ -171,7 +171,7 @@ def show_result(began: float) -> None:
             "SELECT topic, question, answer FROM questions WHERE run_id = $run ORDER BY topic_id",
             params={"run": manifest.owner.run_id},
         )
-        say(f"{ROWS_SHOWN} of the {len(rows)} rows that are in the table questions of {WAREHOUSE} now")
+        announce(f"{ROWS_SHOWN} of the {len(rows)} rows that are in the table questions of {WAREHOUSE} now")
         for topic, question, answer in rows.limit(ROWS_SHOWN).fetchall():
             print(f"{topic:>18} | {question} | {answer}")
     counts, tokens, timing = manifest.counts, manifest.tokens, manifest.timing

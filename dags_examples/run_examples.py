@@ -143,9 +143,9 @@ def put_data(bucket: Bucket, late: int = 0) -> None:
 def run(dag_id: str, bucket: Bucket, settings: Mapping[str, str]) -> Night:
     """One night."""
     before, began = bucket.versions(), time.monotonic()
-    demo.say(f"airflow dags test {dag_id}")
+    demo.announce(f"airflow dags test {dag_id}")
     for line in demo.airflow("dags", "test", dag_id, settings=settings):
-        demo.tell(line, began)
+        demo.show_event(line, began)
     written = {key: bucket.get(key) for key, tag in bucket.versions().items() if before.get(key) != tag}
     return night_of(dag_id, written, time.monotonic() - began)
 
@@ -183,7 +183,7 @@ def main() -> None:
 
     from airflow_provider_raybatch.cluster.local.head import RayHead
 
-    demo.say(f"starting Ray   (everything that Airflow says: {demo.LOG})")
+    demo.announce(f"starting Ray   (everything that Airflow says: {demo.LOG})")
     names = ("HF_HUB_OFFLINE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_NO_USAGE_STATS")
     with serving() as bucket, RayHead({name: demo.environment()[name] for name in names}) as ray:
         settings, nights = settings_for(bucket, ray), []

@@ -54,7 +54,7 @@ class Attempt:
             credentials=place.credentials,
         )
 
-    def look(self, store: Any = None) -> int:
+    def plan_work(self, store: Any = None) -> int:
         """What a job does before it starts an engine. Returns the number of rows that are left.
 
         :param store: the folder of a response store.
@@ -68,11 +68,11 @@ class Attempt:
 
         ledger = look_back(self.job.folder, self.run_folder, self.source.rows)
         stored = None if store is None else StoredResponses(ResponseStore(store, print))
-        settled = ledger.good.copy()
+        resolved = ledger.good.copy()
         reuse_plan = plan_reuse(
-            self.job, self.source, ledger, settled, stored, in_sequence, lambda phase: None
+            self.job, self.source, ledger, resolved, stored, in_sequence, lambda phase: None
         )
         reuse_plan.write_parts(self.job, self.source)
-        settled |= reuse_plan.rows
-        items = work(self.source, ROWS_PER_PART, settled, reuse_plan.repetitions)
+        resolved |= reuse_plan.rows
+        items = work(self.source, ROWS_PER_PART, resolved, reuse_plan.repetitions)
         return sum(len(item.positions) for item in items)

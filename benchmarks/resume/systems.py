@@ -69,13 +69,13 @@ def ours(place: Place, reuse: bool) -> dict[str, float]:
     place.folder("none").list()
     _import()
     peak, began, cpu = Peak(), time.perf_counter(), time.process_time()
-    left = Attempt(place, submission=SUBMISSIONS).look(place.folder(STORE) if reuse else None)
+    missing = Attempt(place, submission=SUBMISSIONS).plan_work(place.folder(STORE) if reuse else None)
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
     return {
         "seconds": seconds,
         "cpu": used,
         "mib": peak.mib,
-        "left": left,
+        "missing": missing,
         "opened": sum(path.startswith("_raybatch/") for path in opened),
     }
 

@@ -31,8 +31,8 @@ def main() -> None:
         for line in process.communicate()[0].splitlines():
             if line.startswith("RESULT "):
                 print(line, flush=True)
-                told = json.loads(line.removeprefix("RESULT "))
-                found[told["system"]] = told["seconds"]
+                result = json.loads(line.removeprefix("RESULT "))
+                found[result["system"]] = result["seconds"]
     rivals = [system for system in found if system != "job"]
     ratios = {f"{system} to job": round(found[system] / found["job"], 3) for system in rivals}
     print("RESULT", json.dumps({"seconds": found, "ratios": ratios}), flush=True)

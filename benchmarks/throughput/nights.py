@@ -43,11 +43,11 @@ def main() -> None:
         source = data / of_nights
         changed = with_changes(source, out / "changed")
         for name, rows in (("first", source), ("1 % changed", changed), ("nothing changed", changed)):
-            tell(name, Task(rows, model, out / "nights", {"engine_args": engine, **store}), whole)
+            report(name, Task(rows, model, out / "nights", {"engine_args": engine, **store}), whole)
     if of_kills.name != "-":
         for name, victim in (("engine", engine_of), ("driver", driver_of)):
             task = Task(data / of_kills, model, out / "kills", {"engine_args": engine})
-            tell(f"{name} killed", task, partial(killed, victim=victim))
+            report(f"{name} killed", task, partial(killed, victim=victim))
 
 
 def with_changes(source: Path, folder: Path) -> Path:
@@ -62,7 +62,7 @@ def with_changes(source: Path, folder: Path) -> Path:
     return folder
 
 
-def tell(name: str, task: Task, run: Callable[[Task], int]) -> None:
+def report(name: str, task: Task, run: Callable[[Task], int]) -> None:
     """Run the task, check its dataset, and print what it cost.
 
     :param run: runs all attempts, and returns the rows that are generated and in no manifest.

@@ -47,8 +47,10 @@ def main() -> None:
 def by_llm(data: str, workload: str, engine: str, gpu: str) -> float:
     """Seconds of one ``LLM.generate`` with all rows."""
     command = [sys.executable, str(HERE / "llm_generate.py"), "--alone", data, workload, engine]
-    told = subprocess.run(command, env=environment(gpu), stdout=subprocess.PIPE, text=True, check=True).stdout
-    (line,) = (line for line in told.splitlines() if line.startswith("RESULT "))
+    output = subprocess.run(
+        command, env=environment(gpu), stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    (line,) = (line for line in output.splitlines() if line.startswith("RESULT "))
     print(line, flush=True)
     seconds: float = json.loads(line.removeprefix("RESULT "))["seconds"]
     return seconds

@@ -46,8 +46,8 @@ def main() -> None:
     for line in beside.communicate()[0].splitlines():
         if line.startswith("RESULT "):
             print(line, flush=True)
-            told = json.loads(line.removeprefix("RESULT "))
-            found[f"{told['system']} {told['workload']}"] = told["seconds"]
+            result = json.loads(line.removeprefix("RESULT "))
+            found[f"{result['system']} {result['workload']}"] = result["seconds"]
     for name in names:
         found[f"two {name}"] = measured(data, out, name, 2, engine, "0,1")
     ratios = {f"two GPUs, {name}": found[f"one {name}"] / found[f"two {name}"] for name in names}
@@ -78,13 +78,13 @@ def measured(
     command = [sys.executable, __file__, "--job", data, out, name, str(replicas), engine, fields]
     log = Path(out) / f"{name}-{replicas}.log"
     with log.open("w") as errors:
-        told = subprocess.run(
+        output = subprocess.run(
             command, env=environment(gpus), stdout=subprocess.PIPE, stderr=errors, text=True, check=False
         ).stdout
-    lines = [line for line in told.splitlines() if line.startswith("RESULT ")]
+    lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise SystemExit(
-            f"{name} with {replicas} replicas failed:\n{told[-3000:]}\n{log.read_text()[-3000:]}"
+            f"{name} with {replicas} replicas failed:\n{output[-3000:]}\n{log.read_text()[-3000:]}"
         )
     print(lines[0], flush=True)
     seconds: float = json.loads(lines[0].removeprefix("RESULT "))["seconds"]

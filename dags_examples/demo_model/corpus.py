@@ -201,12 +201,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--out", type=Path, required=True)
-    chosen = parser.parse_args(arguments)
-    if chosen.rows < 1:
-        parser.error(f"--rows is {chosen.rows}; give at least 1.")
-    rows = (company_rows if chosen.kind == "companies" else topic_rows)(chosen.rows, chosen.seed)
-    with chosen.out.open("w", encoding="utf-8", newline="") as file:
-        if chosen.out.suffix == ".jsonl":
+    options = parser.parse_args(arguments)
+    if options.rows < 1:
+        parser.error(f"--rows is {options.rows}; give at least 1.")
+    rows = (company_rows if options.kind == "companies" else topic_rows)(options.rows, options.seed)
+    with options.out.open("w", encoding="utf-8", newline="") as file:
+        if options.out.suffix == ".jsonl":
             file.writelines(json.dumps(row) + "\n" for row in rows)
         else:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")

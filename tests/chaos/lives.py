@@ -20,7 +20,7 @@ class FirstLives:
         self._seen: dict[str, tuple[float, float]] = {}
         self._alive = {victim_of(kind) for kind in OWN}
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Note who is alive now."""
         for kind in [*self._alive]:
             now = time.monotonic()

@@ -112,17 +112,17 @@ def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
     try:
         result = _run(setting, kill, lives, folder, evidence)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}".partition("\n")[0]
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         result = Result(
             **_identity(setting, kill),
-            missed=told,
+            missed=reason,
         )
     if kill.kind == "full" and (folder / "destination").is_mount():
         small_disk.unmount(folder / "destination")
     if result.flaws and setting.keep is not None:
         setting.keep.mkdir(parents=True, exist_ok=True)
-        told = "\n".join(_evidence(one) for one in evidence)
-        (setting.keep / f"{kill.seed}.log").write_text(f"{result}\n{folder}\n{told}\n")
+        notes = "\n".join(_evidence(one) for one in evidence)
+        (setting.keep / f"{kill.seed}.log").write_text(f"{result}\n{folder}\n{notes}\n")
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return result
@@ -150,7 +150,7 @@ class Case:
         """What was wrong with what it handed over."""
         if state != "success":
             return Found(lost=len(self.source))
-        uri = _patiently(self.live.task.xcom)["uri"]
+        uri = _retried(self.live.task.xcom)["uri"]
         return check(self.source, self.bucket.rows(uri) if self.bucket else delivered(uri))
 
 
@@ -192,7 +192,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         rows=sum(len(case.source) for case in cases),
         replicas=1 if kill.kind == "mapped" else pace.replicas,
         lost_engines=sum(len(case.live.lost) for case in cases),
-        tries=max(_patiently(case.live.task.read)["try_number"] for case in cases),
+        tries=max(_retried(case.live.task.read)["try_number"] for case in cases),
         submissions=sum(len(case.live.submissions) for case in cases),
         seconds=round(seconds, 1),
         expected=round(lives.get(("run", kill.mode), seconds), 1),
@@ -225,7 +225,7 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
         params |= {"replicas": 1}  # of each task
     if kill.kind == "full":
         small_disk.mount(folder / "destination")
-    dag_run = _patiently(lambda: world.airflow.api.trigger(dag, **params))
+    dag_run = _retried(lambda: world.airflow.api.trigger(dag, **params))
     evidence.append(dag_run)
     tasks = [dag_run.task("infer", number if mapped else -1) for number in range(len(places))]
     return [
@@ -278,7 +278,7 @@ def _end(world: World, cases: Sequence[Case], dag_run: Run, started: float, watc
         for case in cases:
             world.jobs_of(case.live)
         if watch is not None:
-            watch.look()
+            watch.sample()
         state = _state(dag_run)
         if state in RUN_ENDED:
             return state
@@ -293,7 +293,7 @@ def _state(dag_run: Run) -> str:
         return "unknown"
 
 
-def _patiently(ask: Callable[[], Answer]) -> Answer:
+def _retried(ask: Callable[[], Answer]) -> Answer:
     """What Airflow's API answers, which may be away for a while."""
     deadline = time.monotonic() + _LONGEST_AWAY
     while True:

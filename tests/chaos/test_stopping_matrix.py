@@ -87,11 +87,11 @@ def taken_over_while_frozen(airflow, task, killed):
 def another_triggerer(airflow, task, last):
     """Not that of a process which is gone; by default Airflow takes half a minute to notice that it is."""
 
-    def look():
+    def find():
         now = triggerer_of(task)
         return now if now != last else None
 
-    return wait_for("another triggerer for the task", look, 120, airflow.evidence)
+    return wait_for("another triggerer for the task", find, 120, airflow.evidence)
 
 
 def triggerer_of(task):

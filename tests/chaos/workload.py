@@ -113,8 +113,8 @@ def prompt_of(row: Mapping[str, Any]) -> str:
 def output_of(row: Mapping[str, Any]) -> Output:
     """The prompt's words, cut to `max_tokens` of them; a word counts as a token."""
     words = prompt_of(row).split()
-    said = words[:LONGEST]
-    return Output(" ".join(said), "length" if len(words) > LONGEST else "stop", len(words), len(said))
+    answered = words[:LONGEST]
+    return Output(" ".join(answered), "length" if len(words) > LONGEST else "stop", len(words), len(answered))
 
 
 def check(source: Mapping[int, Mapping[str, Any]], delivered: Iterable[Mapping[str, Any]]) -> Found:

@@ -59,12 +59,12 @@ _SILENCE = (httpx.HTTPError, AssertionError, ValueError, LookupError, TypeError)
 """What a cluster that is away or busy makes of a question."""
 
 
-def _nobody(pid: int) -> bool:
+def _no_engine(pid: int) -> bool:
     """No engine is lost."""
     return False
 
 
-def _everybody(pid: int) -> bool:
+def _every_engine(pid: int) -> bool:
     """Each engine is lost."""
     return True
 
@@ -127,7 +127,7 @@ class Live:
             self.lost.setdefault(pid, now)
         return one
 
-    def lose_opened(self, since: float, seconds: float, takes: Callable[[int], bool] = _everybody) -> None:
+    def lose_opened(self, since: float, seconds: float, takes: Callable[[int], bool] = _every_engine) -> None:
         """Note that engines which opened in this time (epoch seconds) are lost, too.
 
         A retry that comes while the disk is still full can keep no more than its predecessor; an engine may
@@ -289,9 +289,9 @@ class World:
     def _kill_shared(self, live: Live, kind: str, with_family: bool, choice: float) -> Hit:
         if kind == "head":
             self._remember()
-            hit = self._hit_all(live, kind, _everybody)
+            hit = self._hit_all(live, kind, _every_engine)
             self.cluster.kill_head()
-            self._lose_opened(_everybody)
+            self._lose_opened(_every_engine)
             time.sleep(_OUTAGE)
             self.cluster.replace_all()
         elif kind == "node":
@@ -303,21 +303,21 @@ class World:
             time.sleep(_OUTAGE)
             self.cluster.replace_worker(node)
         elif kind == "partition":
-            hit = self._hit_all(live, kind, _nobody)
+            hit = self._hit_all(live, kind, _no_engine)
             self.network.freeze()
             time.sleep(_AWAY)
             self.network.thaw()
         elif kind == "api":
-            hit = self._hit_all(live, kind, _nobody)
+            hit = self._hit_all(live, kind, _no_engine)
             self._without_api(dead=with_family)
         elif kind == "pair":
             worker = self.victims(live, "worker", with_family)
-            hit = self._hit_all(live, kind, _nobody)
+            hit = self._hit_all(live, kind, _no_engine)
             kill(worker)
             self.airflow.kill("triggerer", with_family=True)
             self.airflow.start("triggerer")
         else:
-            hit = self._hit_all(live, kind, _nobody)
+            hit = self._hit_all(live, kind, _no_engine)
             self.airflow.kill(kind, with_family=with_family)
             self.airflow.start(kind)
         return hit

@@ -37,13 +37,13 @@ def main(address: str, folder: Path) -> None:
 def seen(address: str, folder: Path) -> dict[str, Any]:
     phases: list[str] = []
 
-    def say(event: Any) -> None:
+    def emit(event: Any) -> None:
         if (phase := getattr(event, "phase", None)) is not None:
             phases.append(phase)
 
     refusal = None
     try:
-        cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, say)
+        cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, emit)
     except PreflightError as error:
         refusal = [error.failure_class, str(error)]
 
@@ -52,12 +52,12 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
     plan._ROWS_FOR_A_NODE = 30
     ready._vllm_is_here = lambda: False
     before = cluster_view.gpu_node(None)
-    ready._wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, say)
+    ready._wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, emit)
     checked_on = cluster_view.gpu_node(None)
 
     job = spec(folder, "echo", "echo")
     assert job.submission is not None
-    manifest = parse(BatchManifest, Path(run(job, job.submission, say).manifest_uri).read_bytes())
+    manifest = parse(BatchManifest, Path(run(job, job.submission, emit).manifest_uri).read_bytes())
     return {
         "refusal": refusal,
         "gpu_nodes": [before is not None, checked_on is not None],

@@ -121,10 +121,10 @@ async def test_with_the_token_everything_works(token_ray_cluster):
 
 
 @pytest.mark.parametrize(
-    ("token", "told"),
+    ("token", "message"),
     [(None, "requires a token (401"), ("0" * 64, "refuses the token (403"), ("x", "token (40")],
 )
-async def test_without_the_right_token_nothing_does(token_ray_cluster, token, told):
+async def test_without_the_right_token_nothing_does(token_ray_cluster, token, message):
     address = dataclasses.replace(token_ray_cluster.address, token=token)
     package = package_of_files({"a": b"b"})
     async with RayJobsClient(address) as client:
@@ -140,7 +140,7 @@ async def test_without_the_right_token_nothing_does(token_ray_cluster, token, to
         ):
             with pytest.raises(AuthenticationError) as raised:
                 await call
-            assert told in str(raised.value)
+            assert message in str(raised.value)
             assert "connection" in str(raised.value)
             assert token is None or len(token) == 1 or token not in str(raised.value)
 

@@ -38,10 +38,10 @@ async def client(ray_cluster):
 @pytest.fixture
 async def name(client):
     """A fresh submission id; what is still running under it at the end is stopped."""
-    chosen = f"test-{uuid.uuid4().hex[:12]}"
-    yield chosen
+    name_prefix = f"test-{uuid.uuid4().hex[:12]}"
+    yield name_prefix
     for job in await client.jobs():
-        if job.submission_id.startswith(chosen) and job.status is JobStatus.RUNNING:
+        if job.submission_id.startswith(name_prefix) and job.status is JobStatus.RUNNING:
             await client.stop_until_terminal(job.submission_id, 60)
 
 

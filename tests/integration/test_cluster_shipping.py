@@ -104,12 +104,12 @@ async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
             lease=Lease(CONTROL),
             on_lines=lines.extend,
         )
-    said = [line.text for line in lines]
-    assert outcome.state == "succeeded", said[-5:]
-    return said, {text.split(" ", 1)[0]: text.split(" ", 1)[1] for text in said if " " in text}
+    logged = [line.text for line in lines]
+    assert outcome.state == "succeeded", logged[-5:]
+    return logged, {text.split(" ", 1)[0]: text.split(" ", 1)[1] for text in logged if " " in text}
 
 
-def assert_shipped(said, found, wheel_from):
+def assert_shipped(logged, found, wheel_from):
     for side in ("driver", "task"):
         files, prompt, level = json.loads(found[side])
         assert all("/py_modules_files/_ray_pkg_" in file for file in files[:2]), files
@@ -118,7 +118,7 @@ def assert_shipped(said, found, wheel_from):
     assert json.loads(found["secrets"]) == SECRETS.revealed()
     assert found["again"] == "PreflightError"
     assert json.loads(found["orders"]) == [[3, 4e9, 1.0]] * 3
-    echoed = [text for text in said if not text.startswith("secrets ")]
+    echoed = [text for text in logged if not text.startswith("secrets ")]
     assert not any("s3cret" in text for text in echoed)
 
 

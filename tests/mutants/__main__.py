@@ -26,16 +26,16 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=2, help="mutants at once")
     given = parser.parse_args()
     names = {*given.only}
-    chosen = [
+    selected = [
         mutant
         for area, mutants in AREAS.items()
         for mutant in mutants
         if not names or mutant.name in names or area in names
     ]
-    if unknown := names - {mutant.name for mutant in chosen} - set(AREAS):
+    if unknown := names - {mutant.name for mutant in selected} - set(AREAS):
         parser.error(f"--only: no mutant or area has the name {', '.join(sorted(unknown))}.")
     with tempfile.TemporaryDirectory(prefix="raybatch-mutants-") as folder:
-        results = judge_all(chosen, [Path(folder, str(number)) for number in range(given.parallel)])
+        results = judge_all(selected, [Path(folder, str(number)) for number in range(given.parallel)])
     if len(results) == len(MUTANTS):
         RESULTS.write_text("\n".join(page(results)) + "\n")
     print(summary(results))

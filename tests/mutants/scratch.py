@@ -39,7 +39,7 @@ class Scratch:
     def check(self) -> None:
         """:raises RuntimeError: Python imports the package from elsewhere, where no mutant is."""
         code = f"import {PACKAGE} as package; print(package.__file__)"
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.root,
             env=self.environment,
@@ -47,8 +47,8 @@ class Scratch:
             capture_output=True,
             text=True,
         )
-        if not Path(told.stdout.strip()).is_relative_to(self.root):
-            raise RuntimeError(f"{PACKAGE} is imported from {told.stdout.strip()}, not from the copy.")
+        if not Path(completed.stdout.strip()).is_relative_to(self.root):
+            raise RuntimeError(f"{PACKAGE} is imported from {completed.stdout.strip()}, not from the copy.")
 
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:

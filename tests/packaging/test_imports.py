@@ -37,15 +37,15 @@ def import_the_face(python: Path, home: Path) -> dict[str, Any]:
         [python, "-I", "-c", IMPORT_THE_FACE], capture_output=True, text=True, env=env, cwd=home, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    imports: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return imports
 
 
 def test_wheel_imports_where_nothing_heavy_is_installed(light_python: Path, tmp_path: Path) -> None:
-    told = import_the_face(light_python, tmp_path)
-    assert "site-packages" in told["where"]
-    assert not {"pyarrow", "ray", "torch", "vllm"} & set(told["installed"])
-    assert {name.split(".")[1] for name in told["imported"]} == {
+    imports = import_the_face(light_python, tmp_path)
+    assert "site-packages" in imports["where"]
+    assert not {"pyarrow", "ray", "torch", "vllm"} & set(imports["installed"])
+    assert {name.split(".")[1] for name in imports["imported"]} == {
         *FACE,
         "dataset",
         "get_provider_info",
@@ -54,19 +54,19 @@ def test_wheel_imports_where_nothing_heavy_is_installed(light_python: Path, tmp_
 
 
 def test_airflow_side_imports_no_heavy_installed_package(tmp_path: Path) -> None:
-    told = import_the_face(Path(sys.executable), tmp_path)
-    assert {"pyarrow", "ray", "vllm"} <= set(told["installed"])
-    assert told["heavy"] == []
+    imports = import_the_face(Path(sys.executable), tmp_path)
+    assert {"pyarrow", "ray", "vllm"} <= set(imports["installed"])
+    assert imports["heavy"] == []
 
 
 def test_airflow_side_imports_on_the_next_airflow(pre_python: Path, tmp_path: Path) -> None:
-    told = import_the_face(pre_python, tmp_path)
-    assert "airflow_provider_raybatch.operators.ray_batch" in told["imported"]
+    imports = import_the_face(pre_python, tmp_path)
+    assert "airflow_provider_raybatch.operators.ray_batch" in imports["imported"]
 
 
-@pytest.mark.parametrize("floor", ["contract", "job", "cluster"])
-def test_other_layers_import_without_airflow(floor: str, tmp_path: Path) -> None:
-    code = f"import sys, airflow_provider_raybatch.{floor}; sys.exit('airflow' in sys.modules)"
+@pytest.mark.parametrize("layer", ["contract", "job", "cluster"])
+def test_other_layers_import_without_airflow(layer: str, tmp_path: Path) -> None:
+    code = f"import sys, airflow_provider_raybatch.{layer}; sys.exit('airflow' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )

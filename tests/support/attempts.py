@@ -60,10 +60,10 @@ class Attempt:
         self.job = Job(spec, self.source.listing, folder, driver, keyer)
         self.run_folder = run
         earlier = look_back(folder, run, self.source.rows)
-        self.said: list[Any] = []
+        self.events: list[Any] = []
         stored = None if store is None else StoredResponses(store)
         self.reuse_plan = plan_reuse(
-            self.job, self.source, earlier, earlier.good, stored, in_sequence, self.said.append
+            self.job, self.source, earlier, earlier.good, stored, in_sequence, self.events.append
         )
         self.asked = np.flatnonzero(~(earlier.good | self.reuse_plan.rows)).tolist()
 

@@ -94,7 +94,7 @@ class Message:
         """With ``<>`` for each gap."""
         return "<>".join(self.parts)
 
-    def says(self, quoted: str) -> bool:
+    def quotes(self, quoted: str) -> bool:
         """Whether a page quotes this message; the field that it begins with may have another name there.
 
         :param quoted: with ``<...>`` for values.

@@ -29,11 +29,11 @@ def engines(folder: Path) -> list[Engine]:
     for file in sorted(folder.glob("*.jsonl")):
         pid = int(file.stem.rpartition("-")[2])
         for line in file.read_bytes().split(b"\n")[:-1]:
-            told = json.loads(line)
-            if told["event"] == "open":
-                found.append(Engine(pid, told["submission"], told["at"]))
-            elif told["event"] == "start":
-                found[-1].asked.append((told["prompt"], told["at"]))
+            event = json.loads(line)
+            if event["event"] == "open":
+                found.append(Engine(pid, event["submission"], event["at"]))
+            elif event["event"] == "start":
+                found[-1].asked.append((event["prompt"], event["at"]))
             else:
-                found[-1].generated.append((told["prompt"], told["at"]))
+                found[-1].generated.append((event["prompt"], event["at"]))
     return found

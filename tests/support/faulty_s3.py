@@ -199,9 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in {"connection", "transfer-encoding", "content-length"}:
                 self.send_header(name, value)
         length = {name.lower(): value for name, value in headers}.get("content-length")
-        said = length if self.command == "HEAD" and length else str(len(content))
+        size = length if self.command == "HEAD" and length else str(len(content))
         if status != 204:
-            self.send_header("Content-Length", said)
+            self.send_header("Content-Length", size)
         self.end_headers()
         if cut:
             self.wfile.write(content[: len(content) // 2])

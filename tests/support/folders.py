@@ -31,7 +31,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
     """S3 is waited for in the same way, but a hundred times shorter."""
     short = retry.RetryLimits(connect=1, answer=0.3, repeat=5, whole=20, first_pause=0.01, longest_pause=0.1)
     monkeypatch.setattr(retry, "RETRY_LIMITS", short)
@@ -53,7 +53,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server, impatient: retry.RetryLimits) -> Iterator[FaultyS3]:
+def proxy(s3_server: S3Server, fast_retries: retry.RetryLimits) -> Iterator[FaultyS3]:
     """A proxy before the S3 server, still without faults."""
     with faulty(s3_server, slow=0.1) as proxy:
         yield proxy

@@ -66,7 +66,7 @@ def publish(
     rows: int,
     spec: BatchInferenceSpec | None = None,
     schema: pa.Schema | None = None,
-    told: Report | None = None,
+    report: Report | None = None,
     **fields: Any,
 ) -> BatchManifest:
     """Claim and commit."""
@@ -74,7 +74,7 @@ def publish(
     assert whole.submission is not None
     journal = Journal(folder, whole.submission, take_over=False, fingerprint=whole.fingerprint)
     journal.claim()
-    manifest = prepare(whole, folder, journal, parts, rows, told or Report(), schema or pa.schema([]))
+    manifest = prepare(whole, folder, journal, parts, rows, report or Report(), schema or pa.schema([]))
     commit(folder, journal, manifest)
     return manifest
 

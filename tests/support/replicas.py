@@ -72,7 +72,7 @@ class Place:
         self.out = LocalFolder(str(folder / "out"))
         self.board: Coordinator | None = None
 
-    def replica(self, settled: Collection[int] = (), **fields: Any) -> Replica:
+    def replica(self, resolved: Collection[int] = (), **fields: Any) -> Replica:
         """One more replica's process.
 
         :param settled: rows that are done already.
@@ -85,11 +85,11 @@ class Place:
         })
         source = look_at_source(spec, None)
         if self.board is None:
-            done = np.isin(np.arange(source.rows), list(settled))
+            done = np.isin(np.arange(source.rows), list(resolved))
             self.board = Coordinator(input_of(source, done), self.out, "parts/0")
         job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
-        chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
-        return Replica(job, chosen, Handle(self.board))
+        job_plan = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
+        return Replica(job, job_plan, Handle(self.board))
 
     @property
     def report(self) -> dict[str, Any]:

@@ -61,13 +61,13 @@ class Shop:
 
     folder: Folder
     now: float = START
-    said: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
     def store(self, max_age: float | None = None) -> ResponseStore:
         return ResponseStore(self.folder, self.hear, max_age, lambda: self.now)
 
     def hear(self, notice: Notice) -> None:
-        self.said.append(notice.text())
+        self.notices.append(notice.text())
 
     def answers(self, names: Iterable[object], max_age: float | None = None) -> dict[object, tuple[str, str]]:
         """Response and payer for each name that has one, checked to be under its own key and position."""
@@ -92,7 +92,7 @@ def write_much(root: str, writer: int) -> None:
         first = writer * 600 + turn * 60
         rows = pa.concat_tables([table(range(first, first + 60)), table([f"shared {turn}"])])
         shop.store().add(f"w{writer}-{turn}", [rows])
-    assert shop.said == []
+    assert shop.notices == []
 
 
 @dataclass(frozen=True)

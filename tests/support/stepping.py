@@ -66,8 +66,8 @@ class Stepper:
         self._await(self._go)
 
     @staticmethod
-    def _await(gate: threading.Semaphore) -> None:
-        assert gate.acquire(timeout=_HUNG), "the other side hangs"
+    def _await(turn: threading.Semaphore) -> None:
+        assert turn.acquire(timeout=_HUNG), "the other side hangs"
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:

@@ -68,8 +68,8 @@ def attempt(place: Folder, number: int, source: str, /, **fields: Any) -> Summar
             **fields,
         },
     )
-    said: list[events.Event] = []
+    emitted: list[events.Event] = []
     secrets = Secrets(aws=place.credentials) if isinstance(place, S3Folder) else None
-    summary = run_module.run(spec, spec.submission, said.append, secrets)
-    assert [event.summary for event in said if isinstance(event, events.Committed)] == [summary]
+    summary = run_module.run(spec, spec.submission, emitted.append, secrets)
+    assert [event.summary for event in emitted if isinstance(event, events.Committed)] == [summary]
     return summary

@@ -155,8 +155,8 @@ class TestWhatIsNotAsItWas:
     def test_other_rows_in_a_file_of_the_same_size(self, result: dict[str, Any]) -> None:
         opened = open_dataset(result)
         counts = Counts(input=ROWS + 1, ok=ROWS + 1, error=0)
-        told_otherwise = Dataset(opened.manifest.model_copy(update={"counts": counts}))
-        for read in (told_otherwise.to_arrow, told_otherwise.duckdb):
+        changed = Dataset(opened.manifest.model_copy(update={"counts": counts}))
+        for read in (changed.to_arrow, changed.duckdb):
             with pytest.raises(DatasetError, match=r"rows: .* has 1,200, but its manifest says 1,201"):
                 read()
 

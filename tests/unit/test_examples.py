@@ -116,7 +116,7 @@ OPERATOR = "airflow.task.operators.airflow_provider_raybatch.operators.ray_batch
 def test_demo_shows_the_events_of_the_job(
     demo: ModuleType, capsys: pytest.CaptureFixture[str], record: Any, shown: str
 ) -> None:
-    demo.tell(record if isinstance(record, str) else json.dumps(record), 0.0)
+    demo.show_event(record if isinstance(record, str) else json.dumps(record), 0.0)
     out = capsys.readouterr().out.strip()
     assert out.endswith(shown) if shown else out == ""
 
@@ -124,7 +124,7 @@ def test_demo_shows_the_events_of_the_job(
 def test_demo_ends_with_the_error_of_a_failed_task(demo: ModuleType) -> None:
     failed = {"event": "Task failed", "error_detail": [{"exc_type": "E", "exc_value": "source: nothing."}]}
     with pytest.raises(SystemExit, match=r"^demo: source: nothing\. The whole log is "):
-        demo.tell(json.dumps(failed), 0.0)
+        demo.show_event(json.dumps(failed), 0.0)
 
 
 def test_the_demo_has_an_airflow_of_its_own(demo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

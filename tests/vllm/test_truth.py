@@ -136,11 +136,11 @@ def assert_equal(llm: Any, engine: Any, *requests: Request) -> list[Any]:
     for request, response in zip(requests, responses, strict=True):
         expected = theirs(llm, request)
         assert response.input_tokens == len(expected.prompt_token_ids), request
-        told = [
+        actual = [
             (one.text, one.finish_reason, one.output_tokens + one.filled_tokens)
             for one in response.completions
         ]
-        assert told == [(one.text, one.finish_reason, len(one.token_ids)) for one in expected.outputs], (
+        assert actual == [(one.text, one.finish_reason, len(one.token_ids)) for one in expected.outputs], (
             request
         )
     return responses
@@ -194,9 +194,9 @@ def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> Non
     ]
     requests = [Request(messages=chat, sampling=greedy) for chat in asked]
     responses, expected = ours(engine, *requests), [theirs(llm, request).outputs[0] for request in requests]
-    told = [(one.completions[0].text, one.completions[0].finish_reason) for one in responses]
-    assert told == [(one.text, one.finish_reason) for one in expected]
-    assert len({text for text, _ in told}) > 5
+    actual = [(one.completions[0].text, one.completions[0].finish_reason) for one in responses]
+    assert actual == [(one.text, one.finish_reason) for one in expected]
+    assert len({text for text, _ in actual}) > 5
     generated = sum(one.output_tokens for one in responses)
     assert 3 * generated < sum(len(one.token_ids) for one in expected)
     assert sum(one.filled_tokens for one in responses) > generated
@@ -226,8 +226,8 @@ def test_any_choices_and_samplings_end_as_in_full(
     filled = ours(engine, *requests)
     monkeypatch.setattr(engine, "_fill_in", False)
     for request, response, expected in zip(requests, filled, ours(engine, *requests), strict=True):
-        told = [(one.text, one.finish_reason) for one in response.completions]
-        assert told == [(one.text, one.finish_reason) for one in expected.completions], request
+        actual = [(one.text, one.finish_reason) for one in response.completions]
+        assert actual == [(one.text, one.finish_reason) for one in expected.completions], request
 
 
 def test_random_texts_keep_their_shares(engine: Any) -> None:
@@ -259,17 +259,17 @@ def test_tokens_are_counted_while_they_come(engine: Any) -> None:
 
     async def generate() -> set[int]:
         asked = asyncio.ensure_future(engine.generate(encoded))
-        told = set()
+        counts = set()
         while not asked.done():
-            told.add(engine.tokens_in_flight())
+            counts.add(engine.tokens_in_flight())
             await asyncio.sleep(0.01)
         assert engine.tokens(await asked)[1] == 400
-        return told
+        return counts
 
     assert engine.tokens_in_flight() == 0
-    told = engine.loop.run_until_complete(generate())
-    assert len(told) > 2
-    assert max(told) <= 400
+    counts = engine.loop.run_until_complete(generate())
+    assert len(counts) > 2
+    assert max(counts) <= 400
     assert engine.tokens_in_flight() == 0
 
 

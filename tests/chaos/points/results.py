@@ -69,8 +69,10 @@ def page(lines: Sequence[dict[str, Any]], note: str = "") -> Iterator[str]:
         for point in POINTS.values():
             if signal == "KILL" or point.freezes:
                 before, _, after = point.between.partition(" | ")
-                told = [_cell(lines, point.name, signal, *cell) for cell in cells]
-                yield f"| `{point.name}` | {point.where} | {before}, and {after} | " + " | ".join(told) + " |"
+                marks = [_cell(lines, point.name, signal, *cell) for cell in cells]
+                yield (
+                    f"| `{point.name}` | {point.where} | {before}, and {after} | " + " | ".join(marks) + " |"
+                )
         yield ""
     yield (
         "Figures are requests that the engines began, jobs, and tries of the task. A replica is not frozen: "

@@ -49,16 +49,16 @@ def wrong(place: Place, destination: Place) -> int:
     return sum(paid[key] != response for key, response in found.items())
 
 
-def _store(place: Place, said: list[Any]) -> ResponseStore:
-    return ResponseStore(folder(place.uri, place.credentials), said.append)
+def _store(place: Place, notices: list[Any]) -> ResponseStore:
+    return ResponseStore(folder(place.uri, place.credentials), notices.append)
 
 
 def _found(place: Place, keys: Iterable[bytes]) -> dict[bytes, str]:
-    said: list[Any] = []
-    store = _store(place, said)
+    notices: list[Any] = []
+    store = _store(place, notices)
     wanted = np.unique(from_arrow(pa.array(list(keys), pa.binary(16))))
     tables = list(store.read(store.lookup(wanted)))
-    assert not said, said
+    assert not notices, notices
     return {row["key"]: row["output"]["response"] for table in tables for row in table.to_pylist()}
 
 

@@ -74,9 +74,9 @@ class Outcome:
     seconds: float
 
     def __str__(self) -> str:
-        told = f"FLAWS: {', '.join(self.flaws)}" if self.flaws else "good"
+        verdict = f"FLAWS: {', '.join(self.flaws)}" if self.flaws else "good"
         return (
-            f"SIG{self.signal} at {' + '.join(self.points)} ({self.mode}, {self.store}): {told}; "
+            f"SIG{self.signal} at {' + '.join(self.points)} ({self.mode}, {self.store}): {verdict}; "
             f"generated {self.generated} for {self.rows}, {self.jobs} jobs, {self.tries} tries, "
             f"{self.commits} commits, {self.seconds:.0f} s"
         )
@@ -180,13 +180,13 @@ class Strike:
         if state != "success":
             self._flaws.append(f"state={state}")
             return
-        before = self._look(run, source)
+        before = self._read_published(run, source)
         # A driver goes on after its task has the dataset; so it may be struck only now.
         with suppress(AssertionError):
             wait_for("the end of all jobs", lambda: self._frozen() or self._ended(run), _JOBS_END)
         if self._frozen():
             self._thaw()
-            after = self._look(run, source)
+            after = self._read_published(run, source)
             if after != before:
                 self._flaws.append("changed when the frozen process went on")
         try:
@@ -235,22 +235,22 @@ class Strike:
         elif where == "trigger":
             self._world.airflow.start("triggerer", beside="triggerer-2")
 
-    def _look(self, run: Run, source: dict[int, dict[str, Any]]) -> tuple[Published, str]:
+    def _read_published(self, run: Run, source: dict[int, dict[str, Any]]) -> tuple[Published, str]:
         """What readers find now; notes what is wrong with it."""
         found = published(self._destination)
-        told = run.task("infer").xcom()["uri"]
+        returned = run.task("infer").xcom()["uri"]
         flaws = [
             f"{name}={number}" for name, number in vars(check(source, _own_columns(found))).items() if number
         ]
-        if found.uri != told:
-            flaws.append(f"the task told {told}, the journal tells {found.uri}")
+        if found.uri != returned:
+            flaws.append(f"the task told {returned}, the journal tells {found.uri}")
         if not found.copied:
             flaws.append("manifest.json is not the journal's manifest")
         # One commit a run; a task that was cleared, since its driver was frozen, has a second run.
         if len(found.commits) != len({*found.commits}) or len(found.commits) > 1 + self._cleared:
             flaws.append(f"commits={len(found.commits)}")
         self._flaws += [flaw for flaw in flaws if flaw not in self._flaws]
-        return found, told
+        return found, returned
 
     def _thaw(self) -> None:
         """Let frozen processes go on, and wait until they have done what they still do."""
@@ -310,9 +310,9 @@ class Strike:
         asked = Counter[str]()
         for file in self._folder.glob("requests/*.jsonl"):
             for line in file.read_text().splitlines():
-                told = json.loads(line)
-                if told.get("event", "start") == "start":
-                    asked[told["prompt"]] += 1
+                record = json.loads(line)
+                if record.get("event", "start") == "start":
+                    asked[record["prompt"]] += 1
         self._generated = sum(asked.values())
         most = ROWS + self._lost()
         if not ROWS <= self._generated <= most:

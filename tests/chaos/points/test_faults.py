@@ -114,8 +114,8 @@ def run(target: Place, folder: Path, **fault: object) -> subprocess.CompletedPro
 def test_kills_at_the_call_it_names_and_only_once(fault, left, target, tmp_path):
     assert run(target, tmp_path, **fault).returncode == -signal.SIGKILL
     assert sorted(target.contents("")) == sorted(left)
-    told = json.loads((tmp_path / "p.json").read_text())
-    assert (told["point"], told["signal"]) == ("p", "KILL")
+    record = json.loads((tmp_path / "p.json").read_text())
+    assert (record["point"], record["signal"]) == ("p", "KILL")
     if "created" not in left:  # else creating it again fails by itself
         assert run(target, tmp_path, **fault).returncode == 0
         assert {*target.contents("")} == {"created"}

@@ -75,8 +75,8 @@ def outcome(do: Callable[[dict[str, Any]], None], tmp_path: Path, *statuses: str
 
 def struck(params: dict[str, Any], *points: str) -> None:
     for point in points:
-        told = {"point": point, "signal": "KILL", "pids": [1], "at": time.time()}
-        Path(params["aims"]["struck"], f"{point}.json").write_text(json.dumps(told))
+        record = {"point": point, "signal": "KILL", "pids": [1], "at": time.time()}
+        Path(params["aims"]["struck"], f"{point}.json").write_text(json.dumps(record))
 
 
 def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", times: int = 1) -> None:
@@ -85,10 +85,10 @@ def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", ti
         for file in Path(params["source"]).iterdir()
         for line in file.read_text().splitlines()
     ][:rows]
-    told = [output_of(row) for row in source]
+    output = [output_of(row) for row in source]
     answers = [
         Response((Completion(one.response, one.finish_reason, one.output_tokens),), one.input_tokens)
-        for one in told
+        for one in output
     ]
     place = folder(params["destination"])
     spec = submitted(token=token, destination=place.uri)
@@ -202,8 +202,10 @@ def test_a_frozen_process_is_frozen_with_its_keeper_and_goes_on(tmp_path):
     )
     keeper = subprocess.Popen(["/bin/sh", "-c", '"$@"; exit 0', "the-keeper", sys.executable, "-c", code])
     try:
-        told = tmp_path / "p.json"
-        pids = wait_for("the strike", lambda: told.exists() and json.loads(told.read_text())["pids"], 60)
+        struck_file = tmp_path / "p.json"
+        pids = wait_for(
+            "the strike", lambda: struck_file.exists() and json.loads(struck_file.read_text())["pids"], 60
+        )
         assert pids[-1] == keeper.pid
         for pid in pids:
             wait_for("its freeze", lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 30)

@@ -40,7 +40,7 @@ class Place:
         self.modules = modules
         self.out = folder / "out"
         self.s3 = s3
-        self.said: list[Any] = []
+        self.emitted: list[Any] = []
 
     def file(self, name: str, content: bytes | str) -> list[str]:
         """Write a file; a source of it."""
@@ -76,9 +76,9 @@ class Place:
 
         spec = parse(BatchInferenceSpec, json.dumps(self.document(**fields)))
         assert spec.submission is not None
-        self.said.clear()
+        self.emitted.clear()
         package = credentials.fetch(spec.submission.secrets_package)
-        summary = run(spec, spec.submission, self.said.append, package.secrets())
+        summary = run(spec, spec.submission, self.emitted.append, package.secrets())
         return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
 
     def refused(self, **fields: Any) -> events.Failed:
@@ -96,8 +96,8 @@ class Place:
             patch.setattr(driver, "stop_on_sigterm", lambda control: None)  # this process isn't the driver's
             assert driver.main([str(path)]) == 1
         found = [events.read_line(line, KEY) for line in printed.getvalue().splitlines()]
-        self.said[:] = [one.event for one in found if one is not None]
-        failed = self.said.pop()
+        self.emitted[:] = [one.event for one in found if one is not None]
+        failed = self.emitted.pop()
         assert isinstance(failed, events.Failed)
         return failed
 
@@ -138,13 +138,13 @@ class Case:
 
     name: str
     fields: Callable[[Place], dict[str, Any]]
-    telling: tuple[str, ...]
+    fragments: tuple[str, ...]
     ends: FailureClass = FailureClass.USER_ERROR
 
 
-def case(name: str, fields: Any, *telling: str, ends: FailureClass = FailureClass.USER_ERROR) -> Any:
+def case(name: str, fields: Any, *fragments: str, ends: FailureClass = FailureClass.USER_ERROR) -> Any:
     made = fields if callable(fields) else lambda place: fields
-    return pytest.param(Case(name, made, telling, ends), id=name.replace(" ", "-"))
+    return pytest.param(Case(name, made, fragments, ends), id=name.replace(" ", "-"))
 
 
 def assert_one_sentence(error: RaybatchError | events.Failed, expected: Case) -> None:
@@ -154,7 +154,7 @@ def assert_one_sentence(error: RaybatchError | events.Failed, expected: Case) ->
     assert "\x1b" not in sentence
     assert sentence.endswith((".", "?")), sentence
     assert len(sentence) < 700
-    for part in expected.telling:
+    for part in expected.fragments:
         assert part in sentence, sentence
     assert error.failure_class is expected.ends
 
@@ -173,7 +173,7 @@ def function(place: Place, body: str) -> dict[str, Any]:
 
 def assert_nothing_happened(place: Place) -> None:
     """No engine, no part, no dataset."""
-    phases = [event.phase for event in place.said if isinstance(event, events.Phase)]
+    phases = [event.phase for event in place.emitted if isinstance(event, events.Phase)]
     # The package is opened before the first one; the second one is the look for answers.
     assert phases in (
         [],

@@ -37,10 +37,10 @@ def without_a_template(place: Place) -> dict[str, Any]:
         if path.name != "chat_template.jinja":
             (folder / path.name).symlink_to(path)
     config = folder / "tokenizer_config.json"
-    told = json.loads(config.read_text())
-    told.pop("chat_template", None)
+    settings = json.loads(config.read_text())
+    settings.pop("chat_template", None)
     config.unlink()
-    config.write_text(json.dumps(told))
+    config.write_text(json.dumps(settings))
     return vllm(model=str(folder))
 
 

@@ -204,18 +204,18 @@ def test_too_many_errors_end_the_job_and_publish_nothing(
         destination=uri,
     )
     assert failed.failure_class is FailureClass.TOO_MANY_ERRORS
-    told = re.fullmatch(
+    matched = re.fullmatch(
         r"max_error_fraction: \d+ rows failed(?: so far)?, more than the 10 of 1,050 rows that "
         r"max_error_fraction=0.01 allows; "
         r"the finished rows are kept for the next attempt; "
         r"the dead letters of (\d+) failed rows are in (\S+): (\d+) in step 'engine' \(row (\d+): .*\)\.",
         failed.message,
     )
-    assert told is not None, failed.message
-    folder = open_folder(told[2], aws)
+    assert matched is not None, failed.message
+    folder = open_folder(matched[2], aws)
     letters = [json.loads(line) for entry in folder.list() for line in folder.read(entry.path).splitlines()]
-    assert len(letters) == int(told[1]) == int(told[3]) > 10
+    assert len(letters) == int(matched[1]) == int(matched[3]) > 10
     assert {letter["row"]["text"] for letter in letters} == {"poison"}
-    assert int(told[4]) in {letter["ordinal"] for letter in letters}
+    assert int(matched[4]) in {letter["ordinal"] for letter in letters}
     kinds = {entry.path.split("/")[0] for entry in open_folder(uri, aws).list()}
     assert kinds == {"_raybatch", "dead_letter"}

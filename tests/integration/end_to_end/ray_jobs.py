@@ -52,12 +52,12 @@ class RayJobs:
     def wait_for_one(self, task: Task, *statuses: str, timeout: float = 60.0) -> dict[str, Any]:
         """Wait until the task's only job has one of these statuses."""
 
-        def look() -> dict[str, Any] | None:
+        def job_in_status() -> dict[str, Any] | None:
             jobs = self.of(task)
             assert len(jobs) <= 1, jobs
             return jobs[0] if jobs and jobs[0]["status"] in statuses else None
 
-        return wait_for(f"a job that is {' or '.join(statuses)}", look, timeout, task.run.evidence)
+        return wait_for(f"a job that is {' or '.join(statuses)}", job_in_status, timeout, task.run.evidence)
 
     def stop(self, submission_id: str) -> None:
         self._http.post(f"/api/jobs/{submission_id}/stop").raise_for_status()

@@ -45,12 +45,12 @@ class AirflowApi:
         done then, so it is asked again.
         """
 
-        def look() -> httpx.Response | None:
+        def request() -> httpx.Response | None:
             with nullcontext() if method == "GET" else self._one_change:
                 answer = self._http.request(method, f"/api/v2/{path}", **options)
             return None if answer.status_code == 500 and "Database error" in answer.text else answer
 
-        answer = wait_for(f"an answer to {method} {path}", look, 60, self.evidence)
+        answer = wait_for(f"an answer to {method} {path}", request, 60, self.evidence)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
@@ -101,7 +101,7 @@ class AirflowApi:
         place for a start date that is missing; so that answer means "not yet".
         """
 
-        def look() -> dict[str, Any] | None:
+        def read_events() -> dict[str, Any] | None:
             params = {"order_by": "-timestamp", **filters}
             answer = self._http.get("/api/v2/assets/events", params=params)
             if answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
@@ -110,7 +110,9 @@ class AirflowApi:
             document: dict[str, Any] = answer.json()
             return document
 
-        events: list[dict[str, Any]] = wait_for("asset events", look, 60, self.evidence)["asset_events"]
+        events: list[dict[str, Any]] = wait_for("asset events", read_events, 60, self.evidence)[
+            "asset_events"
+        ]
         return events
 
 
@@ -150,11 +152,11 @@ class Run:
 
     def evidence(self) -> str:
         """States and logs of the run's tasks, and the ends of the stack's logs."""
-        told = []
+        lines = []
         for task in self.tasks():
-            told.append(f"--- task {task.task_id}[{task.map_index}]: {task.state}")
-            told += [line for number in range(1, task.read()["try_number"] + 1) for line in task.log(number)]
-        return "\n".join([*told[-200:], self.api.evidence()])
+            lines.append(f"--- task {task.task_id}[{task.map_index}]: {task.state}")
+            lines += [line for number in range(1, task.read()["try_number"] + 1) for line in task.log(number)]
+        return "\n".join([*lines[-200:], self.api.evidence()])
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Task:
     def wait(self, *states: str, timeout: float = 60.0) -> dict[str, Any]:
         """Wait for one of these states; an end in another one is an error at once."""
 
-        def look() -> dict[str, Any] | None:
+        def read_state() -> dict[str, Any] | None:
             found = self.read()
             if found["state"] in states:
                 return found
@@ -194,7 +196,7 @@ class Task:
             )
             return None
 
-        return wait_for(f"{self.task_id} to be {' or '.join(states)}", look, timeout, self.run.evidence)
+        return wait_for(f"{self.task_id} to be {' or '.join(states)}", read_state, timeout, self.run.evidence)
 
     def xcom(self, key: str = "return_value") -> Any:
         params = {"map_index": self.map_index, "deserialize": False}

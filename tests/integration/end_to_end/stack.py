@@ -268,13 +268,13 @@ class AirflowStack:
         )
 
     def _wait_for_dags(self) -> None:
-        def look() -> bool:
+        def dags_are_there() -> bool:
             errors = self.api.call("GET", "importErrors")["import_errors"]
             assert not errors, errors
             listed = self.api.call("GET", "dags", params={"limit": 100})["dags"]
             return set(self._expected) <= {dag["dag_id"] for dag in listed}
 
-        wait_for("the DAGs", look, _START_TIMEOUT, self.evidence)
+        wait_for("the DAGs", dags_are_there, _START_TIMEOUT, self.evidence)
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:

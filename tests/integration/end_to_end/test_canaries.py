@@ -187,11 +187,11 @@ def tasks(
 def job_with_credentials(place: Place, task: Task) -> dict[str, Any]:
     """The task's job, as soon as it has replicas: by then its driver has read the credentials."""
 
-    def look() -> dict[str, Any] | None:
+    def credentials_read() -> dict[str, Any] | None:
         jobs = place.jobs.of(task)
         return jobs[-1] if jobs and place.jobs.replicas(jobs[-1]) else None
 
-    return wait_for("a job that has its credentials", look, 120, task.run.evidence)
+    return wait_for("a job that has its credentials", credentials_read, 120, task.run.evidence)
 
 
 def test_every_run_ended_its_way(tasks, place):
@@ -209,21 +209,21 @@ def test_every_run_ended_its_way(tasks, place):
 
 def test_airflow_shows_no_secret(tasks, place):
     for name, task in tasks.items():
-        told = dict(shown_by_airflow(task))
-        assert b"ray_canary" in told["the task instance"], name
-        assert len(told) > 1 + task.read()["try_number"], name
-        assert not place.secrets.leaks(told.items()), name
-        assert not place.key_id.leaks(told.items()), name
+        shown = dict(shown_by_airflow(task))
+        assert b"ray_canary" in shown["the task instance"], name
+        assert len(shown) > 1 + task.read()["try_number"], name
+        assert not place.secrets.leaks(shown.items()), name
+        assert not place.key_id.leaks(shown.items()), name
 
 
 def test_ray_shows_no_secret(tasks, place):
-    told = dict(shown_by_ray(place.jobs))
-    assert b"raybatch" in told["Ray's /api/jobs/"]
-    assert b"Replica" in told["Ray's /api/v0/actors?detail=1&limit=10000"]
+    shown = dict(shown_by_ray(place.jobs))
+    assert b"raybatch" in shown["Ray's /api/jobs/"]
+    assert b"Replica" in shown["Ray's /api/v0/actors?detail=1&limit=10000"]
     for kind in ("tasks", "workers", "runtime_envs", "jobs", "nodes"):
-        assert b'"result": true' in told[f"Ray's /api/v0/{kind}?detail=1&limit=10000"], kind
-    assert not place.secrets.leaks(told.items())
-    assert not place.key_id.leaks(told.items())
+        assert b'"result": true' in shown[f"Ray's /api/v0/{kind}?detail=1&limit=10000"], kind
+    assert not place.secrets.leaks(shown.items())
+    assert not place.key_id.leaks(shown.items())
 
 
 def test_destinations_hold_no_secret(tasks, place):

@@ -41,11 +41,11 @@ def test_cleared_while_it_runs(mode, tasks, jobs):
 
 
 def assert_a_new_run_followed(task, jobs):
-    def look():
+    def two_jobs():
         found = jobs.of(task)
         return found if [job["status"] for job in found] == ["STOPPED", "RUNNING"] else None
 
-    old, new = wait_for("a second job", look, 120, task.run.evidence)
+    old, new = wait_for("a second job", two_jobs, 120, task.run.evidence)
     assert old["metadata"]["raybatch.run_token"] != new["metadata"]["raybatch.run_token"]
     found = task.read()
     # A clear leaves as many tries as there were so far, and one retry. On a slow machine a killed attempt may

@@ -22,7 +22,7 @@ def test_deferrable_task(airflow, api, jobs, tmp_path):
     api.pause("batch_deferrable")
     conf = batch(tmp_path, ["one", "two"])
     command = ["-m", "airflow", "dags", "test", "batch_deferrable", "--conf", json.dumps(conf)]
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *command],
         env=airflow.environment,
         cwd=airflow.home,
@@ -32,8 +32,8 @@ def test_deferrable_task(airflow, api, jobs, tmp_path):
         timeout=240,
         check=False,
     )
-    output = told.stdout + told.stderr
-    assert told.returncode == 0, output
+    output = completed.stdout + completed.stderr
+    assert completed.returncode == 0, output
     assert "was not found" not in output
     rows = open_dataset(f"{conf['destination']}/manifest.json").to_arrow()["response"].to_pylist()
     assert sorted(rows) == ["Say one", "Say two"]

@@ -66,5 +66,5 @@ def test_asset_starts_the_second_dag(night):
         assert (extra["manifest_uri"], extra["rows"]) == (result["manifest_uri"], result["rows"])
     report = run_after(night, "load").wait()
     assert report.dag_id == "report_on_questions"
-    (told,) = report.task("report").xcom()
-    assert (told["uri"], told["rows"]) == (accepted["uri"], accepted["rows"])
+    (reported,) = report.task("report").xcom()
+    assert (reported["uri"], reported["rows"]) == (accepted["uri"], accepted["rows"])

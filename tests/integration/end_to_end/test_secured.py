@@ -94,8 +94,8 @@ def test_tasks_and_dags_behind_it_read_from_the_bucket(task):
     accepted = task.run.task("accept").xcom()
     assert accepted["bucket"] == "lake"
     assert event_of(task.run, "load")["extra"]["manifest_uri"] == accepted["manifest_uri"]
-    (told,) = run_after(task.run, "load").wait().task("report").xcom()
-    assert (told["uri"], told["rows"]) == (accepted["uri"], accepted["rows"])
+    (reported,) = run_after(task.run, "load").wait().task("report").xcom()
+    assert (reported["uri"], reported["rows"]) == (accepted["uri"], accepted["rows"])
 
 
 def test_progress_and_link_of_a_deferred_task(task, token_ray_cluster):
@@ -129,9 +129,9 @@ def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
 
 def test_keys_are_nowhere_to_be_read(task, token_jobs, token_ray_cluster, lake, airflow):
     secrets = Secrets({"key id": lake.key_id, "key": lake.secret, "token": token_ray_cluster.address.token})
-    told = dict(shown_by_airflow(task))
-    assert b"ray_token" in told["the task instance"]
-    assert not secrets.leaks(told.items())
+    shown = dict(shown_by_airflow(task))
+    assert b"ray_token" in shown["the task instance"]
+    assert not secrets.leaks(shown.items())
     assert not secrets.leaks(shown_by_ray(token_jobs))
     assert not secrets.leaks(left_in_objects(lake.contents("out/")))
 

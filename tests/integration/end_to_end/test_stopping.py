@@ -136,11 +136,11 @@ def runs_of_killed_workers(api, jobs, tmp_path_factory):
 
 def kill_worker(task, when):
     """SIGKILL the task's process, once its job has said something."""
-    wait_for(when, lambda: said(task, when), 180, task.run.evidence)
+    wait_for(when, lambda: has_logged(task, when), 180, task.run.evidence)
     psutil.Process(task.read()["pid"]).kill()
 
 
-def said(task, text):
+def has_logged(task, text):
     return any(text in line for line in task.log())
 
 
@@ -151,7 +151,7 @@ def kept(run):
     return sum(sum(pq.read_table(path, columns=["ok"])["ok"].to_pylist()) for path in paths)
 
 
-def told_at_the_end(jobs, job):
+def last_event(jobs, job):
     """The last event of a job's driver, read from its log without the key."""
     last = [line for line in jobs.log(job["submission_id"]).splitlines() if "::raybatch:: " in line][-1]
     event = json.loads(last[last.index("{") :])
@@ -164,7 +164,7 @@ def test_job_without_a_follower_ends_itself(runs_of_killed_workers, jobs):
     task = runs_of_killed_workers["orphan"].task("infer")
     task.run.wait("failed", timeout=120)
     job = jobs.wait_for_one(task, "FAILED", timeout=120)
-    message, done = told_at_the_end(jobs, job)
+    message, done = last_event(jobs, job)
     assert message.startswith("orphan_timeout: no task has followed the job for 10 s, so it ended itself")
     rows = kept(task.run)
     assert rows >= done > 0
@@ -185,10 +185,10 @@ def test_adopted_job_gets_the_deadline_of_the_retry(runs_of_killed_workers, jobs
 
 def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     task = api.trigger("batch_deferrable", **batch(tmp_path, ROWS, engine_args=ROW_BY_ROW)).task("infer")
-    wait_for("rows", lambda: said(task, DONE), 180, task.run.evidence)
+    wait_for("rows", lambda: has_logged(task, DONE), 180, task.run.evidence)
     task.mark("failed")
     job = jobs.wait_for_one(task, "STOPPED", timeout=60)
-    message, done = told_at_the_end(jobs, job)
+    message, done = last_event(jobs, job)
     assert message.startswith("the job was stopped after")
     # None of them has waited for flush_interval.
     assert kept(task.run) >= done > 0

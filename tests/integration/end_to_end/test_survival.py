@@ -137,10 +137,10 @@ def test_cleared_success_runs_again(api, jobs, conf):
 def wait_until_followed(task):
     """Until the driver's lines appear in the task's log, by worker or triggerer."""
 
-    def look():
+    def has_driver_line():
         return any("checking source" in line for line in task.log())
 
-    wait_for("the driver's first line", look, 90, task.run.evidence)
+    wait_for("the driver's first line", has_driver_line, 90, task.run.evidence)
 
 
 def counters(task):

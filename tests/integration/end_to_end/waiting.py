@@ -13,14 +13,14 @@ Found = TypeVar("Found")
 
 def wait_for(
     what: str,
-    look: Callable[[], Found | None],
+    poll: Callable[[], Found | None],
     timeout: float,
     evidence: Callable[[], str] = str,
     pause: float = 0.4,
 ) -> Found:
     """The first truthy value of `look`; after `timeout` seconds an error that ends with `evidence`."""
     deadline = time.monotonic() + timeout
-    while not (found := look()):
+    while not (found := poll()):
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what}: not within {timeout:.0f} s\n{evidence()}")
         time.sleep(pause)

@@ -39,9 +39,9 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
         "replicas": 1,
         "batch_size": 200,
     }
-    made, ends, telling = LIMITS[limit]
+    made, ends, fragment = LIMITS[limit]
     sentence = task.refused(ends, **slowly, **made(), stops=limit == "stop")
-    assert telling in sentence
+    assert fragment in sentence
     kept = task.kept()
     assert 0 < kept < ROWS
     # The rows that the message counts are written, although flush_interval has not passed.

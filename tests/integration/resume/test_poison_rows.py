@@ -36,11 +36,11 @@ def test_a_poison_row_fails_a_job_that_allows_no_failure(
     ended = threading.Event()
     consume = pool._consume
 
-    def consume_and_tell(*args: Any) -> None:
+    def consume_and_note(*args: Any) -> None:
         consume(*args)
         ended.set()
 
-    monkeypatch.setattr(pool, "_consume", consume_and_tell)
+    monkeypatch.setattr(pool, "_consume", consume_and_note)
     # The driver checks once, and not again before all work has ended.
     monkeypatch.setattr(pool, "_check_moving", lambda *_: ended.wait(200))
     task.input(["a", "kill", "b"])

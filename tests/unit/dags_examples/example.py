@@ -61,13 +61,13 @@ class Example:
         for row in Rows(source).rows():
             for template in templates:
                 RowTemplate(template).render(row)
-            said = answer(row)
-            if said is None:
+            answered = answer(row)
+            if answered is None:
                 letters.append({"ordinal": len(letters), "step": "engine", "reason": "it failed", "row": row})
                 continue
-            samples = said if isinstance(said, list) else [said]
+            samples = answered if isinstance(answered, list) else [answered]
             row |= {f"{prefix}response": samples[0], f"{prefix}output_tokens": 5}
-            if isinstance(said, list):
+            if isinstance(answered, list):
                 row[f"{prefix}completions"] = [{"text": one} for one in samples]
             rows.append(row)
         schema = None if rows else Rows(source).schema.append(_text(f"{prefix}response"))

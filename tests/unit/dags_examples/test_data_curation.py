@@ -59,10 +59,10 @@ def test_planted_documents_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = {row["origin"]: row["rule"] for row in night.dropped()}
     for rule in ("broken_row", "language", "exact_duplicate", "near_duplicate", "too_few_words"):
         really = {origin for origin, why in planted.items() if why == rule}
-        said = {origin for origin, why in found.items() if why == rule}
+        dropped = {origin for origin, why in found.items() if why == rule}
         assert len(really) >= 20
-        assert len(really & said) / len(really) >= 0.97, rule
-        assert len(really & said) / len(said) >= 0.97, rule
+        assert len(really & dropped) / len(really) >= 0.97, rule
+        assert len(really & dropped) / len(dropped) >= 0.97, rule
     assert night.curated["rows"] + len(found) == 2000
     card = json.loads(Path(night.curated["card_uri"]).read_text())
     steps = [(one["step"], one["rows"]) for one in card["funnel"]]

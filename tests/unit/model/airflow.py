@@ -72,14 +72,14 @@ class Airflow(Judged):
             else:
                 result = operator.resume_execution(*self.resume, context)
             self.step("set XCom")
-            self._tell(process, "success", result=result)
+            self._resume_with(process, "success", result=result)
         except TaskDeferred as deferred:
             arguments = json.loads(json.dumps(deferred.trigger.serialize()[1]))
             self._end_of(process, "deferred", trigger=arguments)
         except RayBatchException as error:
             if not str(error) or "Traceback" in str(error):
                 raise Wrong("a failure without its sentence") from error
-            self.said.append(f"   {type(error).__name__}: {error}")
+            self.log_lines.append(f"   {type(error).__name__}: {error}")
             again = self.try_number <= self.max_tries and not isinstance(error, RayBatchFailException)
             self._end_of(process, "up_for_retry" if again else "failed")
         except Gone:
@@ -87,11 +87,11 @@ class Airflow(Judged):
 
     def _end_of(self, process: Process, state: str, **more: Any) -> None:
         try:
-            self._tell(process, state, **more)
+            self._resume_with(process, state, **more)
         except Gone:
             self._lost(process)
 
-    def _tell(self, process: Process, state: str, **more: Any) -> None:
+    def _resume_with(self, process: Process, state: str, **more: Any) -> None:
         self.step(f"tell {state}")
         if not self.is_heard:
             return  # Airflow has given the task up, or a user has ended it
@@ -116,7 +116,7 @@ class Airflow(Judged):
 
         try:
             fired = self.loops.run(event()).payload
-            self._tell(
+            self._resume_with(
                 process, "queued", resume=("execute_complete", {"event": json.loads(json.dumps(fired))})
             )
         except Gone:

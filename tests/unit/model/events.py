@@ -37,8 +37,8 @@ EVENTS: dict[str, Event] = {
     "job ends": lambda world: world.ray.finish(),
     "jobs deleted": lambda world: world.ray.delete(),
     "cleared": World.clear,
-    "cleared, untold": lambda world: world.clear(told=False) or world.kill(),
+    "cleared, untold": lambda world: world.clear(informed=False) or world.kill(),
     "cleared like a retry": lambda world: world.clear(new_run=False),
     "marked failed": World.mark_failed,
-    "marked failed, untold": lambda world: world.mark_failed(told=False) or world.kill(),
+    "marked failed, untold": lambda world: world.mark_failed(informed=False) or world.kill(),
 }

@@ -90,10 +90,10 @@ class _Trail:
             disturbed = len(self._numbers) < _FIRST or len(self._numbers) % self._stride == 0
             self._chosen.append(0)
             self._options.append(usual + (faults if disturbed else 0))
-        chosen = self._chosen[self._depth]
+        choice = self._chosen[self._depth]
         self._depth += 1
-        self._is_fault |= chosen >= usual
-        return chosen
+        self._is_fault |= choice >= usual
+        return choice
 
     def is_new(self, world: World) -> bool:
         """Note the state that an execution is in. Whether it was never reached before."""

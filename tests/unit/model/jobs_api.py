@@ -51,7 +51,7 @@ class Driver:
     acted: bool = False
     committed: bool = False
     stopping: float | None = None
-    said: list[str] = field(default_factory=list)
+    log_lines: list[str] = field(default_factory=list)
     why: str = ""
 
     @property
@@ -62,8 +62,8 @@ class Driver:
     def active(self) -> bool:
         return self.status == "RUNNING"
 
-    def say(self, event: Event) -> None:
-        self.said.append(line(event, self.body["runtime_env"]["key"], len(self.said)))
+    def emit(self, event: Event) -> None:
+        self.log_lines.append(line(event, self.body["runtime_env"]["key"], len(self.log_lines)))
 
     def end(self, status: str, why: str) -> None:
         self.status, self.why = status, why
@@ -142,10 +142,10 @@ class Ray:
     def _succeed(self, driver: Driver, reused: bool = False) -> None:
         driver.acted = driver.committed = True
         driver.works = self.clock.now - driver.started - PENDING
-        driver.say(Committed(summary=summary(driver.token), reused=reused))
+        driver.emit(Committed(summary=summary(driver.token), reused=reused))
 
     def _fail(self, driver: Driver, why: FailureClass) -> None:
-        driver.say(Failed(failure_class=why, message="It went wrong."))
+        driver.emit(Failed(failure_class=why, message="It went wrong."))
         driver.end("FAILED", why.value)
 
     # What may happen to it.
@@ -220,7 +220,9 @@ class Ray:
                 name = params["filename"].removeprefix("job-driver-").removesuffix(".log")
                 found = self.known(name)
                 return (
-                    (500, "no such file") if found is None else (200, "".join(f"{x}\n" for x in found.said))
+                    (500, "no such file")
+                    if found is None
+                    else (200, "".join(f"{x}\n" for x in found.log_lines))
                 )
             case _, ["api", "jobs", name, *rest]:
                 driver = self.known(name)
@@ -229,7 +231,7 @@ class Ray:
                 if rest == ["stop"]:
                     return self._stop(driver)
                 if rest == ["logs"]:
-                    return 200, json.dumps({"logs": "".join(f"{text}\n" for text in driver.said)})
+                    return 200, json.dumps({"logs": "".join(f"{text}\n" for text in driver.log_lines)})
                 return 200, json.dumps(self._details(driver))
         raise AssertionError(f"{method} {path}")
 
@@ -238,7 +240,7 @@ class Ray:
         if self.known(name) is not None:
             return 500, f"RuntimeError: status code 400: Job with submission_id {name} already exists."
         driver = Driver(name, body, self.clock.now, self.works)
-        driver.say(Phase(phase="generating", message="Generating."))
+        driver.emit(Phase(phase="generating", message="Generating."))
         self.drivers.append(driver)
         return 200, "{}"
 

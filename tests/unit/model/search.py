@@ -197,7 +197,7 @@ class World(Checked):
             for process in self.living:
                 if process not in frozen_ones:
                     self.board.report(asdict(process._report))
-            self.look()
+            self.read_reports()
 
     @property
     def _may_empty_one(self) -> bool:

@@ -43,7 +43,7 @@ class Checked:
         self.parts: dict[Part, dict[int, bool]] = {}
         self.written: dict[int, str] = {}
         self.answered: set[int] = set()
-        self.told: list[Part] = []
+        self.reported: list[Part] = []
         self.given_up: set[str] = set()
         self.begun: dict[str, BegunInMemory] = {}
         self.requests = 0
@@ -84,17 +84,17 @@ class Checked:
         self.parts[part] = outcomes
         return part
 
-    def look(self) -> None:
+    def read_reports(self) -> None:
         """As the driver does it."""
         _, news, _, _ = self.board.news()
         for _, document in news:
-            self.told += Done.from_json(document).parts
+            self.reported += Done.from_json(document).parts
 
     def outcomes(self) -> dict[int, list[bool]]:
         """Of each row, what the driver knows of it."""
-        self.look()
+        self.read_reports()
         found = defaultdict(list)
-        for part in self.told:
+        for part in self.reported:
             for row, good in self.parts[part].items():
                 found[row].append(good)
         return found

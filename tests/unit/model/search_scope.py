@@ -46,6 +46,6 @@ class Scope:
     def deadly(self) -> frozenset[int]:
         return self.killers | self.hogs
 
-    def restarts_to_find(self, suspects: int) -> int:
+    def restarts_to_find(self, suspected: int) -> int:
         """Restarts that one row takes to be found among so many at most."""
-        return max(2, math.ceil(math.log2(suspects)) + 1)
+        return max(2, math.ceil(math.log2(suspected)) + 1)

@@ -49,12 +49,12 @@ class _Store(Store):
         return super().get(key, default) if self.world.is_heard else default
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        told = self.world.step("store set")
+        answer = self.world.step("store set")
         if not self.world.is_heard:
             raise LookupError("task instance not found")
-        if told != "refused":
+        if answer != "refused":
             super().set(key, value, retention=retention)
-        if told is not None:
+        if answer is not None:
             raise ConnectionError("the API server is away")
 
 
@@ -89,18 +89,18 @@ class Steps:
         self.stops = 0
         self.store_was_away = False
         self.may_fail = False
-        self.was_told = False
+        self.was_informed = False
         self.straggling: set[str] = set()
         self.may_freeze = False
         self.zombie: Process | None = None
         self.call = self.frozen_at = ""
-        self.said: list[str] = []
+        self.log_lines: list[str] = []
         self.operator.log = self  # type: ignore[assignment]
 
     # The log of the task.
 
     def info(self, text: str, *values: object) -> None:
-        self.said.append(text % values)
+        self.log_lines.append(text % values)
 
     warning = error = info
 
@@ -116,18 +116,18 @@ class Steps:
         if self.steps > MOST_STEPS:
             raise Wrong(f"no end: {call}")
         self.ray.advance()
-        self.said.append(f"{self.steps} {self.clock.now - 1.7e9:.2f} {call}")
+        self.log_lines.append(f"{self.steps} {self.clock.now - 1.7e9:.2f} {call}")
         self.call = call
-        told = self.before(call)
-        self.store_was_away |= told is not None and call.startswith("store")
-        if told == "freeze":
+        answer = self.before(call)
+        self.store_was_away |= answer is not None and call.startswith("store")
+        if answer == "freeze":
             process.paused.set()
             process.goes_on.wait()
-            told = None
+            answer = None
         self.process = process
         self._alive(process)
         self.check()
-        return told
+        return answer
 
     def check(self) -> None:
         """What must hold at every instant."""
@@ -139,13 +139,13 @@ class Steps:
             raise Gone
 
     async def request(self, method: str, path: str, params: Any, body: Any) -> _Answer | None:
-        told = self.step(f"{method} {path}")
+        answer = self.step(f"{method} {path}")
         self.requests += 1
-        if told == "refused":
+        if answer == "refused":
             return None
-        code, text = self.ray.answer(method, path, params or {}, body, late=told == "late")
+        code, text = self.ray.answer(method, path, params or {}, body, late=answer == "late")
         self.check()
-        return None if told == "lost" else _Answer(code, text)
+        return None if answer == "lost" else _Answer(code, text)
 
     # What Airflow does.
 

@@ -95,14 +95,14 @@ class World:
     def compact(self) -> None:
         shop = self.shop
         shop.store().compact()
-        assert shop.said == []
+        assert shop.notices == []
 
-    def look(self, names: Iterable[object] = range(10)) -> dict[object, tuple[str, str]]:
+    def read_all(self, names: Iterable[object] = range(10)) -> dict[object, tuple[str, str]]:
         """Every answer is right, and what was reported before is among them."""
         expected = set(self.reported)
         shop = self.shop
         found = shop.answers(names)
-        assert shop.said == []
+        assert shop.notices == []
         assert all(response == f"to {name}" for name, (response, _) in found.items())
         assert expected <= set(found), "a stored response is gone"
         return found
@@ -122,7 +122,7 @@ class World:
     def check(self) -> None:
         """What must hold at every instant."""
         with self.unstepped():
-            self.look()
+            self.read_all()
 
     def check_end(self) -> None:
         """When all is quiet, what is left over goes: a day later, and with the next compaction but one."""
@@ -133,7 +133,7 @@ class World:
         files = {entry.path for entry in self.disk.list("v1/data") if entry.path.endswith(".parquet")}
         assert files == self.named(), "data that nothing names, or names without data"
         assert self.disk.scratch == {}, "scratch files stay"
-        assert self.shop.store().report().rows == len(self.look()), "entries that count for nothing stay"
+        assert self.shop.store().report().rows == len(self.read_all()), "entries that count for nothing stay"
 
     def named(self) -> set[str]:
         return {name for entry in index.segments(self.disk) for name in Segment(self.disk, entry).files}

@@ -17,7 +17,7 @@ class World(Users):
         :param clear: whether that is tried, too.
         """
         self.play()
-        if self.was_told and self.state == "failed" and any(one.active for one in self.ray.drivers):
+        if self.was_informed and self.state == "failed" and any(one.active for one in self.ray.drivers):
             raise Wrong("a user ended the task, and its job goes on")
         for _ in range(4 * self.may_fail):
             if self.state == "failed":

@@ -32,12 +32,12 @@ def compact(world: World) -> None:
     world.compact()
 
 
-def look(world: World) -> None:
-    world.look()
+def read(world: World) -> None:
+    world.read_all()
 
 
 SOME = (STRIDE + 1) // 2
-ACTS = [add, add_another, compact, look]
+ACTS = [add, add_another, compact, read]
 
 
 @pytest.fixture(autouse=True)

@@ -57,11 +57,11 @@ def trouble(world: World, events: dict[int, str]) -> set[int]:
         return EVENTS[events[step]](world)
 
     world.before = before
-    world.was_told = list(events.values()) == ["marked failed"]
+    world.was_informed = list(events.values()) == ["marked failed"]
     try:
         world.ends_well(clear=len(events) == 1)
     except (Wrong, Exception) as error:
-        raise AssertionError("\n".join([f"{events}: {error}", *world.said])) from error
+        raise AssertionError("\n".join([f"{events}: {error}", *world.log_lines])) from error
     return reached
 
 
@@ -112,5 +112,5 @@ def zombie(world: World, step: int, later: int, cleared: bool) -> bool:
         world.ends_well()
     except (Wrong, Exception) as error:
         world.thaw(go_on=False)
-        raise AssertionError("\n".join([f"{step}, {later}: {error}", *world.said])) from error
+        raise AssertionError("\n".join([f"{step}, {later}: {error}", *world.log_lines])) from error
     return bool(frozen)

@@ -29,7 +29,7 @@ class Users(Airflow):
         self.stopped_by_user.update(one.name for one in self.ray.drivers)
         return self._terminate(process)
 
-    def clear(self, new_run: bool = True, told: bool = True) -> None:
+    def clear(self, new_run: bool = True, informed: bool = True) -> None:
         """A user clears the task.
 
         :param new_run: whether Airflow raises `max_tries`, which it does except in one case.
@@ -47,17 +47,17 @@ class Users(Airflow):
                 self.ray.never_end()
         self.try_number += 1
         self.resume = None
-        self._user_ends("queued", told)
+        self._user_ends("queued", informed)
 
-    def mark_failed(self, told: bool = True) -> None:
+    def mark_failed(self, informed: bool = True) -> None:
         """A user marks the task."""
         self.may_fail = True
-        self._user_ends("failed", told)
+        self._user_ends("failed", informed)
 
-    def _user_ends(self, state: str, told: bool) -> None:
+    def _user_ends(self, state: str, informed: bool) -> None:
         self.stopped_by_user.update(one.name for one in self.ray.drivers)
         process, self.current, self.state = self.current, None, state
-        if told and process is not None:
+        if informed and process is not None:
             self._terminate(process)
 
     def _terminate(self, process: Process) -> None:
@@ -79,7 +79,7 @@ class Users(Airflow):
         self.frozen_at = self.call
         assert process is not None
         if cleared:
-            self.clear(told=False)
+            self.clear(informed=False)
         elif process.operator is not None:
             self._lost(process)
         else:

@@ -23,7 +23,7 @@ from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, Script, lasting
 
 
-def looks(ray: FakeRay) -> list[tuple[str, str]]:
+def polls(ray: FakeRay) -> list[tuple[str, str]]:
     return [request for request in ray.requests if request[1] == "/api/v0/logs/file"]
 
 
@@ -53,7 +53,7 @@ def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
     operator = batch()
     with (
-        killed_by_sigterm(operator, when=lambda: len(looks(ray)) > 3),
+        killed_by_sigterm(operator, when=lambda: len(polls(ray)) > 3),
         pytest.raises(RayBatchException, match="stopped") as caught,
     ):
         operator.execute(run.context())
@@ -99,7 +99,7 @@ def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
         batch(deferrable=True).execute(Run(task_id="another").context())
     operator = batch()
     with (
-        killed_by_sigterm(operator, when=lambda: len(looks(ray)) > 3),
+        killed_by_sigterm(operator, when=lambda: len(polls(ray)) > 3),
         pytest.raises(RayBatchException, match="stopped"),
     ):
         operator.execute(run.context())
@@ -169,7 +169,7 @@ class TestUnderTheSupervisor:
             task.wait()
 
     def test_the_stop_of_the_job_comes_first(self, ray: FakeRay) -> None:
-        self.kill(lambda: len(looks(ray)) > 2, slow=True)
+        self.kill(lambda: len(polls(ray)) > 2, slow=True)
         assert not ray.active
 
     def test_an_upload_is_not_followed_by_a_submission(self, ray: FakeRay) -> None:

@@ -307,14 +307,14 @@ class TestAdoption:
         (job,) = ray.jobs.values()
         trigger = RayJobTrigger(**deferred.value.trigger.serialize()[1])
 
-        async def first_look() -> None:
+        async def first_poll() -> None:
             following = asyncio.create_task(anext(trigger.run()))
             # The server sees it in a thread of its own, which sets no event of this loop.
-            while (told := ray.order(job.body)) is None or told.attempt < run.try_number:  # noqa: ASYNC110
+            while (order := ray.order(job.body)) is None or order.attempt < run.try_number:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             following.cancel()
 
-        asyncio.run(asyncio.wait_for(first_look(), 20))
+        asyncio.run(asyncio.wait_for(first_poll(), 20))
         order = ray.order(job.body)
         assert order is not None
         assert order.attempt == run.try_number
@@ -353,9 +353,9 @@ def test_followed_job_costs_two_requests_a_poll(ray: FakeRay, run: Run, deferrab
     asked = [path.split("/")[2] for _, path in ray.requests]
     (job,) = ray.jobs.values()
     control = [path for _, path in ray.requests if path.endswith(order_package(ray.key(job.body)))]
-    looks = sum(path == "/api/v0/logs/file" for _, path in ray.requests)
-    assert looks > 5
-    assert asked.count("jobs") <= looks + 6
+    polls = sum(path == "/api/v0/logs/file" for _, path in ray.requests)
+    assert polls > 5
+    assert asked.count("jobs") <= polls + 6
     assert len(control) == 2
 
 

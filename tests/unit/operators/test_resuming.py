@@ -108,9 +108,9 @@ def test_a_job_that_runs_past_its_deadline_is_stopped(ray: FakeRay, run: Run, ca
 
 def test_a_stop_that_failed_is_made_up_for(ray: FakeRay, run: Run) -> None:
     job = deferred_job(ray, run)
-    told = event("timeout", FailureClass.TIMEOUT, job, run)
+    timeout = event("timeout", FailureClass.TIMEOUT, job, run)
     with pytest.raises(RayBatchException, match=r"It was so\. It was stopped"):
-        batch().resume_execution("execute_complete", told, run.context())
+        batch().resume_execution("execute_complete", timeout, run.context())
     assert not ray.active
 
 

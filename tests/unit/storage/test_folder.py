@@ -76,8 +76,8 @@ class TestEveryFolder:
     def test_of_many_creators_one_wins(self, folder: Folder) -> None:
         contenders = 8
 
-        def race(place: Folder, number: int, gate: threading.Barrier, path: str) -> int | None:
-            gate.wait()
+        def race(place: Folder, number: int, barrier: threading.Barrier, path: str) -> int | None:
+            barrier.wait()
             try:
                 place.create(path, str(number).encode() * 1000)
             except TakenError:
@@ -86,12 +86,12 @@ class TestEveryFolder:
 
         with ThreadPoolExecutor(contenders) as pool:
             for race_number in range(10):
-                gate, path = threading.Barrier(contenders), f"journal/{race_number:08d}.json"
+                barrier, path = threading.Barrier(contenders), f"journal/{race_number:08d}.json"
                 places = [pickle.loads(pickle.dumps(folder)) for _ in range(contenders)]
                 winners = [
                     winner
                     for winner in pool.map(
-                        race, places, range(contenders), [gate] * contenders, [path] * contenders
+                        race, places, range(contenders), [barrier] * contenders, [path] * contenders
                     )
                     if winner is not None
                 ]

@@ -93,7 +93,7 @@ def kill_when(reached: Callable[[], bool], script: str, *arguments: str) -> None
 @pytest.mark.parametrize(("operation", "naming"), [("write", "os.rename"), ("create", "os.link")])
 def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, naming: str) -> None:
     """It appears when it is whole and on the disk, and is reported when its name is, too."""
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", _DISK, str(tmp_path), operation],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
@@ -101,7 +101,7 @@ def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, namin
         text=True,
     )
     lives: list[list[str]] = [[]]
-    for line in told.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         if (call := json.loads(line)) is None:
             lives.append([])
         else:

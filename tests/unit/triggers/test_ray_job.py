@@ -218,13 +218,13 @@ async def test_proxy_without_a_backend_is_an_unreachable_cluster(
     assert outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE
 
 
-@pytest.mark.parametrize(("deferred_ago", "told"), [(0.0, True), (3600.0, False)])
+@pytest.mark.parametrize(("deferred_ago", "shown"), [(0.0, True), (3600.0, False)])
 async def test_restarted_trigger_does_not_log_everything_again(
-    ray: FakeRay, capsys: pytest.CaptureFixture[str], deferred_ago: float, told: bool
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], deferred_ago: float, shown: bool
 ) -> None:
     submit(ray, Script(["loading the model"]))
     await fired(trigger(ray, deferred_at=time.time() - deferred_ago))
-    assert ("loading the model" in capsys.readouterr().out) is told
+    assert ("loading the model" in capsys.readouterr().out) is shown
 
 
 class TestOnKill:

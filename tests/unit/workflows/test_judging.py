@@ -92,9 +92,9 @@ def test_choices_of_a_pair() -> None:
         "one order": ("A", None),
     }
     rows = [
-        {"pair": pair, "order": order, "response": said}
+        {"pair": pair, "order": order, "response": response}
         for pair, both in choices.items()
-        for order, said in zip(("ab", "ba"), both, strict=True)
+        for order, response in zip(("ab", "ba"), both, strict=True)
     ]
     result = settle([pa.RecordBatch.from_pylist(rows[:5]), pa.RecordBatch.from_pylist(rows[5:])])
     assert (result.wins, result.losses, result.ties) == (1, 1, 2)

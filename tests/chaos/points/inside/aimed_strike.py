@@ -34,9 +34,9 @@ def strike(aims: Mapping[str, Any], point: str, process: int | None = None) -> N
         return
     victim = os.getpid() if process is None else process
     keepers = _keepers(victim, aims["keepers"]) if name == "STOP" else []
-    told = {"point": point, "signal": name, "pids": [victim, *keepers], "at": time.time()}
+    record = {"point": point, "signal": name, "pids": [victim, *keepers], "at": time.time()}
     scratch = Path(aims["struck"], f".{point}-{os.getpid()}")
-    scratch.write_text(json.dumps(told))
+    scratch.write_text(json.dumps(record))
     try:
         os.link(scratch, Path(aims["struck"], f"{point}.json"))
     except FileExistsError:

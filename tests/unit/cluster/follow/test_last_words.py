@@ -14,7 +14,7 @@ def lease():
     return Lease(Control(KEY, attempt=1))
 
 
-async def looks(ray, client, count):
+async def poll_until_end(ray, client, count):
     """Look until the job has ended, at most so often."""
     state = FollowState(ray.session_name)
     for _ in range(count):
@@ -36,7 +36,7 @@ async def test_commit_right_after_the_log_was_read_is_seen(ray, client):
         return read
 
     ray.stage("GET", "/api/v0/logs/file", read_and_end)
-    outcome = await looks(ray, client, 2)
+    outcome = await poll_until_end(ray, client, 2)
     assert outcome is not None
     assert outcome.summary == SUMMARY
 

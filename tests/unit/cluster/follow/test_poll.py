@@ -17,15 +17,15 @@ async def followed(client, ray, story, **options):
     await client.submit(JobRequest("true", "x"))
     lines = []
 
-    async def tell():
+    async def advance():
         for step in story:
             await asyncio.sleep(0.05)
             step()
 
-    telling = asyncio.create_task(tell())
+    advancing = asyncio.create_task(advance())
     options = {"poll_interval": 0.02, **options}
     outcome = await follow(client, "x", ray.session_name, on_lines=lines.extend, **options)
-    await telling
+    await advancing
     return outcome, [line.text for line in lines]
 
 

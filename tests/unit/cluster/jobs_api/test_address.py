@@ -20,7 +20,7 @@ def test_path_prefix_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("host:8265", "not an http(s) url"),
         ("ray://host:10001", "not an http(s) url"),
@@ -31,10 +31,10 @@ def test_path_prefix_is_kept():
         ("http://me:secret@host:8265", "carries a login"),
     ],
 )
-def test_wrong_urls_are_one_sentence(url, told):
+def test_wrong_urls_are_one_sentence(url, message):
     with pytest.raises(SpecError, match=r"^url: ") as raised:
         ClusterAddress(url)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "secret" not in str(raised.value)
 
 

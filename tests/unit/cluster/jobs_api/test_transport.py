@@ -62,7 +62,7 @@ async def test_refusals_are_not_repeated(ray, client):
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "kind", "told"),
+    ("code", "body", "kind", "message"),
     [
         (400, "bad field", RequestRejectedError, "400: bad field"),
         (401, "Unauthorized: no token", AuthenticationError, "requires a token"),
@@ -77,11 +77,11 @@ async def test_refusals_are_not_repeated(ray, client):
         (302, "", NotARayDashboardError, "302"),
     ],
 )
-async def test_status_codes_become_the_right_error(ray, client, code, body, kind, told):
+async def test_status_codes_become_the_right_error(ray, client, code, body, kind, message):
     ray.stage("GET", "/api/jobs/x", (code, body), times=QUICK.attempts)
     with pytest.raises(kind) as raised:
         await client.info("x")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert ray.url in str(raised.value)
     assert str(raised.value).endswith(".")
 

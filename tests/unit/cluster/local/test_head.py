@@ -154,11 +154,11 @@ def test_the_command_line_and_environment(stand_in, monkeypatch):
     script = f'echo "args: $*"; echo "token: $RAY_AUTH_MODE/${{#RAY_AUTH_TOKEN}} other: {foreign}"; exit 1'
     with pytest.raises(EmbeddedClusterError) as raised:
         RayHead(python=stand_in(script), num_cpus=2).__enter__()
-    said = str(raised.value)
-    assert "start --head --disable-usage-stats" in said
-    assert "--dashboard-host=127.0.0.1" in said
-    assert "--num-cpus=2" in said
-    assert "token: token/64 other: \n" in said + "\n"
+    message = str(raised.value)
+    assert "start --head --disable-usage-stats" in message
+    assert "--dashboard-host=127.0.0.1" in message
+    assert "--num-cpus=2" in message
+    assert "token: token/64 other: \n" in message + "\n"
     with pytest.raises(EmbeddedClusterError) as raised:
         RayHead(python=stand_in(script), with_token=False).__enter__()
     assert "token: disabled/0" in str(raised.value)

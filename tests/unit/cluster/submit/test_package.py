@@ -137,11 +137,11 @@ def test_wheel_of_another_platform_is_reported_by_the_job(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("distribution", "told"),
+    ("distribution", "message"),
     [("no-such-distribution", "is not installed here"), ("pydantic-core", "fits only this Python")],
 )
-def test_wheels_that_can_not_be_shipped(distribution, told):
-    with pytest.raises(PackageError, match=f"^wheels: .*{told}"):
+def test_wheels_that_can_not_be_shipped(distribution, message):
+    with pytest.raises(PackageError, match=f"^wheels: .*{message}"):
         package_of_wheel(distribution)
 
 

@@ -31,8 +31,8 @@ class Clock:
 
 
 def control(clock: Clock | None = None, **limits: Any) -> Control:
-    said: list[Event] = []
-    return Control(Limits(**limits), said.append, clock or Clock())
+    emitted: list[Event] = []
+    return Control(Limits(**limits), emitted.append, clock or Clock())
 
 
 def goes_on(it: Control) -> bool:

@@ -213,18 +213,18 @@ def test_it_reports_the_tokens_of_requests_in_flight() -> None:
     async def ask() -> list[int]:
         encoded = engine.encode([Request(prompt="a " * 1000), Request(prompt="never ends")])
         asked = [asyncio.ensure_future(engine.generate(one)) for one in encoded]
-        told = [engine.tokens_in_flight()]
+        counts = [engine.tokens_in_flight()]
         while not asked[0].done():
             await asyncio.sleep(0.05)
-            told.append(engine.tokens_in_flight())
+            counts.append(engine.tokens_in_flight())
         assert not asked[1].done()
         asked[1].cancel()
-        return told
+        return counts
 
-    told = asyncio.run(ask())
-    assert told[0] == told[-1] == 0
-    assert told[:-1] == sorted(told[:-1])
-    assert 0 < max(told) <= 1000
+    counts = asyncio.run(ask())
+    assert counts[0] == counts[-1] == 0
+    assert counts[:-1] == sorted(counts[:-1])
+    assert 0 < max(counts) <= 1000
 
 
 PAIR = {

@@ -52,12 +52,12 @@ def test_rows_are_given_once(made: tuple[Pieces, Costs], data: st.DataObject) ->
         elif step == "leave":
             world.leave(name)
         else:
-            world.lose(name, step == "lose", tells=data.draw(st.booleans(), "tells"))
+            world.lose(name, step == "lose", knows_begun=data.draw(st.booleans(), "knows_begun"))
         world.check()
     name = data.draw(st.sampled_from([*sorted(world.members), world.join(5)]), "the last one")
     for other in sorted(world.members):
         if other != name:
-            world.lose(other, engine_died=False, tells=False)
+            world.lose(other, engine_died=False, knows_begun=False)
     for _ in range(4 * int(pieces.left.sum()) + 4):
         world.now += 1
         world.pull(name, len(world.members[name].holds))
@@ -86,7 +86,7 @@ def test_poison_rows_are_found(slots: int, poison: set[int], replicas: int) -> N
             world.now += 1
             if poison & set(world.members[name].engine()):
                 deaths += 1
-                world.lose(name, engine_died=True, tells=True)
+                world.lose(name, engine_died=True, knows_begun=True)
                 world.join(slots)
             else:
                 world.answer(name)
@@ -103,7 +103,7 @@ def test_silent_deaths_blame_a_row_only_for_the_fourth() -> None:
     for _ in range(5):
         name = world.join(1)
         assert world.pull(name).failed.tolist() == []
-        world.lose(name, engine_died=False, tells=False)
+        world.lose(name, engine_died=False, knows_begun=False)
     assert world.pull(world.join(1)).failed.tolist() == [0]
 
 
@@ -212,7 +212,7 @@ def test_a_replica_that_was_given_up_must_end() -> None:
     world = World(pieces, PullQueue(pieces))
     name = world.join(4)
     world.pull(name)
-    world.lose(name, engine_died=False, tells=False)
+    world.lose(name, engine_died=False, knows_begun=False)
     with pytest.raises(GoneError, match="taken for lost"):
         world.queue.pull(name, 1.0)
 
@@ -224,7 +224,7 @@ def test_suspected_rows_get_an_empty_engine() -> None:
     first, second = world.join(4), world.join(4)
     world.pull(first)
     world.pull(second)
-    world.lose(first, engine_died=True, tells=True)
+    world.lose(first, engine_died=True, knows_begun=True)
     for _ in range(70):
         world.now += 1
         grant = world.pull(second, len(world.members[second].holds) // 2)

@@ -89,9 +89,9 @@ class World:
             member.holds = [row for row in member.holds if row not in rows]
             member.kept.update(rows)
 
-    def lose(self, name: str, engine_died: bool, tells: bool) -> None:
+    def lose(self, name: str, engine_died: bool, knows_begun: bool) -> None:
         member = self.members[name]
-        self.queue.lost(name, self.now, engine_died, Begun(_rows(member.engine())) if tells else None)
+        self.queue.lost(name, self.now, engine_died, Begun(_rows(member.engine())) if knows_begun else None)
         self._forget(name)
 
     def leave(self, name: str) -> None:

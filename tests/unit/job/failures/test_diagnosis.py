@@ -48,7 +48,7 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "failure", "telling"),
+    ("text", "failure", "fragment"),
     [
         (
             "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
@@ -89,13 +89,13 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
         ("KeyError: 'x'", FailureClass.INTERNAL, "KeyError: 'x'"),
     ],
 )
-def test_other_errors_are_classified_by_their_text(text: str, failure: FailureClass, telling: str) -> None:
+def test_other_errors_are_classified_by_their_text(text: str, failure: FailureClass, fragment: str) -> None:
     name, _, message = text.partition(": ")
     kind = type(name, (Exception,), {})
     for error in (kind(message), WrappedError(f"ray::Replica()\n  File x, line 1\n{text}")):
         found, sentence = diagnose(error)
         assert found is failure
-        assert telling in sentence
+        assert fragment in sentence
         assert "\n" not in sentence
 
 
@@ -143,8 +143,8 @@ def test_an_engine_that_did_not_start(cause: str, failure: FailureClass) -> None
 
 def test_signatures_of_urls_are_not_shown() -> None:
     text = "source: https://lake.example/a.csv?X-Amz-Signature=s3cret&b=1 is named 2 times; 'http://b/?c=s3cret'."
-    told = "source: https://lake.example/a.csv is named 2 times; 'http://b/'."
-    assert without_queries(text) == told
+    text = "source: https://lake.example/a.csv is named 2 times; 'http://b/'."
+    assert without_queries(text) == text
     assert (
         without_queries("which rows? see https://docs.example/x.")
         == "which rows? see https://docs.example/x."

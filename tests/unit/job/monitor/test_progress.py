@@ -40,35 +40,35 @@ def waves(
 ) -> list[tuple[float, Progress]]:
     """An engine that answers `slots` rows at once, every `seconds`; looked at twice a second to its end."""
     end = first + seconds * -(-total // slots)
-    told = []
+    updates = []
     for tick in range(int(2 * end) + 1):
         now = tick / 2
         rows = min(total, slots * int(max(0.0, now - first) / seconds))
         asked = [report(rows, 9 * rows, first_request=first)] if now >= first else [report(0)]
-        told.append((now, tracker.update(asked, 0, now)))
-    return told
+        updates.append((now, tracker.update(asked, 0, now)))
+    return updates
 
 
 def test_first_wave_does_not_count_as_speed() -> None:
     """The reported case: 15.6 rows/s and 19 s left after the first 8 of 300 rows; it took 290 s."""
-    told = waves(Tracker(300, 0, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
-    end = told[-1][0]
-    shown = [(now, one) for now, one in told if one.eta_seconds is not None and one.done < 300]
+    updates = waves(Tracker(300, 0, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
+    end = updates[-1][0]
+    shown = [(now, one) for now, one in updates if one.eta_seconds is not None and one.done < 300]
     assert shown[0][0] < 20 + 40
     assert all(abs(now + (one.eta_seconds or 0) - end) <= 0.15 * (end - 20) for now, one in shown)
     assert all(abs((one.rows_per_second or 0) - 8 / 7.6) <= 0.15 for _, one in shown)
     # Known from then on: it comes and goes with no wave.
-    assert len(shown) == sum(now >= shown[0][0] and one.done < 300 for now, one in told)
+    assert len(shown) == sum(now >= shown[0][0] and one.done < 300 for now, one in updates)
 
 
 def test_rows_without_a_request_do_not_count_as_speed() -> None:
     """Of 10,000 rows 9,700 are duplicates, reused or resumed: done, but neither fast nor a promise."""
-    told = waves(Tracker(10_000, 9_700, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
-    shown = [(now, one) for now, one in told if one.rows_per_second is not None]
+    updates = waves(Tracker(10_000, 9_700, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
+    shown = [(now, one) for now, one in updates if one.rows_per_second is not None]
     assert all(abs((one.rows_per_second or 0) - 8 / 7.6) <= 0.15 for _, one in shown)
     now, one = shown[0]
     assert one.done >= 9_700
-    assert abs(now + (one.eta_seconds or 0) - told[-1][0]) < 45
+    assert abs(now + (one.eta_seconds or 0) - updates[-1][0]) < 45
 
 
 def test_a_rate_that_is_not_steady_is_not_shown() -> None:

@@ -234,10 +234,10 @@ class TestZombie:
             claim = first.last()
             contenders = [first, journal(folder, 2 * round_number + 1, token=token)]
             contenders[1]._mine = claim
-            gate = threading.Barrier(2)
+            barrier = threading.Barrier(2)
 
-            def commit(one: Journal, gate: threading.Barrier = gate) -> bool:
-                gate.wait()
+            def commit(one: Journal, barrier: threading.Barrier = barrier) -> bool:
+                barrier.wait()
                 try:
                     one.commit(f"manifests/{one._submission.submission_id}.json")
                 except SupersededError:
@@ -250,10 +250,10 @@ class TestZombie:
 
 def test_concurrent_claims_all_succeed_and_the_last_one_holds(folder: Folder) -> None:
     contenders = [journal(folder, number) for number in range(6)]
-    gate = threading.Barrier(len(contenders))
+    barrier = threading.Barrier(len(contenders))
 
     def claim(one: Journal) -> None:
-        gate.wait()
+        barrier.wait()
         one.claim()
 
     with ThreadPoolExecutor(len(contenders)) as pool:

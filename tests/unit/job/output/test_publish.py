@@ -40,8 +40,10 @@ def numbered(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 def test_dataset_and_manifest_hold_the_parts_in_input_order(folder: Folder) -> None:
     found = [part(folder, numbered(5, first), first=first, submission=first // 10) for first in (5, 0, 10)]
-    told = Report(effective_sampling={"temperature": 0}, part_folder="_raybatch/parts/task/run/raybatch-x-0")
-    manifest = publish(folder, found, 15, told=told)
+    report = Report(
+        effective_sampling={"temperature": 0}, part_folder="_raybatch/parts/task/run/raybatch-x-0"
+    )
+    manifest = publish(folder, found, 15, report=report)
     assert [row["id"] for row in rows_of(folder, manifest)] == list(range(15))
     assert rows_of(folder, manifest)[3] == {
         "id": 3,
@@ -94,8 +96,8 @@ def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
         buffer = io.BytesIO()
         pq.write_table(table.set_column(place, "origin", pa.array([origin] * rows)), buffer)
         disk.write(found[-1].path, buffer.getvalue())
-    told = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
-    counts = publish(disk, found, 20, told=told).counts
+    report = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
+    counts = publish(disk, found, 20, report=report).counts
     assert (counts.ok, counts.resumed, counts.reused, counts.duplicates) == (20, 4 + 3 + 2, 3, 3)
 
 
@@ -137,17 +139,19 @@ class TestDoubles:
                 first = 0
                 while first < total:
                     size = min(chance.randint(1, 12), total - first)
-                    chosen = sorted(chance.sample(range(first, first + size), chance.randint(1, size)))
+                    ordinals = sorted(chance.sample(range(first, first + size), chance.randint(1, size)))
                     if submission == 0:
-                        chosen = list(range(first, first + size))
+                        ordinals = list(range(first, first + size))
                     results = [
-                        response(f"s{submission}") if chance.random() < 0.7 else failure() for _ in chosen
+                        response(f"s{submission}") if chance.random() < 0.7 else failure() for _ in ordinals
                     ]
                     good |= {
-                        o for o, r in zip(chosen, results, strict=True) if not isinstance(r, type(failure()))
+                        o
+                        for o, r in zip(ordinals, results, strict=True)
+                        if not isinstance(r, type(failure()))
                     }
-                    rows = [{"id": ordinal} for ordinal in chosen]
-                    found.append(part(disk, rows, results, ordinals=chosen, submission=submission))
+                    rows = [{"id": ordinal} for ordinal in ordinals]
+                    found.append(part(disk, rows, results, ordinals=ordinals, submission=submission))
                     first += size
             chance.shuffle(found)
             out = {"destination": scratch, "rows_per_part": rows_per_part}

@@ -163,7 +163,7 @@ class TestPlan:
 
 class TestFit:
     @pytest.mark.parametrize(
-        ("cluster", "engine", "autoscaling", "verdict", "telling"),
+        ("cluster", "engine", "autoscaling", "verdict", "fragment"),
         [
             (LAPTOP, {}, False, "fits", "the cluster holds 1 replica of 1 CPU"),
             (LAPTOP, {"num_cpus": 0.1, "replicas": 20}, False, "fits", "20 replicas of 0.1 CPU"),
@@ -245,10 +245,10 @@ class TestFit:
         ],
     )
     def test_whether_the_cluster_can_ever_hold_it(
-        self, cluster: Cluster, engine: dict[str, Any], autoscaling: bool, verdict: str, telling: str
+        self, cluster: Cluster, engine: dict[str, Any], autoscaling: bool, verdict: str, fragment: str
     ) -> None:
         judged = fit.assess(plan(cluster, **engine), cluster, autoscaling)
-        assert (judged.verdict, telling in judged.sentence) == (verdict, True), judged.sentence
+        assert (judged.verdict, fragment in judged.sentence) == (verdict, True), judged.sentence
 
 
 class TestMayHold:

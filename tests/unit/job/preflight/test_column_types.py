@@ -130,8 +130,8 @@ def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa
     for number, chunk in enumerate(cut(surveyed, rows_per_chunk, None)):
         rows = reader.read(chunk)
         places = list(range(len(rows)))
-        for version, chosen in enumerate((places[::2], places[1::2], places[::2], places)):
-            for positions, table in rows.portions(chosen) if chosen else ():
+        for version, selected in enumerate((places[::2], places[1::2], places[::2], places)):
+            for positions, table in rows.portions(selected) if selected else ():
                 outcomes = [
                     RowOutcome(
                         chunk.ordinal + place,

@@ -34,9 +34,9 @@ def test_a_key_never_changes() -> None:
 
 
 def test_another_process_makes_the_same_key() -> None:
-    told = "from tests.unit.job.request.test_keys import ASKED, keyer\nprint(keyer().key(ASKED).hex())"
+    program = "from tests.unit.job.request.test_keys import ASKED, keyer\nprint(keyer().key(ASKED).hex())"
     done = subprocess.run(
-        [sys.executable, "-c", told],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=True,

@@ -41,13 +41,13 @@ def disk(tmp_path: Path) -> LocalFolder:
 
 
 @pytest.fixture
-def said() -> list[Notice]:
+def notices() -> list[Notice]:
     return []
 
 
 @pytest.fixture
-def store(tmp_path: Path, said: list[Notice]) -> ResponseStore:
-    return ResponseStore(LocalFolder(str(tmp_path / "store")), said.append)
+def store(tmp_path: Path, notices: list[Notice]) -> ResponseStore:
+    return ResponseStore(LocalFolder(str(tmp_path / "store")), notices.append)
 
 
 def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
@@ -64,11 +64,11 @@ def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
 
 
 def test_every_row_that_asks_gets_the_answer(
-    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+    store: ResponseStore, disk: LocalFolder, notices: list[Notice]
 ) -> None:
     first = ledger(disk, "s1", {"a": response("A"), "b": response("B"), "c": failure()})
     second = ledger(disk, "s2", {"d": response("D")})
-    remember(store, disk, [first, second], said.append, ONE)
+    remember(store, disk, [first, second], notices.append, ONE)
     assert found(StoredResponses(store), "d", "a", "x", "b", "a", "c", "a") == {
         0: ("D", "s2"),
         1: ("A", "s1"),
@@ -76,28 +76,28 @@ def test_every_row_that_asks_gets_the_answer(
         4: ("A", "s1"),
         6: ("A", "s1"),
     }
-    assert not said
+    assert not notices
 
 
 def test_a_response_that_is_gone_is_asked_for_again(
-    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+    store: ResponseStore, disk: LocalFolder, notices: list[Notice]
 ) -> None:
-    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append, ONE)
-    remember(store, disk, [ledger(disk, "s2", {"b": response("B")})], said.append, ONE)
+    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], notices.append, ONE)
+    remember(store, disk, [ledger(disk, "s2", {"b": response("B")})], notices.append, ONE)
     responses = StoredResponses(store)
     for path in Path(store.folder.uri).glob("v1/data/s1/*.parquet"):
         path.unlink()
     assert found(responses, "a", "b") == {1: ("B", "s2")}
-    assert "paid for again" in said[0].message
+    assert "paid for again" in notices[0].message
 
 
 def test_store_failure_at_the_end_keeps_the_dataset(
-    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+    store: ResponseStore, disk: LocalFolder, notices: list[Notice]
 ) -> None:
     Path(store.folder.uri).write_text("in the way")
-    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append, ONE)
-    assert said[0].level == "warning"
-    assert "the response store lacks new responses" in said[0].message
+    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], notices.append, ONE)
+    assert notices[0].level == "warning"
+    assert "the response store lacks new responses" in notices[0].message
 
 
 def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None:

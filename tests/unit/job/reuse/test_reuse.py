@@ -56,7 +56,7 @@ class TestResume:
         read = _opened(monkeypatch)
         again = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
         assert again.asked == [1, 3]
-        assert again.said == []
+        assert again.events == []
         assert [path.rpartition("/")[2] for path in read] == ["repeats.index"]
         again.answer([1, 3])
         ledger = parts_of_task(again.job)
@@ -91,7 +91,7 @@ class TestResume:
         first = self.first(tmp_path, [1, 3], sampling=GREEDY)
         failed = np.isin(np.arange(len(self.TEXTS)), [0, 1, 3])
         good = look_back(first.job.folder, first.run_folder, first.source.rows)
-        reuse_plan = plan_reuse(first.job, first.source, good, failed, None, in_sequence, first.said.append)
+        reuse_plan = plan_reuse(first.job, first.source, good, failed, None, in_sequence, first.events.append)
         assert reuse_plan.followers is not None
         assert reuse_plan.followers.ordinals.tolist() == [4, 5]
         assert reuse_plan.followers.leaders.tolist() == [1, 2]
@@ -100,7 +100,7 @@ class TestResume:
         sampled = {"sampling": {"temperature": 1}}
         self.first(tmp_path, [0, 1, 5], **sampled)
         again = Attempt(tmp_path, self.TEXTS, number=1, **sampled)
-        assert (again.asked, again.said) == ([2, 3, 4], [])
+        assert (again.asked, again.events) == ([2, 3, 4], [])
         assert again.reuse_plan.repetitions == {2: 1, 4: 1}
         again.answer([2, 3, 4])
         keys = [
@@ -118,7 +118,7 @@ class TestResume:
         night.answer([3]).store_in(store)
         again = Attempt(tmp_path / "one", self.TEXTS, store, number=1, sampling=GREEDY)
         assert again.asked == []
-        assert [phase.message for phase in again.said] == ["Checking 4 rows for reusable answers"]
+        assert [phase.message for phase in again.events] == ["Checking 4 rows for reusable answers"]
 
     def test_parts_of_another_input_are_searched_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,8 +131,8 @@ def _drop_bytes(found: dict[str, Any]) -> None:
 
 def _of_table(table: pa.Table) -> str:
     metadata = sorted((table.schema.metadata or {}).items())
-    told = [str(table.schema.remove_metadata()), str(metadata), repr(table.to_pylist())]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+    contents = [str(table.schema.remove_metadata()), str(metadata), repr(table.to_pylist())]
+    return hashlib.sha256("\n".join(contents).encode()).hexdigest()
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
 
 def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
     place.source.write_text(lines(*({"text": str(number)} for number in range(20))))
-    replica = place.replica(settled=[*range(9), 11, *range(16, 20)])
+    replica = place.replica(resolved=[*range(9), 11, *range(16, 20)])
     (done,) = do(place, replica)
     assert [row["ordinal"] for row in written(place, done)] == [9, 10, 12, 13, 14, 15]
     assert [row["output"]["response"] for row in written(place, done)] == ["9", "10", "12", "13", "14", "15"]
@@ -93,7 +93,7 @@ def test_rows_written_but_not_reported_are_not_paid_again(place: Place) -> None:
 
 def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, *["{"] * 19))
-    replica = place.replica(settled=[*range(8), *range(16, 20)])
+    replica = place.replica(resolved=[*range(8), *range(16, 20)])
     (done,) = do(place, replica)
     assert [row["failure"]["step"] for row in written(place, done)] == ["read"] * 8
     (part,) = done.parts

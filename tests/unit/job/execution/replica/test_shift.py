@@ -131,9 +131,9 @@ def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> 
     replica = place.replica(engine="echo", rows_in_flight=3)
     board = place.board
     assert board is not None
-    told: list[Any] = []
+    losses: list[Any] = []
     lost = board._queue.lost
-    board._queue.lost = lambda *args: told.append(args) or lost(*args)  # type: ignore[method-assign,func-returns-value]
+    board._queue.lost = lambda *args: losses.append(args) or lost(*args)  # type: ignore[method-assign,func-returns-value]
 
     async def story() -> None:
         working = asyncio.ensure_future(work(replica))
@@ -143,7 +143,7 @@ def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> 
             await working
 
     asyncio.run(story())
-    ((_, _, engine_died, begun),) = told
+    ((_, _, engine_died, begun),) = losses
     assert engine_died
     assert set(begun.in_engine.tolist()) == {1, 3}
     ((_, document),) = board.news()[1]

@@ -60,4 +60,4 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     found = shop.answers(names)
     assert set(found) == set(names)
     assert all(found[n] == (f"to {n}", f"w{n // 600}-{n // 60 % 10}") for n in range(4 * 600))
-    assert shop.said == []
+    assert shop.notices == []

@@ -35,7 +35,7 @@ class TestMerging:
         assert shop.answers(range(200)) == answers
         again = shop.store().compact()
         assert (again.merged, again.made, again.deleted) == (0, 0, 0)
-        assert shop.said == []
+        assert shop.notices == []
 
     def test_adding_compacts_by_itself(self, local: Shop) -> None:
         answers = fill(local, MANY + 1)
@@ -69,8 +69,8 @@ class TestMerging:
         fill(Shop(disk), MANY)
         shop = Shop(Faulty(disk, "v1/index/merged", raising("write")))
         assert shop.store().add("last", [table(["last"])]) == 1
-        assert len(shop.said) == 1
-        assert "(while compacting the store)" in shop.said[0]
+        assert len(shop.notices) == 1
+        assert "(while compacting the store)" in shop.notices[0]
         assert Shop(disk).answers(["last", 3]) == {"last": ("to last", "last"), 3: ("to 3", "s0")}
 
     @pytest.mark.parametrize(("operation", "word"), [("write", "merged"), ("delete", "")])
@@ -100,7 +100,7 @@ class TestBesideOthers:
         shop = Shop(Faulty(folder, "v1/index", compact))
         assert shop.answers(answers) == answers
         assert once.is_set()
-        assert shop.said == []
+        assert shop.notices == []
 
     def test_an_add_during_a_compaction(self, folder: Folder) -> None:
         answers = fill(Shop(folder), 3)
@@ -205,7 +205,7 @@ class TestDropping:
         local.folder.write("v1/index/x.parquet", b"from the future")
         local.now += 5 * DAY
         assert local.store().compact().deleted == 0
-        assert local.said[0].startswith(
+        assert local.notices[0].startswith(
             "reuse: 1 segments of the index can't be used, so no data was deleted (for example, "
             "v1/index/x.parquet "
         )
@@ -228,8 +228,8 @@ facts = st.lists(
 
 
 @given(facts)
-def test_compacted_store_answers_every_look_up_as_before(told: list[tuple[int, int, int, int, int]]) -> None:
-    entries = _entries(told)
+def test_compacted_store_answers_every_look_up_as_before(facts: list[tuple[int, int, int, int, int]]) -> None:
+    entries = _entries(facts)
     kept = surviving(entries, NOW, GRACE)
     there = _facts(kept)
     assert there == sorted(there, key=lambda fact: (fact[0], -fact[3]))
@@ -241,8 +241,8 @@ def test_compacted_store_answers_every_look_up_as_before(told: list[tuple[int, i
     assert not any(until <= NOW - GRACE for *_, until in there)
 
 
-def _entries(told: list[tuple[int, int, int, int, int]]) -> Entries:
-    columns = np.array(told, dtype=np.int64).reshape(-1, 5).T
+def _entries(facts: list[tuple[int, int, int, int, int]]) -> Entries:
+    columns = np.array(facts, dtype=np.int64).reshape(-1, 5).T
     keys = np.array([b"k%015d" % key for key in columns[0]], dtype="S16")
     return Entries(keys, *columns[1:], ("a", "b", "c"))
 
@@ -253,8 +253,8 @@ def _facts(entries: Entries) -> list[Any]:
     return list(zip(keys, *(column.tolist() for column in columns), strict=True))
 
 
-def _best(told: list[Any], key: int, moment: int, since: int) -> int | None:
+def _best(facts: list[Any], key: int, moment: int, since: int) -> int | None:
     """When the answer that a look-up gives was paid for."""
     return max(
-        (at for k, _, _, at, until in told if k == key and until > moment and at >= since), default=None
+        (at for k, _, _, at, until in facts if k == key and until > moment and at >= since), default=None
     )

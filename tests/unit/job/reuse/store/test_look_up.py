@@ -15,7 +15,7 @@ from tests.support.specs import spec
 def test_an_empty_store_has_none(shop: Shop) -> None:
     assert shop.answers(range(3)) == {}
     assert shop.answers([]) == {}
-    assert shop.said == []
+    assert shop.notices == []
 
 
 def test_only_stored_responses_are_found_with_their_payer(shop: Shop) -> None:
@@ -24,7 +24,7 @@ def test_only_stored_responses_are_found_with_their_payer(shop: Shop) -> None:
     assert shop.answers(range(5, 25)) == {
         name: (f"to {name}", "first" if name < 15 else "second") for name in range(5, 20)
     }
-    assert shop.said == []
+    assert shop.notices == []
 
 
 def test_failures_are_not_stored(shop: Shop) -> None:

@@ -26,13 +26,13 @@ def test_store_size_is_shown_without_ray(tmp_path: Path) -> None:
         "import runpy, sys; sys.modules['ray'] = None\n"
         "runpy.run_module('airflow_provider_raybatch.job.reuse.store', run_name='__main__')"
     )
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
         cwd=Path(__file__).parents[5],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.stdout.startswith(
+    assert completed.stdout.startswith(
         "5 responses (2 expired) of 2 submissions, stored 2025-06-15 to 2025-06-15;"
-    ), told.stderr
+    ), completed.stderr

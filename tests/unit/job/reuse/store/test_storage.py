@@ -26,7 +26,7 @@ def test_store_that_does_not_answer_is_a_retryable_error(
     with pytest.raises(StorageError, match=rf"^reuse: .*can't {operation} it") as caught:
         shop.answers([1])
     assert caught.value.failure_class is FailureClass.STORAGE
-    assert shop.said == []
+    assert shop.notices == []
 
 
 def test_preflight_passes_where_the_store_can_be_used(shop: Shop) -> None:

@@ -7,7 +7,7 @@ from ..mutant import Mutant
 
 _COORDINATOR = "job/execution/coordinator.py"
 _QUEUE = "job/execution/queue.py"
-_SUSPICION = "job/execution/poison_rows.py"
+_POISON_ROWS = "job/execution/poison_rows.py"
 _TESTS = ("job/execution/replica/test_poison_rows.py",)
 _QUEUE_TESTS = ("job/execution/test_queue.py",)
 _SHIFT = "job/execution/replica/test_shift.py"
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "silent-deaths-are-proof",
-        _SUSPICION,
+        _POISON_ROWS,
         "        silent = 0 if engine_died else group.silent_deaths + 1\n",
         "        silent = 9\n",
         "A row that was alone when somebody killed the engine is blamed.",
@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "silent-deaths-are-nothing",
-        _SUSPICION,
+        _POISON_ROWS,
         "        elif engine_died or silent >= _SILENT_DEATHS_TO_BLAME:\n",
         "        elif engine_died:\n",
         "A row of which the system kills the engine is asked for ever.",
