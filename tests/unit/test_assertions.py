@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each test asserts something itself, or calls a helper that says so by its name, ``assert_...``."""
+"""Each test asserts something itself, or calls a helper whose name begins with ``assert_``."""
 
 from __future__ import annotations
 

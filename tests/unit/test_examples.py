@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example DAGs as Airflow parses them, and what the demo shows of a log. Integration tests run them."""
+"""The example DAGs as Airflow parses them, and the demo's output. Integration tests run them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 
-# In a process of its own: parsing reads the environment and fills Airflow's registry.
+# It runs in a process of its own: parsing reads the environment and fills Airflow's registry.
 LIST = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
@@ -143,7 +143,7 @@ def examples() -> ModuleType:
 
 
 def manifest(task_id: str, ok: int, paid: list[int]) -> bytes:
-    """Of a batch inference whose replicas generated so many tokens."""
+    """Return the manifest of a batch inference with so many generated tokens."""
     replicas = [{"input_tokens": tokens, "output_tokens": 1} for tokens in paid]
     return json.dumps({"owner": {"task_id": task_id}, "counts": {"ok": ok}, "replicas": replicas}).encode()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name says which thing is meant, wherever it is read: it is defined in one module of the package."""
+"""A public name has one meaning: it is defined in one module of the package."""
 
 from __future__ import annotations
 

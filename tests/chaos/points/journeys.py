@@ -12,7 +12,7 @@ from .catalogue import POINTS, STORES, Aim
 
 _PATHS = (
     # A driver comes by a point of the response store once: with its dataset, the run has succeeded.
-    ("token_stored", "not_posted", "before_claim", "claimed", "part_rename", "said", "handed_over"),
+    ("token_stored", "not_posted", "before_claim", "claimed", "part_rename", "reported", "handed_over"),
     ("posted", "last_part", "publishing", "manifest_named", "leftover", "recorded"),
     ("before_defer", "inside_defer", "before_yield", "journalled", "copied", "post_execute"),
     ("deferred", "after_yield", "resumed"),

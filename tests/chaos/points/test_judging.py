@@ -35,7 +35,7 @@ from .catalogue import POINTS, ROWS, Aim
 from .journeys import journeys
 from .striking import INSIDE, Strike
 
-AIM = Aim(("manifest_named", "said"), "blocking", "disk")
+AIM = Aim(("manifest_named", "reported"), "blocking", "disk")
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_a_good_run(tmp_path):
 
 def test_a_point_that_was_never_hit(tmp_path):
     def do(params):
-        struck(params, "said")
+        struck(params, "reported")
         published(params)
 
     assert outcome(do, tmp_path).flaws == ("never struck at manifest_named",)
@@ -192,7 +192,7 @@ def test_what_breaks_in_the_harness_is_a_flaw_of_the_run(tmp_path):
 
     flaws = outcome(do, tmp_path).flaws
     assert "RuntimeError: no answer" in flaws
-    assert "never struck at manifest_named, said" in flaws
+    assert "never struck at manifest_named, reported" in flaws
 
 
 def test_a_frozen_process_is_frozen_with_its_keeper_and_goes_on(tmp_path):
@@ -233,7 +233,7 @@ def test_every_point_is_frozen_within_some_turns():
 
 def test_the_page_shows_cells_and_flaws(tmp_path):
     def do(params):
-        struck(params, "said")
+        struck(params, "reported")
         published(params)
 
     file = tmp_path / "results.jsonl"

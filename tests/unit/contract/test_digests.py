@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which changes of a spec make another dataset, and which make other responses."""
+"""Which changes of a spec lead to another dataset, and which to other responses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locations that would mean something else on the cluster are refused with the one that was meant."""
+"""Locations with another meaning on the cluster are refused; the error names the intended one."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_values_are_never_scanned_again(value: str) -> None:
 
 @given(st.lists(st.tuples(st.text(), st.sampled_from(["a", "b b", "ü"]))), st.text())
 def test_rendering_is_plain_concatenation(pieces: list[tuple[str, str]], end: str) -> None:
-    # Brackets in the text around could make placeholders of their own; they have tests above.
+    # Brackets in the surrounding text could form placeholders; the tests above have those.
     def plain(text: str) -> str:
         return text.replace("{", "(").replace("}", ")")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An error of a spec is one sentence with field, value and remedy."""
+"""An error in a spec is one sentence with field, value and remedy."""
 
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations

@@ -47,9 +47,9 @@ class Example:
         folder: Path,
         answer: Callable[[Mapping[str, Any]], str | list[str] | None],
     ) -> dict[str, Any]:
-        """What the batch inference of a task would return; its prompt is rendered for each row.
+        """Return what the batch inference of a task would return; its prompt is rendered for each row.
 
-        :param answer: of a row: its response, all samples, or ``None`` for a failed row.
+        :param answer: returns a row's response, all its samples, or ``None`` for a failed row.
         """
         operator = self.dag.task_dict[task_id]
         partial = getattr(operator, "partial_kwargs", {})
@@ -75,7 +75,7 @@ class Example:
 
 
 class Events(dict[Any, Any]):
-    """`outlet_events`: an `extra` for each asset."""
+    """Stands for Airflow's `outlet_events`: an `extra` for each asset."""
 
     class Event:
         def __init__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that troubleshooting quotes are messages of the code."""
+"""The messages that the troubleshooting page quotes are in the code."""
 
 from __future__ import annotations
 

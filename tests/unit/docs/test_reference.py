@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference says what the code has: generated regions are current, and no name is missing."""
+"""The reference matches the code: generated regions are current, and no name is missing."""
 
 from __future__ import annotations
 

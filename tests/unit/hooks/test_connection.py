@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connection of type ``ray`` means, and what is said about one that can't be used."""
+"""What the fields of a connection of type ``ray`` mean, and the errors of one that can't be used."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_wrong_connection_is_one_sentence(fields: dict[str, Any], sentence: str)
 
 @pytest.mark.parametrize("conn_id", ["ray_default", "no_such_ray"])
 def test_a_missing_connection_is_an_error_with_its_remedy(conn_id: str) -> None:
-    # Airflow says "not found" also while a secrets backend is away, so it is worth a retry.
+    # Airflow also reports "not found" while a secrets backend is unreachable, so a retry may help.
     command = f"create it with `airflow connections add {conn_id} --conn-type ray --conn-host "
     with pytest.raises(RayBatchUnavailableException, match=command) as caught:
         RayHook(conn_id).read()

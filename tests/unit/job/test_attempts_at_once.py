@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes that do the same task at the same time: one dataset, and the other one knows that it lost."""
+"""Two processes run the same task at once: one publishes the dataset, the other one fails or returns it."""
 
 from __future__ import annotations
 

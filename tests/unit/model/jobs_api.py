@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Ray head in memory, as its Jobs API shows it, and what its jobs do to their destination."""
+"""A Ray head in memory with its Jobs API, and the effects of its jobs on their destination."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = tuple[int, str]
 
 
 def summary(token: str) -> Summary:
-    """Of the dataset that a run commits."""
+    """Return the summary of the dataset that a run commits."""
     uri = f"s3://lake/out/data/{token}"
     return Summary(
         uri=uri, manifest_uri=f"{uri}.json", dead_letter_uri=None, format="parquet",
@@ -37,8 +37,8 @@ class Driver:
 
     :param known: whether the head still knows it.
     :param works: seconds until it commits or fails.
-    :param said: its events.
-    :param why: what ended it.
+    :param log_lines: its events.
+    :param why: the reason of its end.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Ray:
     """The cluster.
 
     :param works: seconds that a driver takes.
-    :param failures: of the next drivers, in order; the ones after them commit.
+    :param failures: classes with which the next drivers fail, in order; later drivers commit.
     """
 
     def __init__(self, clock: Clock, works: float = 25.0, failures: tuple[FailureClass, ...] = ()) -> None:
@@ -90,13 +90,13 @@ class Ray:
         self.late: list[tuple[float, dict[str, Any]]] = []
         self.stops: list[Driver] = []
 
-    # What the world looks at.
+    # What the world reads.
 
     def known(self, name: str) -> Driver | None:
         return next((one for one in self.drivers if one.known and one.name == name), None)
 
     def advance(self) -> None:
-        """Let happen what has happened by now."""
+        """Apply all events up to now."""
         now = self.clock.now
         for at, body in [one for one in self.late if one[0] <= now]:
             self.late.remove((at, body))
@@ -148,10 +148,10 @@ class Ray:
         driver.emit(Failed(failure_class=why, message="It went wrong."))
         driver.end("FAILED", why.value)
 
-    # What may happen to it.
+    # Events.
 
     def forget(self, linger: bool = False) -> None:
-        """The head starts anew without its memory; its drivers die at once, or go on unseen."""
+        """The head restarts without its memory; its drivers die at once, or continue unseen."""
         for driver in self.drivers:
             driver.known = False
             if driver.active and not linger:
@@ -160,7 +160,7 @@ class Ray:
         self._restart()
 
     def keep(self, survive: bool) -> None:
-        """The head starts anew with its memory; its drivers go on, or are found dead."""
+        """The head restarts with its memory; its drivers continue, or are found dead."""
         if not survive:
             self.kill_drivers()
         self._restart()
@@ -182,20 +182,20 @@ class Ray:
         self.advance()
 
     def never_end(self) -> None:
-        """From here on the jobs that are there end only where they are stopped."""
+        """From now on, present jobs end only if they are stopped."""
         for driver in self.drivers:
             if driver.active and not driver.acted:
                 driver.works = 1e6
 
     def delete(self) -> None:
-        """Somebody deletes the finished jobs, which Ray allows."""
+        """A user deletes the finished jobs, which Ray allows."""
         for driver in self.drivers:
             driver.known = driver.known and driver.active
 
     # The API.
 
     def answer(self, method: str, path: str, params: Mapping[str, str], body: Any, late: bool) -> Answer:
-        """Ray's answer to a request."""
+        """Return Ray's answer to a request."""
         self.advance()
         if self.clock.now < self.down_until:
             return 503, "no backend"

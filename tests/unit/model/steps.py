@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of one task to the outside, as steps: right before one, anything may happen."""
+"""The outside calls of one task, as steps; any event may come right before a step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Answer:
 
 
 class _Store(Store):
-    """Airflow gives a task a new id with each try, and knows the old one no more: reads find nothing."""
+    """Airflow gives a task a new id with each try and forgets the old one: its reads find nothing."""
 
     def __init__(self, world: Steps) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Store(Store):
 
 
 class Steps:
-    """A task, what it says and asks, and the cluster that it asks.
+    """A task with its log and its calls, and the cluster that it calls.
 
     :param forgetful: whether a clear drops the task's state, as Airflow 3.4 does.
     :ivar current: the process that works on the task, as Airflow sees it.
@@ -107,7 +107,7 @@ class Steps:
     # Steps.
 
     def step(self, call: str) -> str | None:
-        """Something goes out of the present process."""
+        """Make an outside call of the present process."""
         process = self.process
         assert process is not None
         self._alive(process)
@@ -130,7 +130,7 @@ class Steps:
         return answer
 
     def check(self) -> None:
-        """What must hold at every instant."""
+        """Check what must hold at every instant."""
         raise NotImplementedError
 
     def _alive(self, process: Process) -> None:
@@ -147,11 +147,11 @@ class Steps:
         self.check()
         return None if answer == "lost" else _Answer(code, text)
 
-    # What Airflow does.
+    # Airflow's part.
 
     @property
     def is_heard(self) -> bool:
-        """Whether the present process is the one that works on the task, as Airflow sees it."""
+        """Return whether Airflow takes the present process for the one that works on the task."""
         return self.process is self.current
 
     @property

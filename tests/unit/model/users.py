@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users, and the owners of machines, do to a task."""
+"""The actions of users and of machine owners."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ KILL_GRACE = 5.0
 
 
 class Users(Airflow):
-    """They kill processes, freeze them, and end or clear the task."""
+    """Users, who kill or freeze processes, and end or clear the task."""
 
     def kill(self) -> None:
-        """SIGKILL, of the machine too."""
+        """SIGKILL, which may hit the whole machine."""
         assert self.process is not None
         self.process.gone = True
 
     def evict(self) -> None:
-        """SIGTERM to a worker, and SIGKILL; a triggerer just goes."""
+        """SIGTERM to a worker, then SIGKILL; a triggerer gets SIGKILL alone."""
         process = self.process
         assert process is not None
         if process.operator is None:
@@ -33,7 +33,7 @@ class Users(Airflow):
         """A user clears the task.
 
         :param new_run: whether Airflow raises `max_tries`, which it does except in one case.
-        :param told: whether the process hears of it.
+        :param informed: whether the process is informed.
         """
         if self.state in {"success", "failed"}:
             new_run = True
@@ -69,12 +69,12 @@ class Users(Airflow):
             self.kill_trigger(process.trigger)
 
     def kill_trigger(self, trigger: RayJobTrigger) -> None:
-        """What a triggerer does with a trigger that is not its own any more."""
+        """Do what a triggerer does with a trigger that it has lost."""
         self.process = Process()
         self.loops.run(trigger.on_kill())
 
     def freeze(self, cleared: bool = False) -> str:
-        """The present process stops where it is, and Airflow gives it up, or a user clears its task."""
+        """Freeze the present process; then Airflow gives it up, or a user clears its task."""
         process, self.zombie = self.process, self.process
         self.frozen_at = self.call
         assert process is not None
@@ -88,7 +88,7 @@ class Users(Airflow):
         return "freeze"
 
     def thaw(self, go_on: bool = True) -> None:
-        """The frozen process goes on to its end, beside the present one."""
+        """Let the frozen process run to its end, beside the present one."""
         zombie, self.zombie = self.zombie, None
         if zombie is None:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From operator arguments to the spec, and every mistake as one sentence in the operator's words."""
+"""Operator arguments become a spec; every mistake is one sentence with the operator's names."""
 
 from __future__ import annotations
 

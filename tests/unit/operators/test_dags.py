@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators inside of DAG objects: what is templated, what stays as it is, and the same DAG on each parse."""
+"""Operators in DAG objects: templated arguments, unchanged ones, and the same DAG on each parse."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rendered(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
 
 
 def test_template_fields_keep_their_order() -> None:
-    # A changed order changes every serialised DAG, so it is written down here a second time.
+    # A changed order changes every serialised DAG, so the test repeats it.
     shared = (
         "ray_conn_id", "deadline", "deferrable", "poll_interval", "timeout", "cancel_on_kill",
         "cancel_on_timeout", "on_stale_state",

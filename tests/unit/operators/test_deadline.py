@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deadline travels with the job, and holds when triggers, workers and clusters are gone."""
+"""The job carries its deadline, which holds without triggers, workers and clusters."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blocking task that is killed stops its job, whenever the signal comes, and no other job."""
+"""A blocking task that is killed stops its own job and no other one, whenever the signal comes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def polls(ray: FakeRay) -> list[tuple[str, str]]:
 
 
 class killed_by_sigterm:  # noqa: N801 - reads as a function
-    """SIGTERM as the task runner handles it: the operator's `on_kill` in the main thread's signal handler."""
+    """Sends SIGTERM, handled as in the task runner: by the operator's `on_kill` in the main thread."""
 
     def __init__(self, operator: Any, when: Any) -> None:
         self._operator, self._when = operator, when
@@ -62,7 +62,7 @@ def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
 
 
 def submitting_slowly(ray: FakeRay) -> tuple[threading.Event, threading.Event]:
-    """Set when the submission has arrived, and to be set before Ray makes the job of it."""
+    """Two events: the submission has arrived, and Ray may make its job."""
     arrived, go_on = threading.Event(), threading.Event()
 
     def slow(ray: FakeRay, body: dict[str, Any]) -> Script:

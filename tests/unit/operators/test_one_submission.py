@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One submission whatever dies: attempts of one task against a fake Jobs API, without a scheduler."""
+"""One submission, whatever dies: attempts of one task with a fake Jobs API, without a scheduler."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_the_connections_namespace_wins(ray: FakeRay, run: Run, monkeypatch: pyt
 def test_a_job_in_flight_at_an_upgrade_is_adopted(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As an older version left it: submitted under the namespace "default".
+    # An older version submitted under the namespace "default".
     ray.script = lasting(60)
     monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "default")
     defer(run)
@@ -300,7 +300,7 @@ def test_changed_arguments_can_be_refused(ray: FakeRay, run: Run) -> None:
 
 class TestAdoption:
     def adopt(self, ray: FakeRay, run: Run, **arguments: Any) -> Order:
-        """The order that the next attempt gives to the job of the first one."""
+        """Return the order that the next attempt gives to the job of the first one."""
         run.try_number += 1
         with pytest.raises(TaskDeferred) as deferred:
             batch(deferrable=True, **arguments).execute(run.context())
@@ -309,7 +309,7 @@ class TestAdoption:
 
         async def first_poll() -> None:
             following = asyncio.create_task(anext(trigger.run()))
-            # The server sees it in a thread of its own, which sets no event of this loop.
+            # The server's thread sets no event of this loop.
             while (order := ray.order(job.body)) is None or order.attempt < run.try_number:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             following.cancel()
@@ -335,7 +335,7 @@ class TestAdoption:
 
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_followed_job_costs_two_requests_a_poll(ray: FakeRay, run: Run, deferrable: bool) -> None:
-    """And two more every five minutes, or ten times a lease."""
+    """Two more requests come every five minutes, or ten times in a lease."""
     ray.script = lasting(3)
     operator = batch(deferrable=deferrable, poll_interval=0.1)
     if deferrable:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task returns: small, complete, and the same for each outlet."""
+"""The result of a task is small, complete, and the same for each outlet."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task that comes back from the triggerer asks the job first, whatever Airflow or the trigger says."""
+"""A task that resumes asks the job first, whatever Airflow or the trigger reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILURE = "Trigger failure"
 
 
 def deferred_job(ray: FakeRay, run: Run, operator: Any = None, **arguments: Any) -> Any:
-    """A job that its task deferred on; the operator as another process makes it."""
+    """Defer a task on its job, and return the job."""
     ray.script = lasting(60)
     with pytest.raises(TaskDeferred):
         (operator or batch)(deferrable=True, **arguments).execute(run.context())
@@ -36,7 +36,7 @@ def end(job: Any) -> None:
 
 
 def event(state: str, failure_class: FailureClass, job: Any, run: Run) -> dict[str, Any]:
-    """What a trigger fires that didn't see the job's end."""
+    """Return the event of a trigger that did not see the job's end."""
     handle = {
         "submission_id": job.body["submission_id"], "dashboard_url": None,
         "run_token": job.body["metadata"]["raybatch.run_token"],
@@ -55,7 +55,7 @@ def test_a_finished_dataset_is_returned(ray: FakeRay, run: Run, error: str) -> N
     end(deferred_job(ray, run, timeout=3600))
     result = resume(run, error, timeout=3600)
     assert (result["rows"], result["submission_id"]) == (2, *ray.jobs)
-    # It is on record: a retry that follows for another reason returns the same.
+    # The result is recorded: a retry for another reason returns the same.
     run.try_number = 2
     assert batch(timeout=3600).execute(run.context()) == result
     assert len(ray.jobs) == 1
@@ -131,7 +131,7 @@ def test_a_healthy_job_is_left_to_the_retry(ray: FakeRay, run: Run, how: str) ->
 
 
 def test_the_event_of_an_earlier_run_ends_no_later_one(ray: FakeRay, run: Run) -> None:
-    """SQLite numbers a new trigger like the one that was deleted, so Airflow may resume its task instead."""
+    """SQLite reuses the number of a deleted trigger, so Airflow may resume the task with its event."""
     old = deferred_job(ray, run)
     run.clear()
     defer(run)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ready-made retry policy, judged by Airflow: what it is told, and what it makes of it."""
+"""The ready-made retry policy in Airflow's own hands: which failures it retries, and when."""
 
 from __future__ import annotations
 

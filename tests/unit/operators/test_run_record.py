@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A retry goes on in the recorded run, a clear begins a new one, and without the store nothing goes on."""
+"""A retry continues the recorded run, a clear begins a new one; without the store, both fail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attempt(try_number: int, max_tries: int) -> Any:
 @pytest.mark.parametrize(
     ("first", "second", "same_run"),
     [
-        # As Airflow 3.3 counts them: tests/integration/end_to_end/test_clearing.py.
+        # The counters of Airflow 3.3, see tests/integration/end_to_end/test_clearing.py.
         pytest.param((1, 2), (2, 2), True, id="retry"),
         pytest.param((1, 2), (3, 2), True, id="second retry"),
         pytest.param((1, 0), (2, 0), True, id="running task cleared, executor reported a failure"),
@@ -42,7 +42,7 @@ def attempt(try_number: int, max_tries: int) -> Any:
         pytest.param((1, 0), (2, 1), False, id="clear of a task without retries"),
         pytest.param((3, 2), (4, 5), False, id="clear after the last retry"),
         pytest.param((1, 2), (2, 1), False, id="clear with retries lowered to none"),
-        # A retry whose task has one retry less than before looks the same.
+        # A retry of a task whose retries were lowered by one has the same counters.
         pytest.param((1, 2), (2, 2), True, id="clear with retries lowered by one"),
     ],
 )
@@ -75,7 +75,7 @@ def test_clear_after_one_that_looked_like_a_retry_is_seen() -> None:
 
 
 def test_a_dag_run_made_again_has_a_run_of_its_own() -> None:
-    store = Store()  # one that outlived the first DAG run
+    store = Store()  # a store that outlived the first DAG run
     run = current_run(store, attempt(1, 2))
     record_result(store, run.token, attempt(2, 2), "f", RESULT)
     assert current_run(store, attempt(1, 2)).token != run.token

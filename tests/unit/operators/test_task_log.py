@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task's log says about its job."""
+"""The lines about a job in its task's log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sensor waits for somebody else's job and leaves it alone."""
+"""The sensor waits for a job of another owner and never stops it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S3 answers 500, 503, late, never, half, or loses the answer: all is done once, and nothing hangs."""
+"""S3 answers 500 or 503, late, partly or never, or loses an answer: each call counts once, none hangs."""
 
 from __future__ import annotations
 

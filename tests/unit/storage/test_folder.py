@@ -300,7 +300,7 @@ class TestS3:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-        # What answers on machines outside of AWS: nobody.
+        # On machines outside AWS no server answers there.
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             monkeypatch.setenv(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trigger never blocks its loop, bears what passes, keeps its deadline, and stops only what it may."""
+"""The trigger never blocks its loop, tolerates outages, keeps its deadline, and stops only its own job."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPat
     stop.set()
     await beating
     assert outcome.state == "succeeded"
-    assert longest < 0.3  # each of the answers took longer
+    assert longest < 0.3  # each of the answers takes longer
 
 
 async def test_tolerates_an_unreachable_cluster_for_a_while(ray: FakeRay) -> None:
@@ -132,7 +132,7 @@ async def test_deadline(ray: FakeRay, cancel: bool) -> None:
 async def test_trigger_that_starts_past_its_deadline_polls_first(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
-    """Also where the cluster has no answer at that very moment."""
+    """Also if the cluster does not answer at that moment."""
     from airflow_provider_raybatch.cluster.jobs_api import transport
 
     published = summary()
@@ -228,7 +228,7 @@ async def test_restarted_trigger_does_not_log_everything_again(
 
 
 class TestOnKill:
-    """Airflow calls it for a user's word and, by mistake, when another triggerer took the trigger over."""
+    """Airflow calls `on_kill` for a user's action, and by mistake after a takeover by another triggerer."""
 
     @pytest.fixture(autouse=True)
     def _job(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ class TestOnKill:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert ray.active  # being cancelled alone, as at a triggerer's restart, ends nothing
+        assert ray.active  # a cancellation alone, as at a triggerer's restart, stops nothing
         await killed.on_kill()
         assert not ray.active
 
@@ -322,7 +322,7 @@ class TestOnKill:
     async def test_goes_on_though_airflow_cancels_it_every_second(
         self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A triggerer cancels a trigger anew at each of its looks, also while `on_kill` is at work."""
+        """A triggerer cancels a trigger again in each of its cycles, also while `on_kill` runs."""
         self.answering(monkeypatch, {"r": {"t": "failed"}})
         runner = TriggerRunner()
         killed = self.killed(ray)
@@ -344,7 +344,7 @@ class TestOnKill:
     async def test_ends_after_the_job_however_often_it_is_cancelled(
         self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A triggerer that ends waits for its triggers, but not for tasks that they leave behind."""
+        """A triggerer that ends waits for its triggers, but not for asyncio tasks that they leave behind."""
         self.answering(monkeypatch, {"r": {"t": "failed"}})
         self.slow_down(ray, monkeypatch)
         killing = asyncio.create_task(self.killed(ray).on_kill())

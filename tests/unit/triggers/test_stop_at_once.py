@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kill stops the job that its task submits: also one that arrives late, or that Ray has not started yet."""
+"""A kill stops the job of its task, also one that arrives late or that Ray has not started yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def submit(ray: FakeRay) -> None:
 async def test_job_submitted_after_the_stop_order_is_stopped(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its POST is answered right after the order to stop was: nothing is under way any more then."""
+    """Its POST is answered right after the order to stop, so no submission is under way any more."""
     monkeypatch.setattr(loop, "_POSTED_SECONDS", 0.0)
     answer = ray.answer
 
@@ -41,7 +41,7 @@ async def test_job_submitted_after_the_stop_order_is_stopped(
 
 
 async def test_pending_job_is_asked_again_to_stop(ray: FakeRay) -> None:
-    """Ray says that it stops a pending job, and does not."""
+    """Ray accepts the stop of a pending job, and ignores it."""
     submit(ray)
     ray.jobs[NAME].script.pending = math.inf
     stop = f"/api/jobs/{NAME}/stop"

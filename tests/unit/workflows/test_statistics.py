@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals and tests on simulated data, whose truth is known. All seeds are fixed."""
+"""Intervals and tests on simulated data with known truth. All seeds are fixed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_intervals_of_shares_cover(share: float, count: int) -> None:
 
 
 def test_intervals_of_skewed_scores_cover() -> None:
-    """F1 of 200 questions: many zeros and ones, and something between."""
+    """F1 of 200 questions: many zeros and ones, and some values between."""
     rng, mean, covered, runs = np.random.default_rng(2), 0.6 + 0.2 * (2 / 5), 0, 100
     for _ in range(runs):
         kind = rng.choice(3, 200, p=[0.2, 0.6, 0.2])
@@ -60,7 +60,7 @@ def test_intervals_of_pass_at_k_cover() -> None:
 def simulated(
     rng: np.random.Generator, gain: float, count: int = 300
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Candidate and baseline: the harder a question, the more seldom both get it right."""
+    """Return scores of candidate and baseline; both solve hard questions more rarely."""
     ease = rng.beta(2, 1, count)
     base = rng.random(count) < ease
     better = rng.random(count) < np.clip(ease + gain, 0, 1)

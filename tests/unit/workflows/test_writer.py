@@ -105,7 +105,7 @@ def test_before_the_manifest_readers_see_the_old_dataset(tmp_path: Path) -> None
     written(tmp_path, batch(id=[1]))
     writer = DatasetWriter(str(tmp_path))
     writer.write(batch(id=[2]))
-    writer._finish("")  # its parts are there, and the process dies
+    writer._finish("")  # its parts are written, and the process dies
     assert list(Rows(str(tmp_path)).rows()) == [{"id": 1}]
 
 

@@ -93,7 +93,7 @@ def test_a_stopped_job():
     [
         (FailureClass.TIMEOUT, "failed", "after 3 of 9 rows"),
         (FailureClass.CANCELLED, "stopped", "after 3 of 9 rows"),
-        # What breaks in a driver that is being stopped is not a reason to try again.
+        # A failure in a driver that is being stopped is no reason for a retry.
         (FailureClass.STORAGE, "stopped", "The job was stopped outside of this task."),
     ],
 )

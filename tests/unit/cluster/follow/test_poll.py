@@ -99,7 +99,7 @@ async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
 
 
 async def test_poll_requests_little_more_than_the_new_lines(ray, client):
-    """Ray reads the end of a log alone, so each look tells it how much of that is wanted."""
+    """Ray returns only the end of a log, so each poll asks for as many lines as it needs."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = [f"line {number}" for number in range(900)]
     state = (await poll_once(client, "x", FollowState())).state
@@ -121,7 +121,7 @@ async def test_bursts_after_silence_are_shown_once_and_in_order(ray, client):
     ray.jobs["x"].lines = []
     state, shown = FollowState(), []
     for _ in range(60):
-        # Many lines are alike, as progress bars and blank lines are.
+        # Many lines are equal, as those of progress bars and blank lines are.
         ray.jobs["x"].lines += [
             f"line {generator.randrange(4)}" for _ in range(generator.choice([0, 0, 1, 2, 30, 200]))
         ]

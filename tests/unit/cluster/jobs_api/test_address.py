@@ -108,7 +108,7 @@ async def test_a_replaced_ca_bundle_is_read_again(tmp_path):
 
 
 async def test_a_ca_bundle_on_a_slow_disk_leaves_the_loop_free(tmp_path):
-    """A pipe stands for the disk: reading it takes until somebody writes."""
+    """A pipe stands for the disk: a read blocks until the test writes."""
     bundle = tmp_path / "ca.pem"
     os.mkfifo(bundle)
     reading = asyncio.create_task(ClusterAddress("https://h", verify=str(bundle)).tls())

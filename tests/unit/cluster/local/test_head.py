@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reaper with a stand-in for Ray that makes processes as Ray does: children, grandchildren, orphans."""
+"""The reaper beside a fake Ray that starts processes as Ray does: children, grandchildren, orphans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ time.sleep(600)
 
 
 def marked(mark):
-    """Living processes whose environment has `mark`."""
+    """Return living processes whose environment has `mark`."""
     found = []
     for folder in Path("/proc").iterdir():
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is cancelled while a POST is under way returns when Ray has made the job, which can then be stopped."""
+"""A submission that is cancelled during its POST ends once Ray has the job, so that it can be stopped."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ ACTIVE = (JobStatus.PENDING, JobStatus.RUNNING)
 
 
 def expected(status, same_fingerprint, policy, finished):
-    """The rule, said another way than the code does."""
+    """The same rule as in the code, written in another way."""
     if status not in ACTIVE:
         if not finished:
             return Action.SUBMIT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts know their columns, and each request depends on its row."""
+"""A prompt knows its columns, and each request depends on its row."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ends a driver early: its deadline, a stop, and a lease that nobody renews."""
+"""What ends a driver early: its deadline, a stop, and a lease that is not renewed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "ab" * 32
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -67,7 +67,7 @@ def test_a_new_attempt_brings_its_own_deadline() -> None:
     assert goes_on(it)
     it.obey(order(3, deadline=time.time() - 1))
     assert ended(it).failure_class is FailureClass.TIMEOUT
-    # The attempt before may still be there, and must not take it back.
+    # The attempt before may still send its order, which must not win.
     it.obey(order(1, attempt=2))
     it.obey(order(9, attempt=1, deadline=time.time() - 1))
     assert goes_on(it)
@@ -102,7 +102,7 @@ def test_an_order_renews_the_lease_once() -> None:
 
 
 def test_two_followers_of_one_job_keep_its_lease() -> None:
-    """A trigger and a retry, which write the same package; the driver may see only one of them for long."""
+    """A trigger and a retry write the same package; the driver may see only one of them for a long time."""
     clock = Clock()
     it = control(clock, orphan_timeout=100)
     later = time.time() + 60
@@ -128,7 +128,7 @@ def test_a_stop_waits_for_the_last_step_of_a_commit() -> None:
 
 
 def test_late_driver_ends_after_the_last_step_of_a_commit() -> None:
-    """In a process of its own, since it ends."""
+    """It runs in a process of its own, because it ends."""
     code = """
 import time
 from airflow_provider_raybatch.contract.arguments.limits import Limits
@@ -168,7 +168,7 @@ def test_a_stop_waits_for_finished_rows_only_while_engines_run() -> None:
         stopped_while_engines_run(control(), asked=True)
     assert caught.value.failure_class is FailureClass.CANCELLED
     assert str(caught.value) == ("the job was stopped after 1,200 of 5,000 rows; the finished rows are kept.")
-    # The last row is done, so nothing asks any more; what follows must not begin.
+    # The last row is done, so no further check comes from rows; the next step must not begin.
     with pytest.raises(KeyboardInterrupt):
         stopped_while_engines_run(control(), asked=False)
 

@@ -30,7 +30,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def adding(tokenizer: Any) -> Any:
-    """As Llama's: the tokeniser puts BOS before every text, and the chat template writes it, too."""
+    """A tokeniser like Llama's: it puts BOS before every text, and its chat template writes BOS, too."""
     import tokenizers
     import transformers
 
@@ -57,7 +57,7 @@ def test_bos_comes_once_if_template_and_tokeniser_add_it(adding: Any) -> None:
     (ids,) = encode(adding, chat("hello world"))
     assert ids.count(adding.bos_token_id) == 1
     assert ids[0] == adding.bos_token_id
-    # The trap: tokenised like any other text, it comes twice.
+    # Tokenised like any other text, the chat has BOS twice.
     text = adding.apply_chat_template(chat("hello").messages, tokenize=False, add_generation_prompt=True)
     assert adding(text)["input_ids"].count(adding.bos_token_id) == 2
 
@@ -109,7 +109,7 @@ def test_broken_template_fails_each_row_with_its_reason(adding: Any) -> None:
 
 
 def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
-    """However the template quotes its format; what it says of the date besides stays as it is."""
+    """The template may quote the format in any way; its other text about dates stays the same."""
     inner = "{{ strftime_now('%d %b') }} {{ strftime_now( \"it's %Y\" ) }}"
     template = "{% if strftime_now is defined %}" + inner + "{% endif %}"
     model = ModelArguments(model="m", chat_template=template, template_time=86400.0 * 365)
@@ -119,7 +119,7 @@ def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
 
 
 class Picky:
-    """A tokeniser that refuses one text, as real ones refuse what is not text."""
+    """A tokeniser that refuses one text, as real ones refuse values that are not text."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

@@ -21,7 +21,7 @@ from tests.support.specs import spec, submitted
 def answers(
     *requests: Request, sampling: dict[str, Any] | None = None, **options: Any
 ) -> list[Response | RowFailure]:
-    """What the engine makes of the requests, asked all at once."""
+    """Return the engine's responses to requests that are sent at once."""
     engine = open_engine(spec(engine="echo", engine_args=options, sampling=sampling or {}))
 
     async def ask() -> list[Any]:
@@ -193,7 +193,7 @@ def test_engine_that_runs_as_ray_data_stages_is_not_opened() -> None:
 
 
 def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run finds what vLLM would refuse, in no time; without vLLM it tells what it could not check."""
+    """A dry run finds quickly what vLLM would refuse; without vLLM it names what it could not check."""
     from airflow_provider_raybatch.job.engine import vllm_compat
 
     misspelt = spec(sampling={"guided_choice": ["a"], "temperature": 0, "top_k": 5})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row's label says of the length of its answer."""
+"""A row's label predicts the length of its answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_limit_is_known_within_a_tenth(tokens: int) -> None:
 
 def test_labels_distinguish_limits_and_prompt_lengths() -> None:
     prompts = {labels.label(Request(prompt="x" * size)) for size in (0, 1, 10, 1000, 10**6)}
-    assert len(prompts) == 4  # none, and one character, are the same
+    assert len(prompts) == 4  # lengths 0 and 1 have the same label
     assert not prompts & labels.limits().keys()
     assert max(prompts) < 256
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pull queue: nothing is lost or given twice, whoever comes, dies, leaves or gives back."""
+"""The pull queue loses no row and gives none twice, whichever replica joins, dies, leaves or gives back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inputs(draw: st.DrawFn) -> tuple[Pieces, Costs]:
 @settings(max_examples=100, deadline=None)
 @given(made=inputs(), data=st.data())
 def test_rows_are_given_once(made: tuple[Pieces, Costs], data: st.DataObject) -> None:
-    """After any steps, each row is written, free, suspected, or with one replica; all get written."""
+    """After any steps, each row is written, free, suspected, or held by one replica; all get written."""
     pieces, costs = made
     world = World(pieces, PullQueue(pieces, costs))
     for _ in range(data.draw(st.integers(0, 40), "steps")):
@@ -108,7 +108,7 @@ def test_silent_deaths_blame_a_row_only_for_the_fourth() -> None:
 
 
 def test_small_files_fill_the_engine() -> None:
-    """600 files of a row each: as many as there are slots in the first call, in the order on disk."""
+    """The first call gives as many rows as there are slots, in the order on disk: 600 files of a row each."""
     pieces = Pieces([1] * 600, [10] * 600)
     world = World(pieces, PullQueue(pieces))
     grant = world.pull(world.join(256))
@@ -129,7 +129,7 @@ def test_one_row_group_feeds_all_replicas_and_is_read_once() -> None:
 
 
 def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
-    """The rows that were in no engine; they are marked, since they may have been written."""
+    """Only rows that were in no engine; they are marked, because they may have been written already."""
     pieces = Pieces([100], [1])
     world = World(pieces, PullQueue(pieces))
     first, second = world.join(40), world.join(200)
@@ -146,7 +146,7 @@ def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
 
 
 def test_an_idle_replica_makes_another_give_back() -> None:
-    """The first one got all rows, five more than it can begin: they are for the one that comes late."""
+    """The first replica got all rows, five more than it can begin: the late one gets those five."""
     pieces = Pieces([15], [1])
     world = World(pieces, PullQueue(pieces))
     first = world.join(10)
@@ -162,7 +162,7 @@ def test_an_idle_replica_makes_another_give_back() -> None:
 
 
 def test_first_replica_leaves_rows_for_those_that_start() -> None:
-    """Beyond the rows that its engine runs: these are always given."""
+    """It always gets the rows that its engine can run, but few beyond them."""
     pieces = Pieces([400], [1])
     world = World(pieces, PullQueue(pieces))
     world.queue.starting = 1
@@ -183,7 +183,7 @@ def test_large_rows_are_not_held_ahead() -> None:
 
 
 def test_the_longest_rows_come_first() -> None:
-    """With lengths known by label, over all pieces that are opened ahead; equal ones as on disk."""
+    """Lengths are known by label, over all pieces opened ahead; equal ones keep the order on disk."""
     labels = np.array([0, 1, 2, 0] * 50, dtype=np.uint8)
     pieces = Pieces([50] * 4, [1] * 4, labels=labels)
     world = World(pieces, PullQueue(pieces, Costs({0: 10.0, 1: 100.0, 2: 1000.0})))
@@ -235,7 +235,7 @@ def test_suspected_rows_get_an_empty_engine() -> None:
 
 
 def test_memory_of_a_million_rows() -> None:
-    """At most 5 bytes a row, with everything that may be known of rows but their labels, which are a byte."""
+    """At most 5 bytes a row with all that the queue may know of it, besides a byte for its label."""
     rows = 1_000_000
     done, labels = np.zeros(rows, dtype=bool), np.zeros(rows, dtype=np.uint8)
     pieces = [8] * (rows // 8), [1] * (rows // 8)

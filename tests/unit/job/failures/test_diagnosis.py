@@ -9,7 +9,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose, start_fai
 
 
 class WrappedError(Exception):
-    """As Ray wraps what a task raised."""
+    """Stands for the exception in which Ray wraps a task's exception."""
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ def test_an_error_of_ours_speaks_for_itself_however_deep() -> None:
 
 
 def as_ray_raises_it(cause: Exception) -> BaseException:
-    """What `ray.get` raises for a task that failed: an instance of Ray's class and of the cause's."""
+    """Return what `ray.get` raises for a failed task: an instance of Ray's class and of the cause's."""
     task = "\x1b[36mray::check_model()\x1b[39m (pid=1, ip=10.0.0.1)"
     traceback = f"{task}\n  File x, line 1\n{type(cause).__name__}: {cause}"
     raised = RayTaskError("check_model", traceback, cause).as_instanceof_cause()

@@ -21,7 +21,7 @@ from tests.support.s3_server import S3Server
 
 @pytest.fixture
 def lake(folder: Folder) -> Folder:
-    """Files of a day as they lie around, on disk and in S3."""
+    """A folder with data files and other files of a day, on disk and in S3."""
     for name in [
         "day1/part-1.parquet",
         "day1/part-0.parquet",
@@ -229,7 +229,7 @@ def test_s3_globs_stay_in_their_bucket(s3_server: S3Server) -> None:
 
 
 def put_raw(server: S3Server, bucket: str, *keys: str) -> None:
-    """Objects under keys that obstore would not write."""
+    """Put objects under keys that obstore would not write."""
     import boto3
 
     known = server.credentials

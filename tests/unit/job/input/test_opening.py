@@ -87,7 +87,7 @@ class TestParquet:
         listing = listing_of(tmp_path)
         (chunk,) = cut(survey(listing, None), 10, None)
         table = Reader(listing, None, None).read(chunk).columns()
-        # A replica takes the rows that it writes, which Arrow can't do with views.
+        # A replica takes some rows of the table, which Arrow can't do with views.
         assert table.take(pa.array([0, 2]))["c"].to_pylist() == values.take(pa.array([0, 2])).to_pylist()
 
 
@@ -124,7 +124,7 @@ class TestChangedFiles:
 
 
 class TestPacked:
-    # What is garbled inside of a zstd archive shows only where it carries a checksum.
+    # Damage inside a zstd archive is found only if the archive has a checksum.
     @pytest.mark.parametrize(
         ("packing", "damage"),
         [("gz", "no archive"), ("gz", "cut"), ("gz", "garbled"), ("zst", "no archive"), ("zst", "cut")],
@@ -164,7 +164,7 @@ class Web(http.server.BaseHTTPRequestHandler):
         self.send_error(403)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture

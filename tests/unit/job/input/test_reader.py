@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a listing to rows: whatever format, packing and cut, each row comes out exactly once and whole."""
+"""From a listing to rows: each row is read once and whole, for any format, compression and chunk size."""
 
 from __future__ import annotations
 

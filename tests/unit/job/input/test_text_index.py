@@ -23,7 +23,7 @@ def cells_of(data: bytes, *, quoted: bool, start: int = 0, cell_rows: int = 3, b
 
 
 def whole_csv(text: str) -> list[list[str] | str]:
-    """All records as csv reads them, ``error`` for those it refuses."""
+    """Return all records as the csv module reads them, ``error`` for those that it refuses."""
     reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
     out: list[list[str] | str] = []
     while True:
@@ -44,7 +44,7 @@ def ends_in_a_quote(text: str) -> bool:
     except csv.Error as error:
         if "unexpected end of data" in str(error):
             return True
-        # One error hides those of later lines.
+        # One error hides errors of later lines.
         return any(
             isinstance(record, csv_records.BadRecord) and "unexpected end of data" in record.reason
             for record in csv_records.records(text)

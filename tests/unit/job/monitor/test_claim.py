@@ -18,7 +18,7 @@ from tests.support.specs import submitted
 
 
 class Looks:
-    """A look after each call of :meth:`next`, which waits for its end."""
+    """Allows one check for each call of :meth:`next`, which waits for the end of that check."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -38,7 +38,7 @@ def test_the_time_until_engines_are_ready_belongs_to_no_rate() -> None:
 def waves(
     tracker: Tracker, total: int, slots: int, seconds: float, first: float
 ) -> list[tuple[float, Progress]]:
-    """An engine that answers `slots` rows at once, every `seconds`; looked at twice a second to its end."""
+    """Simulate an engine that answers `slots` rows every `seconds`, with two updates a second."""
     end = first + seconds * -(-total // slots)
     updates = []
     for tick in range(int(2 * end) + 1):
@@ -57,12 +57,12 @@ def test_first_wave_does_not_count_as_speed() -> None:
     assert shown[0][0] < 20 + 40
     assert all(abs(now + (one.eta_seconds or 0) - end) <= 0.15 * (end - 20) for now, one in shown)
     assert all(abs((one.rows_per_second or 0) - 8 / 7.6) <= 0.15 for _, one in shown)
-    # Known from then on: it comes and goes with no wave.
+    # From then on the rate is shown without a gap.
     assert len(shown) == sum(now >= shown[0][0] and one.done < 300 for now, one in updates)
 
 
 def test_rows_without_a_request_do_not_count_as_speed() -> None:
-    """Of 10,000 rows 9,700 are duplicates, reused or resumed: done, but neither fast nor a promise."""
+    """Of 10,000 rows 9,700 are duplicates, reused or resumed: they are done, but predict no speed."""
     updates = waves(Tracker(10_000, 9_700, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
     shown = [(now, one) for now, one in updates if one.rows_per_second is not None]
     assert all(abs((one.rows_per_second or 0) - 8 / 7.6) <= 0.15 for _, one in shown)
@@ -78,7 +78,7 @@ def test_a_rate_that_is_not_steady_is_not_shown() -> None:
         rows += 100
         progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
     assert progress.rows_per_second is not None
-    for second in range(30, 60):  # a third of it, as where the long prompts begin
+    for second in range(30, 60):  # a third of the speed, as when long prompts begin
         rows += 10
         progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
     assert progress.rows_per_second is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dead submissions leave is deleted; what is or may be read, or is the user's, never."""
+"""Left-overs of dead submissions are deleted; files that may be read, and the user's files, never."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATER = "20990101T000000-0123abcd"
 
 
 def committed(folder: Folder, number: int, token: str = "token") -> tuple[Journal, BatchManifest]:
-    """A dataset with a dead letter, and the journal of the submission that published it."""
+    """Publish a dataset with a dead letter; return it and the journal of its submission."""
     written = part(folder, [{"id": 1}, {"id": 2}], [response(), failure()], submission=number)
     spec = submitted(number, token=token, destination=folder.uri)
     journal = Journal(folder, spec.submission, take_over=False)
@@ -36,7 +36,7 @@ def committed(folder: Folder, number: int, token: str = "token") -> tuple[Journa
 
 
 def leave(folder: Folder, name: str = LATER) -> list[str]:
-    """What a driver leaves that died before its journal entry."""
+    """Write the files that a driver leaves if it dies before its journal entry."""
     paths = [
         f"data/{name}/part-00000.parquet",
         f"dead_letter/{name}/part-00000.jsonl",
@@ -82,7 +82,7 @@ def test_nothing_goes_while_a_newer_submission_has_claimed(folder: Folder) -> No
 
 
 class Interrupted(LocalFolder):
-    """A disk on which something happens before one of its calls."""
+    """A disk with an event before one of its calls."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -125,7 +125,7 @@ def test_what_a_zombie_publishes_after_its_successor_goes(folder: Folder) -> Non
     before = paths(folder)
 
     class Unchecked(Journal):
-        """A zombie that looked at the journal before its successor claimed."""
+        """A zombie that had read the journal before its successor claimed."""
 
         def check(self) -> None:
             pass

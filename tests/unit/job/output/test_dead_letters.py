@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job that publishes nothing says of its failed rows, and where it leaves them."""
+"""A job that publishes nothing reports its failed rows and leaves their dead letters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_dead_letters_of_all_submissions_are_left(folder: Folder) -> None:
     part(folder, [{"n": 1}], [response()], ordinals=[1], submission=1)  # mended
     part(folder, [{"n": 2}], [failure("parse", "no JSON")], ordinals=[2], submission=1)
     part(folder, [{"text": "other columns"}], [failure()], ordinals=[7], submission=1)
-    part(folder, [{"n": 99}], [failure()], ordinals=[99], submission=1)  # beyond the input
+    part(folder, [{"n": 99}], [failure()], ordinals=[99], submission=1)  # beyond the end of the input
     extended = with_dead_letters(too_many(), job_in(folder), 10)
     assert isinstance(extended, RaybatchError)
     assert extended.failure_class is FailureClass.TOO_MANY_ERRORS
@@ -83,7 +83,7 @@ def test_every_end_leaves_the_dead_letters_of_its_own_rows(
 ) -> None:
     error = too_many(failure_class)
     part(folder, [{"n": 0}], [failure()], submission=0)
-    assert with_dead_letters(error, job_in(folder), 10) is error  # not one of its own
+    assert with_dead_letters(error, job_in(folder), 10) is error  # a row of another input
     part(folder, [{"n": 3}], [failure()], ordinals=[3], submission=1)
     extended = with_dead_letters(error, job_in(folder), 10)
     assert isinstance(extended, RaybatchError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may publish: on disk and in S3, whatever dies or comes back at the wrong time."""
+"""Which submission may publish, on disk and in S3, whichever process dies or comes back late."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def entries(folder: Folder) -> list[str]:
 
 
 def is_superseded(folder: Folder, late: Callable[[], Any], why: str) -> None:
-    """Submission 1 has claimed, and a retry would not help."""
+    """Check that `late` fails because submission 1 has claimed, and that no retry follows."""
     with pytest.raises(SupersededError) as caught:
         late()
     assert str(caught.value) == f"destination: {folder.uri} was claimed by raybatch-x-1{why}"
@@ -69,7 +69,7 @@ def test_a_cleared_run_stays_one_after_it_has_claimed(folder: Folder) -> None:
     cleared = journal(folder, 1, token="cleared")
     cleared.claim()
     assert cleared.is_cleared()
-    assert journal(folder, 2, token="cleared").is_cleared()  # its retry, which must not take old answers
+    assert journal(folder, 2, token="cleared").is_cleared()  # its retry, which must not reuse old responses
 
 
 def test_runs_of_another_task_clear_nothing(folder: Folder) -> None:
@@ -159,7 +159,7 @@ class TestOwner:
 
 
 class TestOlderRun:
-    """A cleared run whose driver could not be stopped, and which comes to claim after its successor."""
+    """A cleared run whose driver could not be stopped claims after its successor."""
 
     @pytest.fixture(params=["claimed", "committed"])
     def newer(self, request: pytest.FixtureRequest, folder: Folder) -> Journal:
@@ -226,7 +226,7 @@ class TestZombie:
             zombie.commit("manifests/zombie.json")
 
     def test_of_two_that_commit_at_the_same_time_one_wins(self, folder: Folder) -> None:
-        # Both believe to hold the last claim, as when one claimed in between two steps of the other.
+        # Both believe that they hold the last claim, as if one claimed between two steps of the other.
         for round_number in range(5):
             token = f"token {round_number}"
             first = journal(folder, 2 * round_number, token=token)
@@ -287,7 +287,7 @@ def test_creations_whose_answers_were_lost_count_once(
 
 
 def test_two_processes_of_one_submission_id_are_two(folder: Folder) -> None:
-    # A cluster that its client lost, but which lives, and the next one: both run submission 0.
+    # A cluster that still runs after its client lost it, and the next one: both run submission 0.
     first_process, second_process = journal(folder), journal(folder)
     first_process.claim()
     first_entry = first_process.last()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One schema for all parts, whatever their columns are called and hold."""
+"""All parts get one schema, for any names and types of columns."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for an autoscaler: asked for what its nodes can hold, and for no longer than one waits."""
+"""Waiting for an autoscaler: nodes are requested that fit, and only while the job waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE = {"CPU": 32.0, "GPU": 8.0, "accelerator_type:H200": 1.0}
 
 
 class Autoscaler:
-    """Adds a node for each GPU node's worth of what is asked for, of the first group that holds it."""
+    """Adds nodes for the requested bundles, each of the first group that fits."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -30,11 +30,11 @@ class Autoscaler:
         self.nodes: list[dict[str, Any]] = []
 
     def request(self, bundles: list[dict[str, float]]) -> None:
-        """In place of Ray's: each call overrides the one before."""
+        """Stands for Ray's function: each call overrides the one before."""
         self.asked = bundles
 
     def sleep(self, seconds: float) -> None:
-        """Time in which nodes join."""
+        """Let time pass, in which nodes join."""
         for group, kind in zip(self.groups, self.types, strict=True):
             fit = [one for one in self.asked if all(group.get(name, 0) >= much for name, much in one.items())]
             if len(self.nodes) < min(self.most, sum(one["GPU"] for one in fit) / group["GPU"]):

@@ -21,7 +21,7 @@ OVER_NODES = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
 def autoscaled(
     *nodes: dict[str, float], groups: list[tuple[dict[str, float], int]], **limits: Any
 ) -> Cluster:
-    """Nodes that are there, and groups of which so many may be there."""
+    """Return a cluster of existing nodes and of groups with a maximum number of nodes."""
     named = (NodeGroup(f"g{number}", node, most) for number, (node, most) in enumerate(groups))
     return Cluster(nodes, AutoscalerLimits(tuple(named), **limits))
 
@@ -54,9 +54,9 @@ class TestPlan:
             ),
             (Cluster((HEAD, DGX, H200)), {"accelerator_type": "H200"}, 1, 1, 1.0),
             (Cluster((HEAD, DGX, H200)), {"replicas": 3}, 3, 1, 1.0),
-            # A node that offers Ray fewer CPUs than it has GPUs.
+            # A node with fewer CPUs than GPUs.
             (Cluster((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
-            # No GPU yet, but an autoscaler that may bring some.
+            # No GPU yet, but an autoscaler that may add some.
             (autoscaled(HEAD, groups=[(SMALL, 8)]), {}, 8, 1, 1.0),
             (autoscaled(HEAD, groups=[({"CPU": 4.0, "GPU": 8.0}, 2)]), {}, 16, 1, 0.5),
             (
@@ -227,7 +227,7 @@ class TestFit:
                 "never",
                 "g0 (at most 8 nodes of 4 CPU and 1 GPU), in all at most 7 nodes",
             ),
-            # Few groups name the type of their accelerator; another one is another one.
+            # Few groups name the type of their accelerator; a group that names another type does not fit.
             (
                 autoscaled(HEAD, groups=[(SMALL, 8)]),
                 {"accelerator_type": "H200"},
@@ -252,12 +252,12 @@ class TestFit:
 
 
 class TestMayHold:
-    """Replicas for which there is room when an autoscaler has added all it may."""
+    """How many replicas fit when an autoscaler has added all that it may."""
 
     @pytest.mark.parametrize(
         ("cluster", "engine", "replicas"),
         [
-            # Each group holds what its nodes hold, and a head with GPUs belongs to none.
+            # Each group counts its own nodes, and a head with GPUs belongs to no group.
             (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {}, 19),
             (autoscaled({**DGX, **HEAD}, groups=[(SMALL, 3)]), {}, 11),
             (
@@ -265,7 +265,7 @@ class TestMayHold:
                 {"engine_args": {"tensor_parallel_size": 4}},
                 4,
             ),
-            # The nodes that hold most go first where the autoscaler bounds their number.
+            # The largest nodes count first if the autoscaler limits their number.
             (autoscaled(HEAD, groups=[(SMALL, 3), (DGX, 2)], max_nodes=3), {}, 17),
             (autoscaled(HEAD, groups=[({"CPU": 64.0}, 9), (SMALL, 3)], max_nodes=3), {}, 3),
             (autoscaled(HEAD, groups=[(DGX, 9)], max_resources={"GPU": 20.0, "TPU": 0.0}), {}, 20),

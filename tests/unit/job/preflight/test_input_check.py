@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of source and rows before an engine starts; test_bad_inputs.py has the refusals."""
+"""What preflight knows about source and rows; test_bad_inputs.py has the refusals."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's ids are each there once, and telling so costs one look at each row."""
+"""Each of the user's ids must be there once; the check reads each row once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request keys: stable for ever, equal where the answer is the same, different where it may not be."""
+"""Request keys never change; they are equal for equal answers, and differ if answers may differ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keyer(defaults: dict[str, Any] | None = None, digests: Digests = DIGESTS, **
 
 
 def test_a_key_never_changes() -> None:
-    """This value is the contract with every store that there is: a new one is a new version of the rule."""
+    """All existing stores depend on this value: another one needs a new version of the rule."""
     assert keyer().key(ASKED).hex() == "d9e1288b6da7a5418929c511ab692337"
 
 
@@ -81,7 +81,7 @@ def test_what_does_not_decide_the_answer_is_left_out() -> None:
         keyer({"temperature": 0.3}),  # the job's sampling wins over the model's
     ]
     assert {other.key(one) for other in same} == {keyer().key(one)}
-    spelled = Request(prompt="x", sampling={"max_tokens": 16})  # what the job says anyway
+    spelled = Request(prompt="x", sampling={"max_tokens": 16})  # the job's own value
     assert keyer().key(spelled) == keyer().key(one)
 
 

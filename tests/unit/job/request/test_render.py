@@ -18,7 +18,7 @@ from tests.support.specs import spec
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Writes a user's module and makes it importable."""
+    """Write a user's module and make it importable."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def write(name: str, source: str) -> None:
@@ -163,7 +163,7 @@ def test_one_bad_row_leaves_the_others_alone() -> None:
 
 
 def test_an_input_column_never_hides_behind_an_output_column() -> None:
-    # JSONL has no header: a row may bring a column that the first rows, which preflight saw, had not.
+    # JSONL has no header: a later row may have a column that preflight did not see.
     row = {"text": "a", "response": "mine"}
     prompt = {"prompt": "{row.text}"}
     assert failed(row, **prompt) == (

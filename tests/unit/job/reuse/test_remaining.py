@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What earlier submissions did is not done again, and not one row more is skipped."""
+"""Finished rows of earlier submissions are skipped, and no other row is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 def left(items: list[WorkItem]) -> list[int]:
-    """Ordinals that the items will do."""
+    """Return the ordinals of the work items."""
     return [
         item.chunk.ordinal + position
         for item in items

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between the store and the rows of an input: many rows may want one response, and some may be gone."""
+"""From the store to the rows of an input: several rows may need one response, and some may be gone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def store(tmp_path: Path, notices: list[Notice]) -> ResponseStore:
 
 
 def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
-    """By row, what is found for it: its answer (or failure) and who paid."""
+    """Return by row the found answer or failure, and the submission that paid for it."""
     adopted = matched(np.arange(len(wanted)), keys.as_array([key(name) for name in wanted]), responses)
     table = responses.read(adopted.hits)
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one attempt and one night to the next, without engines: what is asked again, and how rows came."""
+"""From one attempt or night to the next, without engines: which rows are asked again, and their origin."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TestRegenerate:
 
 
 class TestResume:
-    """What a retry over the same input looks at: its missing rows, and parts that may hold their answers."""
+    """A retry over the same input reads its missing rows, and parts that may hold their answers."""
 
     TEXTS: ClassVar[list[str]] = ["a", "b", "a", "c", "b", "a"]
 
@@ -128,7 +128,7 @@ class TestResume:
         read = _opened(monkeypatch)
         assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [1, 3]
         assert all(path.startswith(first.run_folder) for path in read)
-        # Unless there are new ones: another attempt may have been at work on the other input meanwhile.
+        # New parts are searched: another attempt may have worked on the other input meanwhile.
         Attempt(tmp_path, ["c", "x", "x"], number=3, sampling=GREEDY).answer([0])
         assert Attempt(tmp_path, self.TEXTS, number=4, sampling=GREEDY).asked == [1]
 
@@ -146,7 +146,7 @@ class TestResume:
 
 
 def _opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of the files of a ledger that are read from now on."""
+    """Return a list that gets the paths of the ledger's files that are read from now on."""
     read: list[str] = []
 
     def counting(own: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A response that should be JSON and is none is a failed row."""
+"""A row fails if its response should be JSON and is not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_good_json_stays_as_it_is() -> None:
 
 
 def test_endless_brackets_are_not_json() -> None:
-    # What a model that repeats itself makes of a grammar that allows any JSON.
+    # A model that repeats itself writes this if the grammar allows any JSON.
     failure = checked(response("[" * 100_000), spec(sampling=SCHEMA), {})
     assert isinstance(failure, RowFailure)
     assert failure.step == "parse"

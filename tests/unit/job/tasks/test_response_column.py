@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The response under a name of the user's."""
+"""The response in a column that the user names."""
 
 from __future__ import annotations
 

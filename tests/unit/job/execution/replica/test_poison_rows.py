@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row that kills the engine: found within the bound, whichever it is, and no innocent one is blamed."""
+"""A row that kills the engine is found within the bound, wherever it is, and no innocent row is blamed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ROWS, CHUNK = 128, 32
 
 
 class _ProcessEndedError(asyncio.CancelledError):
-    """In place of the end of the replica's process."""
+    """Stands for the end of the replica's process."""
 
 
 class Fragile(EchoEngine):
-    """Dies of rows that say so, and at the instants (requests so far) at which somebody kills it."""
+    """An engine that dies of rows with `kill`, and from outside after given numbers of requests."""
 
     kills_at: ClassVar[set[int]] = set()
     seconds: ClassVar[float] = 0.0
@@ -58,7 +58,7 @@ class Fragile(EchoEngine):
 
 
 class World:
-    """What Ray does: starts a replica's process again when it has ended.
+    """Does Ray's part: it starts a replica's process again when it has ended.
 
     :param in_flight: rows in the engine at once.
     """
@@ -86,12 +86,12 @@ class World:
             else:
                 return
             finally:
-                # Threads end with their process; what these write is there before the next one looks.
+                # Threads end with their process, so their writes are complete before the next process begins.
                 replica._threads.shutdown()
                 replica._tokenizers.shutdown()
 
     def rows(self) -> dict[int, bool]:
-        """Whether each row of the input is good, by ordinal; each must be there once."""
+        """Return by ordinal whether each row is good; each must be there once."""
         out: dict[int, bool] = {}
         for path in sorted(Path(self.place.out.root, "parts/0").iterdir()):
             for row in pq.read_table(path, columns=["ordinal", "ok"]).to_pylist():
@@ -158,7 +158,7 @@ def test_suspected_rows_survive_a_kill_by_another_row(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_engine_killed_from_outside_costs_no_row(world: World, seed: int) -> None:
-    """Three times at most, whenever it is: also among the suspects of another kill, and one of them alone."""
+    """Three kills at most, at any time: also while suspected rows of another kill are tried."""
     chance = random.Random(seed)
     Fragile.kills_at = {chance.randrange(1, stop) for stop in (CHUNK, 2 * CHUNK, 2 * CHUNK)}
     write(world, set(), rows=CHUNK)
@@ -178,9 +178,9 @@ def test_a_kill_during_a_search_delays_it(world: World, place: int, kill: int) -
 
 
 def test_processes_with_the_same_pid_are_distinguished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a node is lost, Ray starts the replica in another container, where numbers begin anew."""
+    """After a node is lost, Ray starts the replica in another container, where process ids begin anew."""
     monkeypatch.setattr(replica_module.os, "getpid", lambda: 7)
-    Fragile.seconds = 0.2  # of the second half, nothing is finished when it dies
+    Fragile.seconds = 0.2  # no row of the second half is finished when it dies
     write(world, {20}, rows=CHUNK + 1)
     world.run()
     assert world.rows() == {number: number != 20 for number in range(CHUNK + 1)}
@@ -223,7 +223,7 @@ def test_outside_kills_during_a_search_cost_no_row(world: World) -> None:
 
 @pytest.mark.parametrize("place", [0, 17, 127])
 def test_row_that_makes_the_system_kill_the_engine_is_found(world: World, place: int) -> None:
-    """Such as one that takes more memory than there is: each death looks like one from outside."""
+    """For example, a row that takes too much memory: each death looks like a kill from outside."""
     texts = (f"sigkill {number}" if number == place else f"row {number}" for number in range(ROWS))
     world.place.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     world.run()
@@ -233,7 +233,7 @@ def test_row_that_makes_the_system_kill_the_engine_is_found(world: World, place:
 
 @pytest.mark.parametrize("max_restarts", [0, 1, 2, 5])
 def test_engine_that_dies_of_every_row_is_given_up(world: World, max_restarts: int) -> None:
-    """After two deaths, and two for each restart that is allowed, at most."""
+    """It is given up after two deaths, and two for each allowed restart, at most."""
     write(world, set(range(ROWS)))
     with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:
         world.run(max_restarts=max_restarts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of a row inside of a replica, without a cluster around it."""
+"""The way of a row through a replica, without a cluster."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_replica_reports_what_it_is_and_what_it_did(place: Place) -> None:
     assert engine is not None
     assert engine.effective_sampling == {"temperature": 0}
     (done,) = do(place, replica)
-    assert "temperature" not in done.as_json()  # said once a process, not with each chunk and each second
+    assert "temperature" not in done.as_json()  # once per process, not with each chunk and each second
     assert "temperature" not in json.dumps(place.report)
     replica._reporter.send()
     assert (place.report["rows"], place.report["output_tokens"]) == (1, 2)
@@ -131,7 +131,7 @@ def test_replica_reports_what_it_is_and_what_it_did(place: Place) -> None:
 
 
 def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a process that ends before are counted by the next one."""
+    """Failures of a process that ends before its report are counted by the next process."""
 
     class Endless(EchoEngine):
         async def generate(self, encoded: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses are added at once or not at all, by as many writers as there are."""
+"""Responses are added all at once or not at all, by any number of writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_add_that_broke_off_is_finished_by_its_repetition(
         shop.store().add("s", [table(range(25))])
     again = Shop(folder)
     assert not again.store().holds("s")
-    # Whatever is visible of the half one is right.
+    # All visible responses of the interrupted add are right.
     assert again.answers(range(25)).items() <= {n: (f"to {n}", "s") for n in range(25)}.items()
     assert again.store().add("s", [table(range(25))]) == 25
     assert again.answers(range(30)) == {n: (f"to {n}", "s") for n in range(25)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction makes the store smaller and changes no answer, whoever reads and writes meanwhile."""
+"""Compaction makes the store smaller and changes no answer, also beside readers and writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.responses import DAY, START, Faulty, Shop, indexed, raising, 
 
 
 def fill(shop: Shop, submissions: int, rows: int = 20) -> dict[object, tuple[str, str]]:
-    """One segment a submission; the answers that must come."""
+    """Add one segment for each submission, and return the expected answers."""
     for number in range(submissions):
         shop.store().add(f"s{number}", [table(range(number * rows, (number + 1) * rows))])
     return {name: (f"to {name}", f"s{name // rows}") for name in range(submissions * rows)}
@@ -173,7 +173,7 @@ class TestDropping:
         assert local.answers([1]) == {}
 
     def test_data_that_is_waiting_for_its_index_is_kept(self, folder: Folder) -> None:
-        # As an add is found between its data and its index, or after it was killed there.
+        # The state of an add between its data and its index, where it may also be killed.
         with pytest.raises(StorageError):
             Shop(Faulty(folder, "v1/index/", raising("write"))).store().add("s", [table([1])])
         shop = Shop(folder)
@@ -254,7 +254,7 @@ def _facts(entries: Entries) -> list[Any]:
 
 
 def _best(facts: list[Any], key: int, moment: int, since: int) -> int | None:
-    """When the answer that a look-up gives was paid for."""
+    """Return when the answer of a look-up was paid for."""
     return max(
         (at for k, _, _, at, until in facts if k == key and until > moment and at >= since), default=None
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is damaged counts as not there, and changes no answer."""
+"""Damaged files count as missing, and change no answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was paid for is found again, by its own key only, and nothing else is."""
+"""A look-up finds stored responses by their own keys, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a store is, as its command line tells."""
+"""The size of a store, by its command line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that comes while old data is deleted stays, also that of a writer whose clock is behind."""
+"""Data that is added while old data is deleted stays, also if its writer's clock is late."""
 
 from __future__ import annotations
 

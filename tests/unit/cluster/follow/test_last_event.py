@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's last event is never missed: not where it comes between two requests, nor where noise follows it."""
+"""A job's last event is never missed, even between two requests or before later output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def lease():
 
 
 async def poll_until_end(ray, client, count):
-    """Look until the job has ended, at most so often."""
+    """Poll until the job has ended, at most `count` times."""
     state = FollowState(ray.session_name)
     for _ in range(count):
         verdict = await poll_once(client, "x", state, lease=lease())
