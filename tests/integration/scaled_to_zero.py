@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job on a head without GPUs, whose autoscaler may add two nodes with one each; prints what it saw.
+"""A job on a head without GPUs, whose autoscaler may add two nodes with one GPU each; prints its events.
 
-A program of its own, since a process has one Ray. The autoscaler and the raylets are real, the GPUs are only
-numbers. Usage: ``scaled_to_zero.py GCS_ADDRESS FOLDER``
+It is a program of its own, because a process has one Ray. Autoscaler and raylets are real, the GPUs are
+simulated. Usage: ``scaled_to_zero.py GCS_ADDRESS FOLDER``
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
     except PreflightError as error:
         refusal = [error.failure_class, str(error)]
 
-    # The echo engine asks for no GPU, and vLLM would want a real one.
+    # The echo engine requests no GPU, and vLLM would need a real one.
     plan._gpus = lambda *_: 1
     plan._ROWS_FOR_A_NODE = 30
     ready._vllm_is_here = lambda: False

@@ -33,7 +33,7 @@ from airflow_provider_raybatch.cluster.submit.package import package_of_files
 
 @contextmanager
 def proxy(target, prefix="", certificate=None):
-    """A reverse proxy that serves `target` under `prefix`; over TLS with a certificate."""
+    """Run a reverse proxy that serves `target` under `prefix`, over TLS if there is a certificate."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -79,7 +79,7 @@ def proxy(target, prefix="", certificate=None):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """PEM files of two self-signed certificates for 127.0.0.1: the server's and a stranger's."""
+    """PEM files of two self-signed certificates for 127.0.0.1: the server's and another one."""
     folder = tmp_path_factory.mktemp("certificates")
     now = datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dashboard")])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shipped arrives: in the driver and in a task, on the same Python as here and on another one."""
+"""Shipped packages arrive in driver and tasks, on the same Python version and on another one."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
             key=KEY,
             secrets=SECRETS,
             seal_key=seal_key,
-            # A real cluster's nodes hold the key; here the job's environment stands in for theirs.
+            # On a real cluster the nodes have the key; here the job's environment has it.
             runtime_env={"env_vars": env_vars},
         )
         command, _, rest = request.entrypoint.partition(" ")
@@ -123,7 +123,7 @@ def assert_shipped(logged, found, wheel_from):
 
 
 async def test_same_python(ray_cluster, tmp_path, monkeypatch):
-    # It has an obstore of its own, which wins over the shipped one.
+    # This cluster has its own obstore, which takes precedence over the shipped one.
     assert_shipped(*await probe(ray_cluster, tmp_path, monkeypatch), wheel_from="/site-packages/obstore/")
 
 
@@ -135,7 +135,7 @@ async def test_sealed(ray_cluster, tmp_path, monkeypatch):
 
 
 async def test_another_python(other_python_ray_cluster, tmp_path, monkeypatch):
-    # A distribution that no Ray brings along, so that it is the shipped one.
+    # Ray does not include this distribution, so it is the shipped one.
     assert_shipped(
         *await probe(other_python_ray_cluster, tmp_path, monkeypatch, wheel="h11"),
         wheel_from="/raybatch_wheels/h11/",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.mutants``: break the safety code one place at a time, and see that a test notices."""
+"""``python -m tests.mutants``: break the safety code in one place at a time; a test must notice each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def main() -> int:
 def judge_all(mutants: Sequence[Mutant], folders: Sequence[Path]) -> list[Result]:
     """Judge each mutant, several at a time.
 
-    :param folders: to be made, one for each that runs at the same time.
+    :param folders: one for each mutant that runs at the same time; they are created.
     """
     copies: queue.SimpleQueue[Scratch] = queue.SimpleQueue()
     for folder in folders:
@@ -54,7 +54,7 @@ def judge_all(mutants: Sequence[Mutant], folders: Sequence[Path]) -> list[Result
     first = copies.get()
     first.check()
     if (output := passes(first, mutants)) is not None:
-        raise SystemExit(f"{output}\nThe tests fail without a mutant, so they tell nothing about mutants.")
+        raise SystemExit(f"{output}\nThe tests fail without a mutant, so their results would mean nothing.")
     print(f"The tests of {len(mutants)} mutants pass without them.", flush=True)
     copies.put(first)
 

@@ -33,11 +33,14 @@ class Scratch:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of processes that shall import from here, in place of what is installed."""
+        """Environment of processes that import the package from here instead of the installed one."""
         return {**os.environ, "PYTHONPATH": str(self.root)}
 
     def check(self) -> None:
-        """:raises RuntimeError: Python imports the package from elsewhere, where no mutant is."""
+        """Check that Python imports the package from this copy.
+
+        :raises RuntimeError: it does not.
+        """
         code = f"import {PACKAGE} as package; print(package.__file__)"
         completed = subprocess.run(
             [sys.executable, "-c", code],
@@ -52,7 +55,7 @@ class Scratch:
 
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
-        """The copy with one mutant in it.
+        """Apply one mutant to the copy, and undo it at the end.
 
         :raises ValueError: see :meth:`Mutant.applied_to`.
         """
@@ -67,5 +70,5 @@ class Scratch:
     @staticmethod
     def _write(path: Path, text: str) -> None:
         path.write_text(text)
-        # Python tells a stale cache by size and by seconds, which a mutant may share with its original.
+        # Python detects a stale cache by size and seconds, which a mutant may share with its original.
         Path(cache_from_source(str(path))).unlink(missing_ok=True)

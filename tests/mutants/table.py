@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results as a page."""
+"""Writes the results as a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ nothing, or `make mutants` fails. Before, the same tests must pass on the code a
 
 
 def page(results: Sequence[Result]) -> Iterable[str]:
-    """The lines of ``benchmarks/results/mutants.md``."""
+    """Yield the lines of ``benchmarks/results/mutants.md``."""
     yield _HEAD
     yield f"`{summary(results)} commit={_commit()}`"
     of = {result.mutant.name: result for result in results}
@@ -35,7 +35,7 @@ def page(results: Sequence[Result]) -> Iterable[str]:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """One line of counts."""
+    """Return one line of counts."""
     counts = {name: sum(one.verdict == name for one in results) for name in ("killed", "hangs", "equivalent")}
     counted = " ".join(f"{name}={count}" for name, count in counts.items())
     return f"mutants={len(results)} {counted} others={len(results) - sum(counts.values())}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pins: complete, free of places, and right for the machine they are installed on."""
+"""The pins are complete, name no hosts or paths, and fit the machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What echo engines say of themselves: their `request_log`, which owes nothing to what a job reports."""
+"""The `request_log` of echo engines, which does not depend on the reports of a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass
 class Engine:
-    """One engine's life, from its log.
+    """The life of one engine, from its log.
 
     :param asked: prompts and when they were started (epoch seconds), in that order.
     :param generated: prompts and when their answers were there, in that order.
@@ -24,7 +24,7 @@ class Engine:
 
 
 def engines(folder: Path) -> list[Engine]:
-    """From all logs in `folder`; a line that is being written is left out."""
+    """Read all logs in `folder`; skip a line that is still being written."""
     found = []
     for file in sorted(folder.glob("*.jsonl")):
         pid = int(file.stem.rpartition("-")[2])

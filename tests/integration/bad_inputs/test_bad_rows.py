@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that fail, each at its step: a dead letter with the reason, beside all other rows."""
+"""Each failed row is a dead letter with step and reason, and all other rows are delivered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEADING = 1000
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that fails, among good ones. `row` is its line of JSONL, or its line of CSV."""
+    """A row that fails among good ones. `row` is its line of JSONL or CSV."""
 
     step: str
     reason: str
@@ -87,7 +87,7 @@ def make(row):
 
 @dataclass(frozen=True)
 class Delivered:
-    """A finished job with bad rows in it, after `leading` good ones that are left out of `rows`."""
+    """A finished job with bad rows after `leading` good ones, which are not in `rows`."""
 
     rows: list[dict[str, Any]]
     letters: dict[int, dict[str, Any]]
@@ -128,7 +128,7 @@ def deliveries(
             }[name]
             rows = [row for number, bad in enumerate(found.values()) for row in (good(number), bad.row)]
             if name == "jsonl":
-                # Past the rows that preflight looks at: there it would refuse the output column.
+                # After the rows that preflight reads, where it would refuse the output column.
                 rows = [good(number) for number in range(-LEADING, 0)] + rows
             fields["source"] = place.jsonl(*rows)
         if name == "jsonl":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canary secrets in every channel, and runs that end in every way: no artefact tells one.
+"""Canary secrets in every channel, and runs that end in every way: no artefact contains one.
 
-The exceptions are documented: the environment of processes, and Airflow's table of connections, which holds
-the key's id as a login and all else encrypted.
+The exceptions are documented: the environment of processes, and Airflow's table of connections, which has the
+key's id as a login and encrypts the rest.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PACKAGE_SECONDS = 90
 
 @dataclass(frozen=True)
 class Place:
-    """Where the runs happen, and the canaries."""
+    """Places of the runs, and the canaries."""
 
     lake: Lake
     cluster: RayCluster
@@ -103,7 +103,7 @@ def place(api: AirflowApi) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def unread_package(place: Place) -> tuple[str, float]:
-    """Of a job that ended before it read its credentials, and when it was uploaded."""
+    """The package of a job that ended before it read its credentials, and the time of its upload."""
 
     async def submit() -> str:
         document = {
@@ -149,7 +149,7 @@ def command_lines(place: Place) -> Iterator[CommandLines]:
 def tasks(
     api: AirflowApi, place: Place, unread_package: tuple[str, float], command_lines: CommandLines
 ) -> dict[str, Task]:
-    """One task for each way to end."""
+    """One task for each kind of end."""
     place.lake.write_rows("in/rows.jsonl", ({"text": f"text {n}"} for n in range(20)))
 
     def start(name: str, dag_id: str, **conf: object) -> Task:
@@ -171,7 +171,7 @@ def tasks(
     for name in ("failure", "locked"):
         tasks[name].run.wait("failed", timeout=300)
 
-    # Each in the middle, and together, since they mostly wait.
+    # Each is ended in the middle; together, because they mostly wait.
     tasks["kill"] = start("kill", "once_blocking", engine_args=SLOWLY)
     tasks["crash"] = start("crash", "batch_deferrable", engine_args=SLOWLY)
     job_with_credentials(place, tasks["kill"])
@@ -185,7 +185,7 @@ def tasks(
 
 
 def job_with_credentials(place: Place, task: Task) -> dict[str, Any]:
-    """The task's job, as soon as it has replicas: by then its driver has read the credentials."""
+    """Return the task's job once it has replicas: by then its driver has read the credentials."""
 
     def credentials_read() -> dict[str, Any] | None:
         jobs = place.jobs.of(task)
@@ -239,7 +239,7 @@ def test_files_hold_no_secret(tasks, place, airflow: AirflowStack):
     assert any(name.endswith("airflow.db") for name in left)
     assert len([content for content in left.values() if b"raybatch" in content]) > 10
     arguments = b"".join(content for name, content in left.items() if "DATASET_METADATA" in name)
-    assert arguments.count(b"HF_TOKEN") >= len(tasks) - 1  # all but one came as far as their replicas
+    assert arguments.count(b"HF_TOKEN") >= len(tasks) - 1  # all but one reached their replicas
     assert not place.secrets.leaks(left.items())
 
 
@@ -253,6 +253,6 @@ def test_every_package_is_gone(tasks, place, unread_package):
     read = [each for each in secrets_packages(session_folder(place.jobs)) if each != name]
     assert len(read) >= len(tasks)
     assert not [each for each in read if place.jobs.has_package(each)]
-    # Nobody read this one: Ray drops it by itself.
+    # No job read this package: Ray deletes it by itself.
     time.sleep(max(0.0, uploaded + PACKAGE_SECONDS + 10 - time.monotonic()))
     assert not place.jobs.has_package(name)

@@ -24,7 +24,7 @@ TEXTS = [*(f"company {number}" for number in range(40)), "company without a numb
 
 @dataclass(frozen=True)
 class Runs:
-    """The same rows, with one function and then with another.
+    """Runs of the same rows, with one function and then with another.
 
     :param generated: responses that engines had generated after each of them.
     """
@@ -63,10 +63,10 @@ def test_function_columns_beside_the_renamed_response(runs: Runs) -> None:
     dataset = open_dataset(result)
     rows = rows_by_text(dataset)
     assert len(rows) == result["rows"] == 40
-    assert len(dataset.files) == 4  # of ten rows each; the one in error is in none
+    assert len(dataset.files) == 4  # files of ten rows each; the failed row is in none
     assert {row["inferred_industry"] for row in rows.values()} == {f"Say {text}" for text in TEXTS[:-1]}
     assert all(row["same"] for row in rows.values())
-    # Halves beside whole numbers: one type for all files.
+    # Halves and whole numbers: one type for all files.
     assert rows["company 3"]["number"] == 3.0
     assert rows["company 6"]["number"] == 3.0
     columns = {column.name: column.type for column in dataset.manifest.columns}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one attempt of a task to the next: the run record, the events of triggers, what earlier runs left."""
+"""From one attempt of a task to the next: run record, events of triggers, jobs of earlier runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ MUTANTS = (
         _RECORD,
         "if known is not None and known.token == token:  # else a clear",
         "if known is not None:  # else a clear",
-        "A run that a clear has overtaken puts its result on record: the clear returns the old dataset.",
+        "A run that a clear has overtaken records its result: the clear returns the old dataset.",
         _RECORDED,
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         _RECORD,
         "namespace=namespace() if known is None else known.namespace,",
         "namespace=namespace(),",
-        "After an upgrade, a cleared task is refused by the dataset that it owns.",
+        "After an upgrade, a cleared task may not replace its own dataset.",
         _RECORDED,
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
         _RESUMED,
     ),
     Mutant(
-        "triggers-word-counts",
+        "trigger-event-decides",
         _BASE,
         "        if not outcome.saw_the_end:\n"
         '            outcome = self._resumption(context).recheck(outcome, str(handle["submission_id"]))\n',
@@ -257,7 +257,7 @@ MUTANTS = (
         _BASE,
         "                run.deadline.refuse_if_passed()  # here,",
         "                pass  # here,",
-        "A job is submitted that no attempt has time for.",
+        "A job is submitted after its deadline.",
         ("operators/test_deadline.py",),
     ),
 )

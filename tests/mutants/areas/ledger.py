@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done already, and what is left to do."""
+"""Finished rows and missing rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MUTANTS = (
         ("job/reuse/test_remaining.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
     ),
     Mutant(
-        "parts-of-another-question",
+        "parts-of-another-config",
         _LEDGER,
         'own = [file for file in files if file.path.startswith(f"{run_folder}/")]',
         "own = files",
@@ -62,7 +62,7 @@ MUTANTS = (
         ("job/reuse/test_reuse.py::TestFromNightToNight::test_driver_with_a_reused_id_stores_its_rows_too",),
     ),
     Mutant(
-        "folder-knows-no-question",
+        "folder-without-the-config",
         _LAYOUT,
         'return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"',
         'return f"{task_folder(submission)}/{listing_digest[:16]}"',
@@ -70,7 +70,7 @@ MUTANTS = (
         ("job/output/test_publish.py::TestLedger::test_run_folder_depends_on_task_config_and_input_only",),
     ),
     Mutant(
-        "folder-knows-no-input",
+        "folder-without-the-listing",
         _LAYOUT,
         'return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"',
         'return f"{task_folder(submission)}/{question[:16]}-"',
@@ -102,7 +102,7 @@ MUTANTS = (
         "        for outcome in outcomes\n"
         "        if isinstance(outcome.result, Response)\n"
         "    )",
-        "`max_tokens_total` is passed by the rows that fail.",
+        "Failed rows exceed `max_tokens_total`.",
         ("job/execution/replica/test_replica.py::test_what_should_be_json_is_checked",),
     ),
     Mutant(
@@ -118,7 +118,7 @@ MUTANTS = (
         _RESPONSES,
         'pc.equal(table["ok"], not self._failures)',
         'pc.or_(table["ok"], True)',
-        "Equal rows share a failure where one of them has an answer.",
+        "Equal rows share a failure although one of them has an answer.",
         ("job/reuse/test_response_store.py::test_the_ledger_gives_its_answers_or_its_failures",),
     ),
     Mutant(
@@ -126,7 +126,7 @@ MUTANTS = (
         _RESUME,
         "WorkItem(number, chunk, _runs(done), numbers)",
         "WorkItem(number, chunk, (), numbers)",
-        "A resume pays for whole chunks of which one row is left.",
+        "A resume pays for whole chunks in which one row is missing.",
         ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
     Mutant(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which row kills the engine: found soon, and never an innocent one. What a lost process leaves."""
+"""The search for the row that kills the engine, and the rows of a lost process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MUTANTS = (
         _COORDINATOR,
         "        if self._queue.proves(process, report.finished):\n",
         "        if len(report.finished):\n",
-        "An engine that dies of everything is restarted once for each row.",
+        "An engine that dies of every row is restarted once for each row.",
         (f"{_TESTS[0]}::test_engine_that_dies_of_every_row_is_given_up",),
     ),
     Mutant(
@@ -59,11 +59,11 @@ MUTANTS = (
         _QUEUE,
         "        if len(group.rows) < 2:\n            return group\n",
         "        if len(group.rows) < 2:\n            return Group(group.rows)\n",
-        "A row of which the system kills the engine is never found.",
+        "A row that makes the system kill the engine is never found.",
         (f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found",),
     ),
     Mutant(
-        "wary-of-nothing",
+        "wary-replicas-not-marked",
         _COORDINATOR,
         "        self._queue.join(process, slots, time.monotonic(), wary)\n",
         "        self._queue.join(process, slots, time.monotonic())\n",
@@ -79,7 +79,7 @@ MUTANTS = (
         (f"{_MODEL}::test_faults_during_a_search",),
     ),
     Mutant(
-        "suspects-beside-others",
+        "suspected-rows-beside-others",
         _QUEUE,
         "        if len(replica.holds) or len(replica.failed):\n",
         "        if len(replica.failed):\n",
@@ -87,7 +87,7 @@ MUTANTS = (
         (*_QUEUE_TESTS, f"{_MODEL}::test_poison_rows_are_found_within_the_bound"),
     ),
     Mutant(
-        "suspects-that-waited-forgotten",
+        "waiting-suspected-rows-forgotten",
         _QUEUE,
         "                self._suspicion.groups.append(Group(replica.holds, silent_deaths))\n",
         "",
@@ -99,7 +99,7 @@ MUTANTS = (
         _POISON_ROWS,
         "        silent = 0 if engine_died else group.silent_deaths + 1\n",
         "        silent = 9\n",
-        "A row that was alone when somebody killed the engine is blamed.",
+        "A row that was alone in a killed engine is blamed.",
         _TESTS,
     ),
     Mutant(
@@ -107,7 +107,7 @@ MUTANTS = (
         _POISON_ROWS,
         "        elif engine_died or silent >= _SILENT_DEATHS_TO_BLAME:\n",
         "        elif engine_died:\n",
-        "A row of which the system kills the engine is asked for ever.",
+        "A row that makes the system kill the engine is retried for ever.",
         (*_QUEUE_TESTS, f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found"),
     ),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row's way through one engine, and what its death leaves."""
+"""A row's way through one engine, and the state after the engine's death."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MUTANTS = (
         _REPLICA,
         "self._board.lost.remote(self._process, not error.killed,",
         "self._board.lost.remote(self._process, True,",
-        "Two kills from outside make a dead letter of an innocent row.",
+        "After two kills from outside, an innocent row becomes a dead letter.",
         _POISON,
     ),
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS = (
         _REPLICA,
         "        if in_vain > most:\n",
         "        if in_vain > most + 100:\n",
-        "An engine that dies of everything is restarted for hours.",
+        "An engine that dies of every row is restarted for hours.",
         _POISON,
     ),
     Mutant(
@@ -48,7 +48,7 @@ MUTANTS = (
         _REPLICA,
         "return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval",
         "return not self._unanswered",
-        "A killed replica loses all rows that it has finished, not those of one `flush_interval`.",
+        "A killed replica loses all its finished rows, and not only those of one `flush_interval`.",
         (f"{_SHIFT}::test_slow_row_delays_the_others_by_flush_interval_only",),
     ),
     Mutant(
@@ -68,7 +68,7 @@ MUTANTS = (
         ("job/control/test_control.py",),
     ),
     Mutant(
-        "every-look-renews-the-lease",
+        "every-poll-renews-the-lease",
         _CONTROL,
         "        if order is None or order == self._seen:\n",
         "        if order is None:\n",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What need not be paid for again, and whose answer a row may take."""
+"""Which responses are reused, and for which rows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MUTANTS = (
         _PLAN,
         '    if job.spec.on_clear != "regenerate":\n        return found\n',
         "    if found:\n        return found\n",
-        "A clear that shall regenerate returns the old answers.",
+        'A clear with `on_clear="regenerate"` returns the old answers.',
         _TESTS,
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS = (
         _PLAN,
         "for failures in (False, True):",
         "for failures in (True, False):",
-        "Equal rows share a failure where one of them has an answer.",
+        "Equal rows share a failure although one of them has an answer.",
         ("job/reuse/test_fan_out.py::test_an_answer_counts_more_than_an_earlier_failure",),
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS = (
         _PLAN,
         "answered = followers_of(repeats, ~resolved & share, earlier.good)",
         "answered = followers_of(repeats, no_rows, earlier.good)",
-        "A row is paid for though an equal one has been answered by an earlier attempt.",
+        "A row is paid for although an earlier attempt has answered an equal one.",
         ("job/reuse/test_reuse.py::TestRegenerate::test_equal_row_reuses_the_answer_of_an_earlier_attempt",),
     ),
     Mutant(
@@ -93,15 +93,15 @@ MUTANTS = (
         _PLAN,
         "answered.and_others(followers_of(repeats, missing, missing))",
         "answered.and_others(followers_of(repeats, missing, ~rows))",
-        "Rows wait for the answer of one that is not asked any more: the commit lacks them.",
+        "Rows wait for the answer of a row that is not asked any more: the commit lacks them.",
         ("job/reuse/test_reuse.py::TestResume::test_a_follower_leads_where_its_leader_has_failed_for_good",),
     ),
     Mutant(
-        "shares-against-the-users-word",
+        "shares-though-turned-off",
         _PLAN,
         "repeats, share = search.repeats, job.spec.deduplicate",
         "repeats, share = search.repeats, True",
-        "`deduplicate=False` is not kept.",
+        "`deduplicate=False` is ignored.",
         _TESTS,
     ),
     Mutant(
@@ -109,7 +109,7 @@ MUTANTS = (
         _PLAN,
         "repeated = repeats.sampled[~resolved[repeats.sampled]]",
         "repeated = repeats.sampled[~(resolved | rows)[repeats.sampled]]",
-        "An answer that can't be read after all is paid for under another row's key.",
+        "An unreadable stored answer is generated again under another row's key.",
         (
             "job/reuse/test_reuse.py::"
             "TestFromNightToNight::test_lost_stored_answer_is_asked_for_under_its_own_key",
@@ -120,7 +120,7 @@ MUTANTS = (
         _STORE,
         "if part.may_be_generated)",
         "if part.rows)",
-        "An answer that expired comes back as a young one, for ever.",
+        "An expired answer is stored again as a new one, and never expires.",
         _TESTS,
     ),
     Mutant(
@@ -144,11 +144,11 @@ MUTANTS = (
         _CACHED,
         '    return pc.if_else(pc.equal(one_array(found["origin"]), "stored"), "stored", origins)\n',
         "    return origins\n",
-        "What a stored answer cost is told as this task's own.",
+        "The tokens of a stored answer are counted as this task's own.",
         _TESTS,
     ),
     Mutant(
-        "adopted-rows-in-the-order-of-hits",
+        "cached-rows-in-the-order-of-hits",
         _CACHED,
         '.sort_by("hit")',
         "",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are whole or not there, names that survive a power loss, and calls that are made again."""
+"""Whole files, names that survive a power loss, and repeated calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MUTANTS = (
         ("storage/test_durable.py::test_each_way_of_writing",),
     ),
     Mutant(
-        "folder-sync-fails-unheard",
+        "failed-folder-sync-is-ignored",
         _DURABLE,
         "        if error.errno not in _NO_SUCH_CALL:\n            raise\n",
         "        pass\n",
@@ -102,7 +102,7 @@ MUTANTS = (
         _FOLDER,
         "if scratch.stat().st_nlink != 2:",
         "if scratch.stat().st_nlink:",
-        "On NFS a job takes its own journal entry for another's, and throws its rows away.",
+        "On NFS a job takes its own journal entry for another's, and discards its rows.",
         ("storage/test_folder.py::TestLocal::test_a_link_whose_answer_was_lost_is_ours",),
     ),
     Mutant(
@@ -184,7 +184,7 @@ MUTANTS = (
         _S3,
         "if there != content:",
         "if there:",
-        "A job whose answer S3 lost throws its rows away.",
+        "A job discards its rows after S3 has lost an answer.",
         ("storage/test_faults.py::TestCreate::test_object_created_by_a_lost_call_is_ours",),
     ),
     Mutant(
@@ -192,7 +192,7 @@ MUTANTS = (
         _S3,
         'raise ConflictError("another creation was under way") from error',
         'raise TakenError("another creation was under way") from error',
-        "After S3's 409 that no writer won, a job throws its rows away.",
+        "After an S3 409 without a winner, a job discards its rows.",
         ("storage/test_faults.py::TestCreate::test_conflict_without_a_winner_is_retried",),
     ),
     Mutant(
@@ -208,11 +208,11 @@ MUTANTS = (
         _S3,
         "            if there == new:\n                return  # by a call whose answer was lost\n",
         "",
-        "A commit whose copy's answer S3 lost fails, after it was published.",
+        "If S3's answer about the copy is lost, a published commit is reported as failed.",
         ("job/output/test_manifest_copy.py::TestReplace::test_one_whose_answer_was_lost_counts",),
     ),
     Mutant(
-        "never-patient",
+        "never-retried",
         _RETRY,
         "            if tried + pause > RETRY_LIMITS.whole:",
         "            if tried + pause:",
@@ -220,7 +220,7 @@ MUTANTS = (
         ("storage/test_faults.py::test_every_operation_survives_every_fault",),
     ),
     Mutant(
-        "ever-patient",
+        "retried-for-ever",
         _RETRY,
         "            if tried + pause > RETRY_LIMITS.whole:",
         "            if tried + pause < 0:",
@@ -232,21 +232,21 @@ MUTANTS = (
         _RETRY,
         "        except RaybatchError:\n            raise\n",
         "",
-        "That a journal entry is taken ends the job, in place of the next entry being tried.",
+        "A taken journal entry ends the job, although the next one is free.",
         (
             "storage/test_folder.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",
         ),
     ),
     Mutant(
-        "conflicts-do-not-heal",
+        "conflicts-are-not-retried",
         _ERRORS,
         "(exceptions.GenericError, exceptions.AlreadyExistsError, ConflictError)",
         "(exceptions.GenericError, exceptions.AlreadyExistsError)",
-        "After S3's 409 that no writer won, a job throws its rows away.",
+        "After an S3 409 without a winner, a job discards its rows.",
         ("storage/test_faults.py::TestCreate::test_conflict_without_a_winner_is_retried",),
     ),
     Mutant(
-        "s3s-own-call-for-a-retry",
+        "s3s-request-for-a-retry",
         _ERRORS,
         "    if said and said.group(1) in _PASSING:\n        return True\n",
         "",
