@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness sees what it looks for, and leaves no run out."""
+"""The harness finds all flaws, and counts every run."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_living_engines_are_those_whose_process_is(tmp_path):
         alive.kill()
 
 
-# Two engines of one submission; 7 is killed at 5.0, when a part answers "a", and "b" is in flight.
+# Two engines of one submission; 7 is killed at 5.0, when a part has "a" and "b" is in flight.
 WITHIN = 1.0
 KILLED = Engine(7, "s-0", 1.0, [("a", 2.0), ("b", 3.5)], [("a", 2.5)])
 OTHER = Engine(8, "s-0", 1.0, [("c", 2.0), ("b", 6.0)], [("c", 3.0), ("b", 8.0)])
@@ -205,7 +205,7 @@ def test_parts_show_what_they_answer_and_since_when(tmp_path):
     pq.write_table(pa.table({"ok": [True, False], "input": rows}), buffer)
     path = "_raybatch/parts/t/q/s-0~1/0.0-1.2.1.parquet"
     put(tmp_path, path, buffer.getvalue())
-    os.utime(tmp_path / path, (1, 1))  # the name came later than the content
+    os.utime(tmp_path / path, (1, 1))  # the name is newer than the content
     (part,) = Parts(Disk(tmp_path)).all()
     assert part.prompts == {prompt_of(rows[0])}
     assert part.appeared > 1e9
@@ -272,7 +272,7 @@ def test_every_run_counts(tmp_path):
     file = tmp_path / "results.jsonl"
     for one in (
         replace(GOOD, lost=3),
-        GOOD,  # the same seed again, which mends nothing
+        GOOD,  # the same seed again, which repairs nothing
         replace(GOOD, seed=2, duplicated=1),
         replace(QUIET, seed=3, phase="", missed="the worker was gone 20.1 s after the run began"),
         replace(QUIET, seed=-1, kind="none", phase="", wrong=2),

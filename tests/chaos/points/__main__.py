@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.chaos.points --results FILE``: each point, mode and store in a run of its own."""
+"""``python -m tests.chaos.points --results FILE``: a run for each point, mode and store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main() -> int:
 
     left = [aim for aim in aims if aim not in done]
     if left:
-        # Each run may have two drivers and their replicas, one of them frozen.
+        # Each run may have two drivers with replicas, and one of the drivers is frozen.
         with World(cpus=2 * given.parallel) as world, serving() as server:
             together(world, left, given.parallel, note, given.results.parent / "flawed", server)
     lines = results.read(given.results)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The points at which a process is struck: between two steps, after which something must go on."""
+"""The points between two steps at which a process is struck."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS_IN_FLIGHT = 16
 
 @dataclass(frozen=True)
 class Point:
-    """A point and what may follow from a strike there.
+    """A point between two steps, and the kinds of strikes there.
 
     :param where: the process that is struck.
     :param between: the step before and the step after.
@@ -55,7 +55,7 @@ class Point:
 
     @property
     def fault(self) -> dict[str, Any] | None:
-        """For :mod:`sitecustomize`."""
+        """The fault for :mod:`sitecustomize`, if the point is a storage call."""
         if not self.call:
             return None
         return {
@@ -156,7 +156,7 @@ POINTS = {
 
 @dataclass(frozen=True)
 class Aim:
-    """A run that is struck at one point or, one after another, at several.
+    """A run that is struck at one point, or at several one after another.
 
     :param points: in the order in which an undisturbed run reaches them; a strike may change it.
     :param signal: for the last point; at those before it, processes are killed.
@@ -169,7 +169,7 @@ class Aim:
 
     @property
     def signals(self) -> dict[str, str]:
-        """What the process gets at each point."""
+        """The signal of the process at each point."""
         return {**dict.fromkeys(self.points[:-1], "KILL"), self.points[-1]: self.signal}
 
     @property
@@ -181,7 +181,7 @@ class Aim:
 
 
 def table() -> list[Aim]:
-    """Every point in every mode and on every store, with each signal that makes sense."""
+    """Return every point in every mode and on every store, with each useful signal."""
     aims = []
     for point in POINTS.values():
         before = () if point.needs is None else (point.needs,)

@@ -31,7 +31,7 @@ place.replace("created", b"content", b"other content")
 print([entry.path for entry in place.list("data")])
 place.delete([f"data/{number}" for number in range(3)])
 """
-# A job without Ray: what replicas and driver store, in one process, in a folder with a left-over.
+# A job without Ray: the storage calls of replicas and driver in one process, in a folder with a left-over.
 _WHOLE_JOB = """
 import os, pathlib, sys
 from airflow_provider_raybatch.job.output import cleanup
@@ -116,7 +116,7 @@ def test_kills_at_the_call_it_names_and_only_once(fault, left, target, tmp_path)
     assert sorted(target.contents("")) == sorted(left)
     record = json.loads((tmp_path / "p.json").read_text())
     assert (record["point"], record["signal"]) == ("p", "KILL")
-    if "created" not in left:  # else creating it again fails by itself
+    if "created" not in left:  # otherwise the second creation fails by itself
         assert run(target, tmp_path, **fault).returncode == 0
         assert {*target.contents("")} == {"created"}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness sees what it looks for: a run that went wrong in any way has a flaw that says so."""
+"""The harness finds flaws: each kind of wrong run has a flaw that names it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def flawed_runs_keep_their_folders_here(tmp_path_factory, monkeypatch):
 
 
 class FakeRun:
-    """A DAG run that has ended when it begins: `do` is what its job did."""
+    """A DAG run that has already ended; `do` does the work of its job."""
 
     def __init__(self, params: dict[str, Any], do: Callable[[dict[str, Any]], None]) -> None:
         self.state = "success"
@@ -61,9 +61,9 @@ class FakeRun:
 
 
 def outcome(do: Callable[[dict[str, Any]], None], tmp_path: Path, *statuses: str, aim: Aim = AIM) -> Any:
-    """What the harness says of a run in which `do` happened.
+    """Return the harness's outcome of a run in which `do` happened.
 
-    :param statuses: of its jobs.
+    :param statuses: the statuses of its jobs.
     """
     jobs = [{"status": status} for status in statuses or ("FAILED", "FAILED")]
     world = SimpleNamespace(

@@ -286,8 +286,8 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "An overtaken driver collects, too.",
         ("job/output/test_cleanup.py", "job/output/test_collecting.py"),
         equivalent=(
-            "Files are listed before the history is read, so each writer had claimed by then. If the last entry "
-            "is a commit, that writer's own commit is in the history, or its place is taken."
+            "Files are listed before the history is read, so each writer had claimed by then. If the last "
+            "entry is a commit, that writer's own commit is in the history, or its place is taken."
         ),
     ),
     Mutant(
