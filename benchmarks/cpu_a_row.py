@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row costs in CPU time beside its engine, by step and by process, and what the driver holds.
+"""CPU time of a row besides its engine, by step and by process, and the driver's memory.
 
-The real job with the echo engine, which answers at once, on a Ray of this machine. CPU time is user and
-system time of every process of that Ray and of the driver. So other work on the machine changes little, and
-what Ray's own daemons and workers need is in it. A step is the time between two events of the job.
+The real job runs with the echo engine, which answers at once, on a Ray of this machine. CPU time is user and
+system time of the driver and of every process of that Ray, including its daemons and workers, so other work
+on the machine changes little. A step is the time between two events of the job.
 
     python benchmarks/cpu_a_row.py --rows 3000000               # one file of JSON lines
     python benchmarks/cpu_a_row.py --rows 20000 --files 20000   # a row a file
@@ -29,7 +29,7 @@ LOOK = 0.2
 
 
 class Usage:
-    """CPU seconds by step and by kind of process, looked up all the time, and each kind's largest size."""
+    """Samples CPU seconds by step and by kind of process, and each kind's largest size."""
 
     def __init__(self) -> None:
         self.by_step: dict[str, float] = defaultdict(float)
@@ -52,7 +52,7 @@ class Usage:
         self.begin("end")
 
     def begin(self, step: str) -> None:
-        """What is used from now on is another step's."""
+        """Begin another step."""
         self._sample()
         now = time.monotonic()
         self.seconds[self._step] += now - self._began
@@ -84,7 +84,7 @@ class Usage:
 
 
 def kind(process: psutil.Process) -> str:
-    """Driver, replica, coordinator, other workers, or Ray's daemons."""
+    """Return the kind of a process: driver, replica, coordinator, other workers, or Ray's daemons."""
     if process.pid == os.getpid():
         return "driver"
     try:
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def write(folder: Path, rows: int, files: int) -> int:
-    """Rows of JSON lines; returns their bytes."""
+    """Write rows of JSON lines; return their bytes."""
     folder.mkdir()
     size = 0
     for file in range(files):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory and speed of the parts in ``workflows/``, over a dataset of a million rows.
 
-Each line is a process of its own, which reads the same dataset; memory is the peak of that process, its
-libraries included.
+Each line is its own process, which reads the same dataset; memory is the peak of that process, with its
+libraries.
 
     python benchmarks/workflows.py [ROWS] > benchmarks/results/workflows.md
 """
@@ -63,7 +63,7 @@ def _in_a_process(part: str, folder: str, rows: int) -> tuple[float, float]:
 
 
 def make(rows: int) -> Iterator[pa.RecordBatch]:
-    """The dataset, by a fixed seed."""
+    """Write the dataset, with a fixed seed."""
     rng = random.Random(1)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(20_000)]
     recent: list[list[str]] = []
@@ -90,7 +90,7 @@ def make(rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def run(part: str, folder: str, rows: int) -> None:
-    """One line."""
+    """Measure one line of the table."""
     from airflow_provider_raybatch.workflows import (
         accepted,
         duplicates,

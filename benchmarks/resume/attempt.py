@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt of the task, up to its list of work: what a resume is."""
+"""One attempt of the task, up to its list of work, which is a resume."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Attempt:
         )
 
     def plan_work(self, store: Any = None) -> int:
-        """What a job does before it starts an engine. Returns the number of rows that are left.
+        """Do the steps of a job before its engine starts; return the number of missing rows.
 
-        :param store: the folder of a response store.
+        :param store: folder of a response store, if there is one.
         """
         from airflow_provider_raybatch.job.parts.ledger import look_back
         from airflow_provider_raybatch.job.reuse.remaining import work

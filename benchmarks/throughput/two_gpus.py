@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job with one replica and with two, beside vLLM's ``LLM``: how near two GPUs come to twice the speed.
+"""One job with one replica and with two, beside vLLM's ``LLM``: how close two GPUs come to twice the speed.
 
-Runs W1 and W2 (`workloads.py`) on a machine with two GPUs. First `llm_generate.py` on the second GPU while
-the job with one replica has the first, then the job with both. Each job starts its engines anew, and is a
-process with a Ray of its own, so nothing is left behind. Prints a JSON line a run as it comes, and `ratios`
-at the end.
+Runs W1 and W2 (`workloads.py`) on a machine with two GPUs. First the job with one replica has the first GPU
+and `llm_generate.py` the second one, then the job has both. Each job starts new engines and its own Ray, so
+runs are independent. Prints a JSON line per run as it ends, and `ratios` at the end.
 
 usage: two_gpus.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON] [WORKLOAD ...]
 """
@@ -71,9 +70,9 @@ SAMPLING_OF_ROWS = '{"sampling_column": "sampling"}'
 def measured(
     data: str, out: str, name: str, replicas: int, engine: str, gpus: str, fields: str = SAMPLING_OF_ROWS
 ) -> float:
-    """Seconds from the first request to the last finished row.
+    """Return the seconds from the first request to the last finished row.
 
-    :param fields: of the spec, beside the usual ones, as JSON.
+    :param fields: further fields of the spec, as JSON.
     """
     command = [sys.executable, __file__, "--job", data, out, name, str(replicas), engine, fields]
     log = Path(out) / f"{name}-{replicas}.log"
@@ -127,7 +126,7 @@ def job(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any])
     manifest = json.loads(Path(summary.manifest_uri).read_text())
     seconds = manifest["timing"]["generation_seconds"]
     parts = list((place / "_raybatch/parts").rglob("*.parquet"))
-    # A replica writes at once when it has nothing else to do, so its last part tells when it ended.
+    # A replica without other work writes at once, so its last part shows when it ended.
     ends = {
         one["replica"]: max(
             (p.stat().st_mtime for p in parts if p.name.startswith(one["replica"])), default=0.0
