@@ -13,7 +13,7 @@ all read when the file is parsed:
 * ``RAYBATCH_EXAMPLE_BENCHMARK``: ``.jsonl``, ``.csv`` or ``.parquet``, local or ``s3://``, with the columns
   `id`, `question` and `answer`; default ``data/questions.jsonl`` beside this file.
 * ``RAYBATCH_EXAMPLE_CANDIDATES``: JSON, by name: `model`, and `sampling` where it differs; the first one is
-  the baseline. Default: two demo models, of which the baseline adds badly.
+  the baseline. Default: two demo models; the baseline adds badly.
 * ``RAYBATCH_EXAMPLE_EVALUATION``: folder for the datasets, local or ``s3://``; default in ``$AIRFLOW_HOME``.
 * ``RAYBATCH_EXAMPLE_MODEL``: the judge; default the demo model beside this file, which judges badly.
 * ``RAYBATCH_EXAMPLE_ENGINE``, ``_CONN_ID``, ``_AWS_CONN_ID`` and ``_DEFERRABLE``: as in

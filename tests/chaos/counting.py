@@ -2,7 +2,7 @@
 """Counts the engines' requests by their own logs, and those that were wasted.
 
 Each engine writes a line when it opens, when a request starts and when it ends (`request_log` of the echo
-engine). Parts tell which prompts are answered, and since when. All times are of one machine's clock.
+engine). Parts show which prompts are answered, and since when. All times are of one machine's clock.
 
 - *asked*, *generated*: starts and ends in the logs of all engines of a run, also of dead ones.
 - *in flight*: requests that a lost replica had started, and that no part answered at the instant of the kill

@@ -35,7 +35,7 @@ which the task follows its job; several runs share Airflow and cluster. `tests/c
 def main() -> None:
     parser = argparse.ArgumentParser(prog="chaos.table", description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--note", default="", help="what else there is to say about the machine")
+    parser.add_argument("--note", default="", help="a remark on the machine")
     given = parser.parse_args()
     runs, stops = results.read(given.results)
     print("\n".join(page(runs, stops, given.note, results.read_vllm(given.results))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fake Jobs API, and a real Airflow whose metadata lies in the test run's own folder."""
+"""A fake Jobs API, and a real Airflow with its metadata in the test run's own folder."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 
 @dataclass(frozen=True)
 class S3Server:
-    """Its address and credentials; any credentials are valid until it is told to check them."""
+    """Its address and credentials; all credentials are valid unless moto is set to check them."""
 
     url: str
 

@@ -184,7 +184,7 @@ class AirflowStack:
         return "\n".join(tail(self.log_of(name)) for name in _COMPONENTS)
 
     def _start(self) -> None:
-        # Ray's sockets lie below TMPDIR, and a socket's path is at most 107 bytes long.
+        # Ray's sockets are below TMPDIR, and a socket's path is at most 107 bytes long.
         self.home = Path(tempfile.mkdtemp(prefix="af-", dir="/tmp"))
         self._exit.callback(shutil.rmtree, self.home, ignore_errors=True)
         self.temp = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))

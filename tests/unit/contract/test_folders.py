@@ -63,12 +63,12 @@ def test_neighbouring_folders_do_not_conflict(source: str, destination: str) -> 
         ("/lake/flat", "and the source '/lake/flat/*.csv' lie one inside the other"),
     ],
 )
-def test_a_response_store_lies_apart(store: str, sentence: str) -> None:
+def test_response_store_inside_another_folder_is_refused(store: str, sentence: str) -> None:
     paths = ["/data/in.jsonl", "/lake/in", "/lake/deep/**/*.csv", "/lake/flat/*.csv"]
     assert sentence in spec_error(source=paths, reuse=store)
 
 
-def test_a_response_store_may_lie_beside() -> None:
+def test_response_store_beside_other_folders_is_allowed() -> None:
     for store in ("/data/store", "/data/output", "s3://data/out"):
         assert spec(reuse=store).reuse == store
 

@@ -46,7 +46,7 @@ def test_counts_are_whole_and_not_negative(counts: dict[str, int]) -> None:
         parse(BatchManifest, document(counts=counts))
 
 
-def test_the_summary_is_what_the_manifest_says() -> None:
+def test_summary_repeats_the_manifest() -> None:
     counts = {"input": 4, "ok": 3, "error": 1, "resumed": 2, "reused": 1}
     manifest = parse(
         BatchManifest, document(dead_letter_uri="/out/dead_letter/1", tokens={"output": 7}, counts=counts)

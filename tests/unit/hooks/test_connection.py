@@ -103,7 +103,7 @@ def test_null_and_an_empty_text_are_not_given() -> None:
     assert read(host="head", extra='{"dashboard_url": " "}').dashboard_url is None
 
 
-def test_tls_is_verified_unless_told_otherwise() -> None:
+def test_tls_is_verified_by_default() -> None:
     assert read(host="head").address().verify is True
     assert read(host="head", extra='{"verify": " False "}').address().verify is False
 

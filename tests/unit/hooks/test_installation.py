@@ -61,7 +61,7 @@ def test_a_value_of_the_users_own_is_taken(variables: Variables) -> None:
     assert installation_id() == "production"
 
 
-def test_two_that_find_none_end_with_one(variables: Variables) -> None:
+def test_concurrent_first_tasks_agree_on_one_id(variables: Variables) -> None:
     variables.before_set = threading.Barrier(3).wait  # each has found none
     with ThreadPoolExecutor(3) as pool:
         found = {future.result(10) for future in [pool.submit(installation_id) for _ in range(3)]}

@@ -67,7 +67,7 @@ def test_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline: Any, sen
     assert not ray.jobs
 
 
-def test_that_a_template_leaves_empty_is_none(ray: FakeRay, run: Run) -> None:
+def test_that_a_template_leaves_empty_counts_as_not_given(ray: FakeRay, run: Run) -> None:
     batch(deadline="").execute(run.context())
     (job,) = ray.jobs.values()
     assert ray.spec(job.body)["deadline"] is None

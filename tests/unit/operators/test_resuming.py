@@ -89,7 +89,7 @@ def test_finished_dataset_is_returned_for_any_trigger_event(
 
 
 @pytest.mark.parametrize("error", [TIMEOUT, FAILURE])
-def test_a_job_that_failed_says_why(ray: FakeRay, run: Run, error: str) -> None:
+def test_failed_job_is_reported_with_its_reason(ray: FakeRay, run: Run, error: str) -> None:
     job = deferred_job(ray, run)
     job.script = failing(FailureClass.USER_ERROR, "No column 'x'.")(ray, job.body)
     with pytest.raises(AirflowFailException, match="failed: No column 'x'"):

@@ -232,7 +232,7 @@ class TestPrivateRay:
         ),
     ],
 )
-def test_a_role_or_profile_that_gives_none_is_one_sentence(
+def test_role_without_credentials_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     refusing_sts: str,
     extra: dict[str, Any],

@@ -73,7 +73,7 @@ def test_an_unbiased_judge_is_not_called_biased() -> None:
     assert all(one.wins > one.losses and one.p_value < 0.05 for one in results)
 
 
-def test_a_judge_who_looks_at_the_place_alone_decides_nothing() -> None:
+def test_judge_by_position_alone_decides_nothing() -> None:
     rows = [{"pair": str(n), "order": order, "response": "A"} for n in range(30) for order in ("ab", "ba")]
     result = settle([pa.RecordBatch.from_pylist(rows)])
     assert (result.wins, result.losses, result.ties, result.disagreements) == (0, 0, 30, 30)

@@ -38,7 +38,7 @@ def test_wrong_urls_are_one_sentence(url, message):
     assert "secret" not in str(raised.value)
 
 
-def test_token_becomes_a_bearer_unless_a_header_says_otherwise():
+def test_token_becomes_a_bearer_unless_a_header_has_one():
     assert ClusterAddress("http://h", token="t").request_headers()["Authorization"] == "Bearer t"
     own = ClusterAddress("http://h", token="t", headers={"authorization": "Basic x"}).request_headers()
     assert own["authorization"] == "Basic x"

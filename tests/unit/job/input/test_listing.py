@@ -272,7 +272,7 @@ def test_a_glob_in_s3_lists_only_the_folders_that_it_means(s3_server: S3Server) 
         assert "\n" not in str(caught.value)
 
 
-def test_a_glob_looks_no_deeper_than_it_matches(folder: Folder) -> None:
+def test_glob_lists_no_deeper_than_it_matches(folder: Folder) -> None:
     for name in ("in/a.csv", "in/sub/b.csv", "in/sub/deep/c.csv"):
         folder.write(name, b"x\n1\n")
     assert [entry.path for entry in folder.list("in", 1)] == ["in/a.csv"]

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.storage.folder import folder
 from tests.support.specs import submitted
 
 
-class Looks:
+class CheckTurns:
     """Allows one check for each call of :meth:`next`, which waits for the end of that check."""
 
     def __init__(self, check: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ def test_a_claim_of_a_newer_run_ends_the_older_ones_job(tmp_path) -> None:
     older, newer = (submitted(number, token=new_run_token(number + 1)).submission for number in (0, 1))
     mine = Journal(folder(str(tmp_path)), older, False)
     mine.claim()
-    checks = Looks(mine.check)
+    checks = CheckTurns(mine.check)
     watch = ClaimWatch(checks, interval=0)
     with watch.looking():
         checks.next()
@@ -63,7 +63,7 @@ def test_a_store_that_gives_no_answer_ends_no_job() -> None:
     def away() -> None:
         raise StorageError("destination: no answer")
 
-    checks = Looks(away)
+    checks = CheckTurns(away)
     watch = ClaimWatch(checks, interval=0)
     with watch.looking():
         checks.next()

@@ -53,7 +53,7 @@ def too_many(failure_class: FailureClass = FailureClass.TOO_MANY_ERRORS) -> Rayb
 
 def test_dead_letters_of_all_submissions_are_left(folder: Folder) -> None:
     part(folder, [{"n": 0}, {"n": 1}, {"n": 2}], [response(), failure(), failure()])
-    part(folder, [{"n": 1}], [response()], ordinals=[1], submission=1)  # mended
+    part(folder, [{"n": 1}], [response()], ordinals=[1], submission=1)  # succeeded later
     part(folder, [{"n": 2}], [failure("parse", "no JSON")], ordinals=[2], submission=1)
     part(folder, [{"text": "other columns"}], [failure()], ordinals=[7], submission=1)
     part(folder, [{"n": 99}], [failure()], ordinals=[99], submission=1)  # beyond the end of the input

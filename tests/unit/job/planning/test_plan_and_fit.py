@@ -294,7 +294,7 @@ class TestMayHold:
 
 
 class TestOverNodes:
-    """With vLLM's Ray executor, the GPUs of a replica may lie on several nodes."""
+    """With vLLM's Ray executor, the GPUs of a replica may be on several nodes."""
 
     def test_single_gpus_of_several_nodes_add_up(self):
         made = plan(Cluster((HEAD, H200, H200)), engine_args=OVER_NODES)

@@ -329,7 +329,7 @@ def test_which_columns_become_python_values(fields: dict[str, Any], columns: lis
     assert needed_columns(spec(**fields)) == columns
 
 
-def test_a_request_as_json_says_only_what_is_set() -> None:
+def test_request_as_json_has_only_set_fields() -> None:
     assert json.loads(Request(prompt="ü").as_json()) == {"prompt": "ü"}
     chat = Request(messages=[{"role": "user", "content": "x"}], sampling={"n": 2})
     assert json.loads(chat.as_json()) == {

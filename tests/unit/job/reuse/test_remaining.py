@@ -201,7 +201,7 @@ class TestTolerance:
         tolerance = Tolerance(Limits(max_error_fraction=0.5), 4)
         assert tolerance.before([(0, failure()), (1, failure())], 2) is None
         assert tolerance.during([report(written=2, errors=2)]) is None
-        # The second submission mended one of three.
+        # In the second submission one of three succeeded.
         ledger = [
             part(disk, [{}] * 4, [failure()] * 3 + [response()]),
             part(disk, [{}], [response()], ordinals=[1], submission=1),

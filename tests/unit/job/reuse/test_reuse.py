@@ -77,8 +77,8 @@ class TestResume:
 
         first = attempt(0)
         first.write_parts()
-        first.answer(list(range(0, 16, 2)))  # more gaps than its name tells
-        attempt(1).answer([1, 3, 9])  # its name tells all
+        first.answer(list(range(0, 16, 2)))  # more gaps than its name can list
+        attempt(1).answer([1, 3, 9])  # its name lists all
         before = len(proxy.calls)
         assert attempt(2).asked == [5, 7, 11, 13, 15]
         kinds = [

@@ -12,7 +12,7 @@ from tests.support.responses import DAY, Shop, sorted_keys, table
 from tests.support.specs import spec
 
 
-def test_an_empty_store_has_none(shop: Shop) -> None:
+def test_empty_store_has_no_hits(shop: Shop) -> None:
     assert shop.answers(range(3)) == {}
     assert shop.answers([]) == {}
     assert shop.notices == []
