@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row costs in CPU time beside its engine, by step and by process, and what the driver holds.
+"""CPU time of a row besides its engine, by step and by process, and the driver's memory.
 
-The real job with the echo engine, which answers at once, on a Ray of this machine. CPU time is user and
-system time of every process of that Ray and of the driver. So other work on the machine changes little, and
-what Ray's own daemons and workers need is in it. A step is the time between two events of the job.
+The real job runs with the echo engine, which answers at once, on a Ray of this machine. CPU time is user and
+system time of the driver and of every process of that Ray, including its daemons and workers, so other work
+on the machine changes little. A step is the time between two events of the job.
 
     python benchmarks/cpu_a_row.py --rows 3000000               # one file of JSON lines
     python benchmarks/cpu_a_row.py --rows 20000 --files 20000   # a row a file
@@ -29,13 +29,13 @@ LOOK = 0.2
 
 
 class Usage:
-    """CPU seconds by step and by kind of process, looked up all the time, and the driver's largest size."""
+    """Samples CPU seconds by step and by kind of process, and each kind's largest size."""
 
     def __init__(self) -> None:
         self.by_step: dict[str, float] = defaultdict(float)
         self.by_kind: dict[str, float] = defaultdict(float)
         self.seconds: dict[str, float] = defaultdict(float)
-        self.largest = 0
+        self.largest: dict[str, int] = defaultdict(int)
         self._step, self._began = "start", time.monotonic()
         self._seen = {process.pid: used for process, used in self._all()}
         self._lock = threading.Lock()
@@ -52,24 +52,26 @@ class Usage:
         self.begin("end")
 
     def begin(self, step: str) -> None:
-        """What is used from now on is another step's."""
-        self._look()
+        """Begin another step."""
+        self._sample()
         now = time.monotonic()
         self.seconds[self._step] += now - self._began
         self._step, self._began = step, now
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK):
-            self._look()
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         with self._lock:
             for process, used in self._all():
                 more = used - self._seen.get(process.pid, 0.0)
                 self._seen[process.pid] = used
                 self.by_step[self._step] += more
                 self.by_kind[kind(process)] += more
-            self.largest = max(self.largest, psutil.Process().memory_info().rss)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    size = process.memory_info().rss
+                    self.largest[kind(process)] = max(self.largest[kind(process)], size)
 
     def _all(self) -> list[tuple[psutil.Process, float]]:
         found = []
@@ -82,7 +84,7 @@ class Usage:
 
 
 def kind(process: psutil.Process) -> str:
-    """Driver, replica, coordinator, other workers, or Ray's daemons."""
+    """Return the kind of a process: driver, replica, coordinator, other workers, or Ray's daemons."""
     if process.pid == os.getpid():
         return "driver"
     try:
@@ -116,7 +118,7 @@ def main() -> None:
 
 
 def write(folder: Path, rows: int, files: int) -> int:
-    """Rows of JSON lines; returns their bytes."""
+    """Write rows of JSON lines; return their bytes."""
     folder.mkdir()
     size = 0
     for file in range(files):
@@ -182,7 +184,7 @@ def result(
         "by_step": each(usage.by_step),
         "by_process": each(usage.by_kind),
         "stages": manifest["stages"],
-        "driver_mebibytes": round(usage.largest / 2**20),
+        "driver_mebibytes": round(usage.largest["driver"] / 2**20),
     }
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver holds in memory, by the number of chunks of its input.
+"""The memory of a driver, by the number of chunks of its input.
 
-Each line is a process of its own that goes through what a driver does with chunks, step by step: the list of
-work and its texts for Ray, the reports of finished chunks, the parts listed again, and their footers when the
-dataset is published. No Ray runs, so what Ray Data itself holds is not in it.
+Each line is its own process, which does the driver's steps with chunks: the list of work and its texts for
+Ray, the reports of finished chunks, the listing of parts, and their footers when the dataset is published. No
+Ray runs, so the memory of Ray Data itself is not included.
 
     python benchmarks/driver_memory.py [CHUNKS ...] > benchmarks/results/driver_memory.md
 """
@@ -32,9 +32,9 @@ HEAD = f"""# Memory of the driver
 
 Growth of its memory in MiB after each step, which is kept;
 {ROWS_PER_CHUNK} rows a chunk, {REPLICAS} replicas.
-*New*: nothing is done. *Resumed*: one row of each chunk is left. A report is what a replica sends each
-second; it and `Done`, the message of a finished chunk, are in bytes. Neither has the job's sampling in it, so
-they don't grow with a JSON schema.
+*New*: no row is done. *Resumed*: one row of each chunk is missing. A replica sends a report each second; it
+and `Done`, the message of a finished chunk, are in bytes. Neither contains the job's sampling, so they don't
+grow with a JSON schema.
 
 Made by `python benchmarks/driver_memory.py`, which runs no Ray.
 
@@ -43,13 +43,13 @@ Made by `python benchmarks/driver_memory.py`, which runs no Ray.
 
 
 class Growth:
-    """MiB by which this process has grown since the last question."""
+    """Measures the MiB by which this process has grown since the last call."""
 
     def __init__(self) -> None:
         self._last = self._now()
 
     def __call__(self) -> float:
-        """So much."""
+        """Return the growth in MiB."""
         now = self._now()
         grown, self._last = now - self._last, now
         return grown / 2**20
@@ -62,7 +62,7 @@ class Growth:
 
 
 def measure(chunks: int, state: str) -> list[float]:
-    """One line."""
+    """Measure one line of the table."""
     from airflow_provider_raybatch.job.execution.pool import Ran
     from airflow_provider_raybatch.job.input.survey import Chunk
     from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -77,14 +77,14 @@ def measure(chunks: int, state: str) -> list[float]:
         for number in range(chunks)
     ]
     source: Any = SimpleNamespace(chunks=lambda rows: cut)
-    settled = np.full(chunks * ROWS_PER_CHUNK, state == "resumed")
-    settled[:: ROWS_PER_CHUNK + 1] = False
-    settled[ROWS_PER_CHUNK // 2 :: ROWS_PER_CHUNK] = False
+    resolved = np.full(chunks * ROWS_PER_CHUNK, state == "resumed")
+    resolved[:: ROWS_PER_CHUNK + 1] = False
+    resolved[ROWS_PER_CHUNK // 2 :: ROWS_PER_CHUNK] = False
     with tempfile.TemporaryDirectory() as place:
         folder, written = _parts(place)
         footers(folder, written[:1])
         grown, found = Growth(), []
-        items = work(source, ROWS_PER_CHUNK, settled)
+        items = work(source, ROWS_PER_CHUNK, resolved)
         found.append(grown())
         texts = [{"item": pickle.dumps(item)} for item in items]
         found.append(grown())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Greedy classification with and without filled tokens: equal responses, fewer tokens, less time.
 
-Rows are companies, choices their industries; each way has an engine in a process of its own.
-The model is tiny, on vLLM's CPU build: its steps cost little, so a larger model gains more of its time.
+Rows are companies, choices their industries; each variant has an engine in its own process. The model is
+tiny, on vLLM's CPU build, so its steps cost little; a larger model gains more.
 
     python benchmarks/forced_tokens.py [ROWS] > benchmarks/results/forced_tokens.md
 """
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def measured(way: str, rows: int) -> dict[str, Any]:
-    """Run one way in a fresh process, whose output is vLLM's log."""
+    """Run one variant in a fresh process, whose output is vLLM's log."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "measured.json"
         command = [sys.executable, __file__, "--measure", way, str(rows), str(path)]
@@ -55,7 +55,7 @@ def measured(way: str, rows: int) -> dict[str, Any]:
 
 
 async def measure(fill_in: bool, rows: int) -> dict[str, Any]:
-    """Answers, tokens and seconds of one engine."""
+    """Return answers, tokens and seconds of one engine."""
     import vllm
 
     from airflow_provider_raybatch.contract.base import parse

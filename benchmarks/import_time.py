@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a DAG file pays for importing the operator, beside importing Airflow's BaseOperator alone.
+"""The import time of the operator in a DAG file, compared with Airflow's BaseOperator alone.
 
 Run ``python benchmarks/import_time.py [ROUNDS]`` in an environment that has the provider. Each interpreter
-imports BaseOperator first and the operator then, so that both figures of a ratio were taken under the same
-load. A first round fills the file cache and is not counted. Writes ``benchmarks/results/import_time.md``.
+imports BaseOperator first and then the operator, so that both figures of a ratio have the same load. A first
+round fills the file cache and is not counted. Writes ``benchmarks/results/import_time.md``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RESULT = Path(__file__).parent / "results/import_time.md"
 
 
 class Reading(NamedTuple):
-    """One interpreter's figures: BaseOperator alone, then with the operator."""
+    """Figures of one interpreter: BaseOperator alone, then with the operator."""
 
     alone_seconds: float
     alone_peak_mib: float
@@ -56,7 +56,7 @@ def measure(module: str, home: str) -> Reading:
 
 
 def processor() -> str:
-    """The processor's name, which Linux tells in a file only."""
+    """Return the processor's name, which Linux has only in a file."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -64,7 +64,7 @@ def processor() -> str:
 
 
 def row(module: str, readings: list[Reading]) -> str:
-    """Medians of one module's readings and of their ratios, as a line of a markdown table."""
+    """Return medians of one module's readings and ratios, as a line of a markdown table."""
     alone_seconds, alone_peak_mib, seconds, peak_mib = (
         statistics.median(column) for column in zip(*readings, strict=True)
     )

@@ -3,7 +3,7 @@
 
 A step of a GPU takes 5.5 ms and 56 microseconds a row, up to 1,024 rows; so `LLM.generate` takes 54 s for W2,
 as on an H200. The second engine is ready a second after the first. The queue is the real one; a replica
-begins what it holds in the order that it got, or with the longest first.
+begins its rows in the order in which they came, or the longest first.
 
 python benchmarks/order_of_rows.py
 """
@@ -34,11 +34,11 @@ ROW_GROUP, ROW_BYTES = 4096, 1000
 
 @dataclass
 class Gpu:
-    """A replica: each row that runs gets a token a step.
+    """A replica: each running row gets a token per step.
 
-    :param steps: so far.
-    :param runs: rows, by the step at which they end.
-    :param waits: rows that have not begun, the next one first.
+    :param steps: number of steps so far.
+    :param runs: running rows, by the step at which they end.
+    :param waits: rows that have not begun, in order.
     """
 
     at: float
@@ -63,7 +63,7 @@ class Gpu:
         self.at = now
 
     def next_end(self) -> float:
-        """When the first of its rows ends, if none begins before."""
+        """Return when the first of its rows ends, if none begins before."""
         return self.at + max(0.0, self.runs[0][0] - self.steps) * (STEP + STEP_A_ROW * len(self.runs))
 
 
@@ -82,7 +82,7 @@ class World:
         self.left = rows
 
     def run(self) -> list[float]:
-        """When each GPU ends."""
+        """Run the simulation; return when each GPU ends."""
         for number, start in enumerate(self.starts):
             self.then(start, self.join, number)
         while self.left:
@@ -91,7 +91,7 @@ class World:
         return [gpu.end for gpu in self.gpus]
 
     def then(self, moment: float, call: Callable[..., None], number: int, other: Any = None) -> None:
-        """Call `call(moment, number, other)`."""
+        """Schedule `call(moment, number, other)`."""
         heapq.heappush(self.events, (moment, next(self.number), call, number, other))
 
     def join(self, now: float, number: int, _: Any) -> None:
@@ -99,21 +99,21 @@ class World:
         self.queue.starting -= 1
         self.queue.join(str(number), SLOTS, now)
         self.flush(now, number, None)
-        self.tell(now, number, None)
+        self.report(now, number, None)
 
     def flush(self, now: float, number: int, _: Any) -> None:
-        """Time to write, and to ask."""
+        """Write, and ask."""
         self.ask(now, number)
         self.then(now + FLUSH, self.flush, number)
 
-    def tell(self, now: float, number: int, _: Any) -> None:
-        """A replica's report, whose answer may make it ask."""
+    def report(self, now: float, number: int, _: Any) -> None:
+        """Send a replica's report, whose reply may make it ask."""
         if self.queue.wants(str(number)):
             self.ask(now, number)
-        self.then(now + REPORT, self.tell, number)
+        self.then(now + REPORT, self.report, number)
 
     def ask(self, now: float, number: int) -> None:
-        """Ask as soon as that may be."""
+        """Ask as soon as that is allowed."""
         gpu = self.gpus[number]
         if not gpu.is_asking:
             gpu.is_asking = True

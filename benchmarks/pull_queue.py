@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pull queue in a simulated cluster, beside chunks that are given in order, and beside the ideal.
+"""The pull queue in a simulated cluster, compared with chunks in order and with the ideal.
 
-Event-driven and seeded: a replica runs so many rows at once, each at its own speed in tokens a second.
-Replicas start over a minute, and their speeds differ by up to a factor of two. The same engine is fed three
-ways: by the queue; by chunks in order, as Ray Data gives them to actors that are alive, eight times the slots
-to each; and by one list, longest rows first, that costs nothing to read and is known to all (Graham's rule).
+The simulation is event-driven and seeded. A replica runs a number of rows at once, each at its own speed in
+tokens a second. Replicas start within a minute, and their speeds differ by up to a factor of two. The same
+engine gets rows in three ways: from the queue; as chunks in order, as Ray Data gives them to living actors,
+eight times the slots to each; and from one common list, longest rows first, that costs nothing to read
+(Graham's rule).
 
 python benchmarks/pull_queue.py > benchmarks/results/pull_queue.md
 """
@@ -53,9 +54,9 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What came of it.
+    """The result of a simulation.
 
-    :param ends: when each replica's last row ended; its start where it got none.
+    :param ends: when each replica's last row ended; its start if it got none.
     """
 
     ends: np.ndarray
@@ -66,7 +67,7 @@ class Outcome:
 
 @dataclass
 class Replica:
-    """The engine, and the rows that wait for it."""
+    """An engine, and the rows that wait for it."""
 
     speed: float
     free: int
@@ -83,7 +84,7 @@ class Replica:
 
 
 class Simulation:
-    """The clock, and rows that run."""
+    """The clock and the running rows."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -94,11 +95,11 @@ class Simulation:
         self.left = len(self.lengths)
 
     def at(self, moment: float, call: Callable[..., None], one: Any, other: Any = None) -> None:
-        """Call `call(moment, one, other)` at a moment."""
+        """Schedule `call(moment, one, other)` for a moment."""
         heapq.heappush(self._events, (moment, next(self._number), call, one, other))
 
     def run(self) -> np.ndarray:
-        """Run until every row has ended. Returns when each replica ended."""
+        """Run until every row has ended; return when each replica ended."""
         for number, start in enumerate(self.case.starts.tolist()):
             self.replicas[number].end = start
             self.at(start, self.joined, number)
@@ -109,7 +110,7 @@ class Simulation:
         return ends
 
     def begin(self, now: float, number: int) -> None:
-        """Let rows that wait take free slots."""
+        """Let waiting rows take free slots."""
         replica = self.replicas[number]
         while replica.free and replica.waiting:
             row = replica.waiting.popleft()
@@ -155,7 +156,7 @@ class Pulling(Simulation):
         self.at(now + FLUSH, self.flush, number)
 
     def flush(self, now: float, number: int, _: Any) -> None:
-        """Time to write, and to ask."""
+        """Write, and ask."""
         self.ask(now, number)
         self.at(now + FLUSH, self.flush, number)
 
@@ -167,7 +168,7 @@ class Pulling(Simulation):
             self.ask(now, number)
 
     def ask(self, now: float, number: int, _: Any = None) -> None:
-        """Ask as soon as that may be."""
+        """Ask as soon as that is allowed."""
         replica = self.replicas[number]
         if not replica.is_asking:
             replica.is_asking = True
@@ -188,7 +189,7 @@ class Pulling(Simulation):
         replica.unanswered += len(grant.rows)
         replica.is_fed = len(grant.rows) > 0
         if replica.is_fed:
-            # Rows that another replica has read come as fast as a read.
+            # Rows that another replica has read arrive as fast as a read.
             self.at(now + OPEN, self.opened, number, grant.rows.tolist())
         if grant.give_back:
             back = [replica.waiting.pop() for _ in range(min(grant.give_back, len(replica.waiting)))]
@@ -203,13 +204,13 @@ class Pulling(Simulation):
         self.begin(now, number)
 
     def outcome(self) -> Outcome:
-        """Run it."""
+        """Run the simulation."""
         ends = self.run()
         return Outcome(ends, self.queue.bytes_read, self.calls, self.seconds)
 
 
 class Chunks(Simulation):
-    """Chunks in order, to the actor that is alive and has the fewest."""
+    """Chunks in order, to the living actor with the fewest."""
 
     def __init__(self, case: Case, rows_per_chunk: int) -> None:
         super().__init__(case)
@@ -253,7 +254,7 @@ class Chunks(Simulation):
             self.give(now, number)
 
     def outcome(self) -> Outcome:
-        """Run it."""
+        """Run the simulation."""
         ends = self.run()
         rows = len(self.lengths)
         sizes = {group: min(ROW_GROUP, rows - group * ROW_GROUP) for _, group in self.touched}
@@ -261,7 +262,7 @@ class Chunks(Simulation):
 
 
 def ideal(case: Case) -> Outcome:
-    """Longest first, to the slot that is free first."""
+    """Simulate longest rows first, to the slot that is free first."""
     slots = [(start, number) for number, start in enumerate(case.starts.tolist()) for _ in range(case.slots)]
     heapq.heapify(slots)
     speeds, ends = case.speeds.tolist(), case.starts.copy()
@@ -274,7 +275,7 @@ def ideal(case: Case) -> Outcome:
 
 
 def cases() -> Iterator[tuple[Case, int]]:
-    """Each with the rows of a chunk, in the proportion to the slots that the job's plan has today."""
+    """Return cases, each with the rows of a chunk, in the proportion to the slots of the job's plan."""
     for replicas, slots in ((2, 64), (8, 64), (64, 16), (1000, 2)):
         random = np.random.default_rng([SEED, replicas])
         starts = random.uniform(0, 60, replicas)
@@ -290,13 +291,13 @@ def cases() -> Iterator[tuple[Case, int]]:
 
 
 def efficiency(case: Case, outcome: Outcome) -> float:
-    """Tokens, of those that all slots could have made from each one's start to the end of all."""
+    """Return the share of the tokens that all slots could make between their starts and the common end."""
     could = ((outcome.ends.max() - case.starts) * case.speeds * case.slots).sum()
     return float(case.lengths.sum() / could)
 
 
 def tail(case: Case, outcome: Outcome) -> float:
-    """Seconds between the ends of the first and the last engine."""
+    """Return the seconds between the ends of the first and the last engine."""
     return float(outcome.ends.max() - outcome.ends.min())
 
 
@@ -304,13 +305,12 @@ HEAD = """# The pull queue, simulated
 
 Replicas of different speeds (10 to 20 tokens a second and slot) start over a minute. W1: 200 rows a slot, 8
 tokens each. W2: 100 rows a slot, 16 to 1,024 tokens (lognormal, median 200, mean 262), begun in the order on
-disk. Efficiency: tokens made, of those that all slots could have made from each replica's start to the end
-of all. Tail: seconds between the end of the first engine and the last. Bytes: read from storage, as a
-multiple of the input (row groups of 4,096 rows). *Chunks* is how rows were given before: in order, to actors
-that are alive, up to eight times the slots. *Ideal* knows all lengths, reads nothing and calls nobody. A
-slot's speed does not depend on the other slots,
-unlike a GPU's. Calls: per replica and minute. CPU: of the queue, per 1,000 rows. Made by `python
-benchmarks/pull_queue.py`.
+disk. Efficiency: the share of the tokens that all slots could make between each replica's start and the
+common end. Tail: seconds between the end of the first engine and the last. Bytes: read from storage, as a
+multiple of the input (row groups of 4,096 rows). *Chunks* is the former way: in order, to living actors, up
+to eight times the slots. *Ideal* knows all lengths, and reads and calls nothing. A slot's speed does not
+depend on the other slots, unlike a GPU's. Calls: per replica and minute. CPU: of the queue, per 1,000 rows.
+Made by `python benchmarks/pull_queue.py`.
 """
 COLUMNS = (
     "rows, replicas x slots",
@@ -329,7 +329,7 @@ COLUMNS = (
 
 
 def main() -> None:
-    """Print the table; the lines whose name contains an argument, if there are any."""
+    """Print the table; with arguments, only lines whose name contains one of them."""
     print(HEAD)
     print(f"| {' | '.join(COLUMNS)} |")
     print(f"{'|---' * len(COLUMNS)}|")
@@ -340,7 +340,7 @@ def main() -> None:
 
 
 def line(case: Case, rows_per_chunk: int) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     ours, chunks, best = Pulling(case).outcome(), Chunks(case, rows_per_chunk).outcome(), ideal(case)
     rows, replicas = len(case.lengths), len(case.starts)
     minutes = ours.ends.max() / 60

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row costs the one Python process that feeds an engine, beside vLLM's own ``LLM.chat``.
+"""CPU time per row of the Python process that feeds an engine, compared with vLLM's own ``LLM.chat``.
 
-Where answers are short and the GPU is fast, this process is what the GPU waits for: it can't feed more rows a
-second than a second has of these. A replica reads, renders, tokenises, asks, detokenises and writes; for
-``LLM.chat`` all rows are in memory, and nothing is written. Engine processes are not counted. The model is
-tiny, on vLLM's CPU build, so that nothing here depends on a GPU.
+If answers are short and the GPU is fast, the GPU waits for this process, whose time per row limits the rows a
+second. A replica reads, renders, tokenises, asks, detokenises and writes; for ``LLM.chat`` all rows are in
+memory, and nothing is written. Engine processes are not counted. The model is tiny, on vLLM's CPU build, so
+that nothing here depends on a GPU.
 
     python benchmarks/replica_cpu.py [ROWS] > benchmarks/results/replica_cpu.md
 """
@@ -72,13 +72,13 @@ def write_rows(folder: Path, rows: int) -> None:
 
 
 def measured(way: str, folder: str) -> float:
-    """CPU seconds of the feeding process, in a fresh process."""
+    """Measure CPU seconds of the feeding process, in a fresh process."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, __file__, "--measure", way, folder],
         env=environment, stdout=subprocess.PIPE, text=True, check=True,
     ).stdout  # fmt: skip
-    (line,) = (line for line in told.splitlines() if line.startswith("RESULT "))
+    (line,) = (line for line in output.splitlines() if line.startswith("RESULT "))
     return float(json.loads(line.removeprefix("RESULT ")))
 
 

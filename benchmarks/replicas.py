@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How near to linear speed several replicas come whose starts are spread, and how close together they end.
+"""How close to linear speed several replicas with spread starts come, and how close together they end.
 
 The real job on a Ray of this machine, with echo engines: each answers `--slots` rows at once, at a fixed time
-a token. So an ideal distribution of rows is known exactly: no slot of a live engine is ever empty. The ratio
-is the seconds that this would take over those that it took. Both begin when the first engine is ready, which
-the engines' own logs tell. Prints one JSON document.
+a token. So the ideal distribution of rows is known exactly: no slot of a live engine is ever empty. The ratio
+is the ideal time over the measured time. Both begin when the first engine is ready, by the engines' own logs.
+Prints one JSON document.
 
     python benchmarks/replicas.py --replicas 8 --spread 60 --rows 24000
     python benchmarks/replicas.py --replicas 8 --layout files     # a row a file
@@ -32,7 +32,7 @@ SEED = 20261122
 
 @dataclass
 class Engine:
-    """One engine's life, by its own log, in epoch seconds."""
+    """The life of one engine by its own log, in epoch seconds."""
 
     ready: float
     ends: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ def arguments() -> argparse.Namespace:
 
 
 def write(folder: Path, options: argparse.Namespace) -> list[int]:
-    """The input: lognormal lengths, median 30 words. Returns the words of each row."""
+    """Write the input: lognormal lengths, median 30 words. Return the words of each row."""
     pick = random.Random(SEED)
     lengths = [min(150, max(3, int(pick.lognormvariate(3.4, 0.6)))) for _ in range(options.rows)]
     texts = [f"{number} " + "word " * (length - 1) for number, length in enumerate(lengths)]
@@ -137,7 +137,7 @@ def read_log(folder: Path) -> list[Engine]:
 
 
 def ideal_end(ready: list[float], slots: int, work: float) -> float:
-    """When `work` seconds of one slot are done, if no slot of an engine that is ready is ever empty."""
+    """Return when `work` seconds of one slot are done, if no slot of a ready engine is ever empty."""
     done, slots_now = 0.0, 0
     for number, start in enumerate(ready):
         following = ready[number + 1] if number + 1 < len(ready) else float("inf")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many request keys a core makes a second, next to only writing the same requests as JSON.
+"""Request keys per second of one core, compared with writing the same requests as JSON.
 
 python benchmarks/request_keys.py > benchmarks/results/request_keys.md
 """
@@ -33,7 +33,7 @@ DOCUMENT = {
 
 
 def rate(function: Callable[[Request], object], requests: Sequence[Request]) -> float:
-    """Requests a second, the best of some rounds: what else the machine does only slows a round down."""
+    """Measure requests a second, the best of some rounds: other work on the machine only slows rounds."""
     best = 0.0
     for _ in range(ROUNDS):
         began = time.process_time()

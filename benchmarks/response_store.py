@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs to look up a night's keys in stores of 100,000 to 10 million responses.
+"""The cost of looking up a night's keys in stores of 100,000 to 10 million responses.
 
-Run ``python benchmarks/response_store.py [ROUNDS]``. One store grows, night by night, through the same `add`
-that a job calls, its compactions included. At each size, fresh processes look up 100,000 keys of which 1,000
-are new, and read the responses. Writes ``benchmarks/results/response_store.md``.
+Run ``python benchmarks/response_store.py [ROUNDS]``. One store grows night by night through the same `add`
+that a job calls, with its compactions. At each size, fresh processes look up 100,000 keys, 1,000 of them new,
+and read the responses. Writes ``benchmarks/results/response_store.md``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RESULT = Path(__file__).parent / "results/response_store.md"
 
 
 class Reading(NamedTuple):
-    """One process's figures; sizes in MiB. `far` has the seconds with a delay before each request."""
+    """Figures of one process; sizes in MiB. `far` has the seconds with a delay before each request."""
 
     hits: int
     seconds: float
@@ -62,7 +62,7 @@ class Reading(NamedTuple):
 
 
 class Counting(LocalFolder):
-    """A local folder that counts what is read, and answers as late as S3 does; for one process only."""
+    """A local folder that counts reads and answers as late as S3; for one process only."""
 
     delay = 0.0
     read_bytes = 0
@@ -82,13 +82,13 @@ class Counting(LocalFolder):
         return super().list(prefix, depth)
 
     def head(self, path: str) -> Entry | None:
-        """Look after the delay."""
+        """Read metadata after the delay."""
         time.sleep(Counting.delay)
         return super().head(path)
 
 
 class Stand(NamedTuple):
-    """Where this process is: seconds, and MiB of peak memory and of what was read."""
+    """The state of this process: seconds, and MiB of peak memory and of reads."""
 
     seconds: float
     cpu_seconds: float
@@ -98,8 +98,8 @@ class Stand(NamedTuple):
 
     @classmethod
     def now(cls) -> Stand:
-        """At this moment."""
-        # Not getrusage(): its peak begins with that of the process which started this one.
+        """Return the present state."""
+        # Not getrusage(), whose peak begins with that of the parent process.
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         return cls(
             time.perf_counter(),
@@ -110,17 +110,17 @@ class Stand(NamedTuple):
         )
 
     def since(self, before: Stand) -> list[float]:
-        """What was added."""
+        """Return the difference."""
         return [now - then for now, then in zip(self, before, strict=True)]
 
 
 def keys_of(night: int) -> Keys:
-    """The keys of one night, in the order of its input."""
+    """Return the keys of one night, in the order of its input."""
     return np.frombuffer(np.random.default_rng(night).bytes(16 * NIGHT), dtype="S16")
 
 
 def responses(night: int) -> Iterator[pa.Table]:
-    """A night's rows, as parts of 5,000 each bring them: short labels, 13 tokens in and 8 out."""
+    """Yield a night's rows as parts of 5,000 each: short labels, 13 tokens in and 8 out."""
     numbers = np.random.default_rng(-night % 2**32).integers(0, 5000, NIGHT)
     text = pc.binary_join_element_wise(
         "Manufacture of machinery and equipment,", pa.array(numbers).cast("str"), " "
@@ -136,7 +136,7 @@ def responses(night: int) -> Iterator[pa.Table]:
 
 
 def asked(nights: int, spread: bool) -> Keys:
-    """Keys to look up: last night's or, with `spread`, equally many of each night; and new ones."""
+    """Return keys to look up: last night's or, with `spread`, equally many of each night; and new ones."""
     new = keys_of(1_000_000)[:NEW]
     if not spread:
         return np.unique(np.concatenate([keys_of(nights - 1)[NEW:], new]))
@@ -149,12 +149,12 @@ def measure(root: str, keys_file: str) -> Reading:
     keys = np.load(keys_file)
     store = ResponseStore(Counting(root), print)
     with tempfile.TemporaryDirectory() as other:
-        # Libraries that are loaded at first use are not part of a lookup.
+        # The import of libraries at first use is not part of a look-up.
         small = ResponseStore(LocalFolder(other), print)
         small.add("s", [next(responses(0)).slice(0, 10)])
         list(small.read(small.lookup(np.unique(keys_of(0)[:10]))))
 
-    # The peak begins anew from what is in memory now.
+    # The peak begins anew from the present memory.
     Path("/proc/self/clear_refs").write_text("5")
     at_first = Stand.now()
     hits = store.lookup(keys)
@@ -173,25 +173,25 @@ def measure(root: str, keys_file: str) -> Reading:
 
 
 def measured(root: str, nights: int, spread: bool, rounds: int) -> Reading:
-    """Medians over fresh processes, after one that fills the file cache."""
+    """Return medians over fresh processes, after one that fills the file cache."""
     with tempfile.TemporaryDirectory() as place:
         keys_file = f"{place}/keys.npy"
         np.save(keys_file, asked(nights, spread))
         readings = []
         for _ in range(rounds + 1):
-            told = subprocess.run(
+            completed = subprocess.run(
                 [sys.executable, __file__, "--measure", root, keys_file],
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
                 timeout=300,
             )
-            readings.append(Reading(*json.loads(told.stdout.splitlines()[-1])))
+            readings.append(Reading(*json.loads(completed.stdout.splitlines()[-1])))
     return Reading(*(statistics.median(column) for column in zip(*readings[1:], strict=True)))
 
 
 def lines(found: list[tuple[int, bool, Reading]]) -> Iterator[str]:
-    """The rows of the table."""
+    """Yield the rows of the table."""
     for rows, spread, one in found:
         where = "all nights" if spread else "last night"
         yield (
@@ -236,16 +236,16 @@ def main(rounds: int) -> None:
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {table}
 
-Each line: medians of {rounds} fresh processes on a local disk with its pages cached. "Peak +" is how far the
-peak resident memory grew over what was in memory just before the call (`VmHWM`; `ru_maxrss` of a process
-begins with that of the one which started it). Eight segments are in work at a time, of up to 10 MB each: from
-there on the peak does not grow with the store. "Reads" are requests where the store is in S3; "s at 40 ms" is
-the same with 40 ms of sleep before each request, about what S3 takes to answer. Reading hits gives out the
-responses; it takes the place of generating them and is not part of the lookup.
+Each line: medians of {rounds} fresh processes on a local disk with its pages cached. "Peak +" is the growth
+of the peak resident memory during the call (`VmHWM`; a process inherits `ru_maxrss` from its parent). Eight
+segments are read at a time, of up to 10 MB each: from there on the peak does not grow with the store. "Reads"
+are requests where the store is in S3; "s at 40 ms" is the same with 40 ms of sleep before each request, about
+what S3 takes to answer. Reading hits returns the responses; it replaces generation and is not part of the
+look-up.
 
-Of which wall time: {NIGHT:,} rows at the 1,323 rows/s that vLLM reached on one H200
-([throughput](throughput.md), W1) are {GENERATION:.0f} s of generating. With 99 % hits there is little left to
-generate, and the night takes about {MOSTLY_HITS:.0f} s: 42.4 s start-up of the engine, 9.8 s preflight and
+The reference wall times: {NIGHT:,} rows at the 1,323 rows/s that vLLM reached on one H200
+([throughput](throughput.md), W1) are {GENERATION:.0f} s of generating. With 99 % hits little remains to be
+generated, and the night takes about {MOSTLY_HITS:.0f} s: 42.4 s start-up of the engine, 9.8 s preflight and
 the {NEW:,} new rows.
 
 The store: {NIGHT:,} short responses a night through `ResponseStore.add`, which compacts after every
@@ -254,7 +254,7 @@ The store: {NIGHT:,} short responses a night through `ResponseStore.add`, which 
 night's rows in memory. A last compaction of the largest store merged {done.merged} segments in
 {compacting:.2f} s. The store at each size:
 
-""" + "\n".join(f"- {told}" for told in reports)
+""" + "\n".join(f"- {report}" for report in reports)
     text += (
         f"\n\n2 CPU cores, 24 GiB, no GPU, shared with other work (load {os.getloadavg()[1]:.0f} on average "
         "over 5 minutes, so wall time is longer than alone); "

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a triggerer pays for following 1,000 jobs at once.
+"""The cost for a triggerer of following 1,000 jobs at once.
 
-Run ``python benchmarks/triggerer.py [JOBS] [SECONDS]`` in an environment that has the provider. A *stand-in*
-of Ray's Jobs API, a small HTTP server in a process of its own, serves jobs that run on and write two lines a
-poll interval. Another process runs one ``RayJobTrigger`` a job in one event loop, as Airflow does.
-A second one follows them the plain way, for comparison: each job with a client and a TLS context of its own,
-and the last 1,000 lines of its log at each poll. A third one follows none. Each process has imported what
-Airflow's triggerer imports. Writes ``benchmarks/results/triggerer.md``.
+Run ``python benchmarks/triggerer.py [JOBS] [SECONDS]`` in an environment that has the provider. A *fake* of
+Ray's Jobs API, a small HTTP server in its own process, serves running jobs that write two lines per poll
+interval. Another process runs one ``RayJobTrigger`` per job in one event loop, as Airflow does. A second one
+follows them in the plain way, for comparison: each job has its own client and TLS context, and each poll
+reads the last 1,000 lines of its log. A third one follows none. Each process has the imports of Airflow's
+triggerer. Writes ``benchmarks/results/triggerer.md``.
 """
 
 from __future__ import annotations
@@ -44,22 +44,23 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What following cost.
+    """The cost of following.
 
-    :param start_seconds: of CPU, from the first trigger's start until each has polled once.
-    :param cores: CPU seconds of the process by seconds of the measurement.
-    :param peak_mib: peak of its resident memory.
-    :param lag_ms: longest time for which the loop came to nothing else: by the clock, then in CPU time of its
-        thread, which other processes of the machine don't change; and the 99th percentile by the clock.
+    :param start_seconds: CPU seconds from the first trigger's start until each has polled once.
+    :param cores: CPU seconds of the process per second of the measurement.
+    :param peak_mib: peak of the process's resident memory.
+    :param lag_ms: longest time for which the loop was blocked, by the clock.
+    :param lag_cpu_ms: the same in CPU time of its thread, which other processes don't change.
+    :param lag_p99_ms: the 99th percentile, by the clock.
     :param collection_ms: CPU time of the longest garbage collection in the loop's thread.
-    :param own_ms: as `lag_cpu_ms`, less the collections in it.
-    :param collections: full ones, during the measurement.
-    :param objects: that the garbage collector looks through, before the followers start.
-    :param objects_a_job: more of them afterwards, by followed jobs.
-    :param full_ms: CPU time of a full collection that is asked for before the followers start, the best of 5.
-    :param full_after_ms: the same after the measurement, with all followers at work.
-    :param log_kib: of log a job and poll.
-    :param polls: a second.
+    :param own_ms: `lag_cpu_ms` without garbage collections.
+    :param collections: full collections during the measurement.
+    :param objects: objects that the garbage collector tracks before the followers start.
+    :param objects_a_job: further tracked objects afterwards, per followed job.
+    :param full_ms: CPU time of a forced full collection before the followers start, the best of 5.
+    :param full_after_ms: the same after the measurement, while all followers run.
+    :param log_kib: KiB of log per job and poll.
+    :param polls: polls per second.
     """
 
     start_seconds: float
@@ -79,11 +80,11 @@ class Reading:
     polls: float
 
 
-# --- the stand-in ---
+# --- the fake API ---
 
 
 def document(name: str) -> str:
-    """A running job, as Ray tells it."""
+    """Return a running job in Ray's form."""
     return json.dumps({
         "type": "SUBMISSION", "submission_id": name, "job_id": "01000000", "status": "RUNNING",
         "entrypoint": "python main.py", "message": "Job is currently running.", "metadata": {},
@@ -92,7 +93,7 @@ def document(name: str) -> str:
 
 
 async def serve() -> None:
-    """Answer on a free port, which is printed, until the process is ended."""
+    """Serve on a free port, which is printed, until the process is ended."""
     began, polls, log_bytes = time.time(), 0, 0
 
     def answer(target: str) -> bytes:
@@ -130,11 +131,11 @@ async def serve() -> None:
 
 @dataclass
 class Collections:
-    """Garbage collections of this thread, in seconds of its CPU time.
+    """Measures garbage collections of this thread, in seconds of its CPU time.
 
-    :param spent: in all of them so far.
-    :param longest: of them.
-    :param full: how many looked through all objects.
+    :param spent: sum of all so far.
+    :param longest: longest one.
+    :param full: number of full collections.
     """
 
     spent: float = 0.0
@@ -143,7 +144,7 @@ class Collections:
     _began: float = field(default=0.0, repr=False)
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
-        """For `gc.callbacks`."""
+        """Handle an event of `gc.callbacks`."""
         if phase == "start":
             self._began = time.thread_time()
             return
@@ -154,7 +155,7 @@ class Collections:
 
 
 def full_collection() -> float:
-    """CPU seconds of a full collection, the best of five."""
+    """Return the CPU seconds of a full collection, the best of five."""
     found = []
     for _ in range(5):
         began = time.thread_time()
@@ -183,7 +184,7 @@ async def follow(way: str, url: str, jobs: int, seconds: float) -> Reading:
             return polls, log_bytes
 
         start_seconds = 0.0
-        # The first poll reads the log so far, which is not what is measured.
+        # The first poll reads the log so far, which is not measured.
         while (polls := (await stats())[0]) < 2 * jobs:
             if polls >= jobs and not start_seconds:
                 start_seconds = time.process_time() - cpu
@@ -225,7 +226,7 @@ async def follow(way: str, url: str, jobs: int, seconds: float) -> Reading:
 
 
 async def beat(seconds: float, collections: Collections) -> list[tuple[float, float, float]]:
-    """How much later than asked for the loop came back each time: by the clock, in CPU time, collecting."""
+    """Measure how late the loop returns each time: by the clock, in CPU time, and in garbage collections."""
     lags = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -240,7 +241,7 @@ async def beat(seconds: float, collections: Collections) -> list[tuple[float, fl
 
 
 async def by_trigger(url: str, name: str) -> None:
-    """As Airflow's triggerer does."""
+    """Follow as Airflow's triggerer does."""
     from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
     trigger = RayJobTrigger(
@@ -248,14 +249,14 @@ async def by_trigger(url: str, name: str) -> None:
         submission_id=name,
         session_name="stand-in",
         poll_interval=INTERVAL,
-        deferred_at=0.0,  # as after a triggerer's restart, when all of them start at once
+        deferred_at=0.0,  # all start at once, as after a triggerer's restart
     )
     async for _ in trigger.run():
         pass
 
 
 async def plainly(url: str, name: str) -> None:
-    """With a client and a TLS context a job, and 1,000 lines a poll."""
+    """Follow with a client and a TLS context per job, and 1,000 lines per poll."""
     from airflow_provider_raybatch.cluster.follow.outcome import FollowState
     from airflow_provider_raybatch.cluster.follow.poll import poll_once
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
@@ -277,7 +278,7 @@ FOLLOWERS = {"triggers": by_trigger, "frozen": by_trigger, "plain": plainly}
 
 
 def measure(way: str, jobs: int, seconds: float) -> Reading:
-    """One stand-in and one process of followers."""
+    """Run one fake API and one process of followers."""
     itself = [sys.executable, __file__]
     with (
         subprocess.Popen([*itself, "--serve"], stdout=subprocess.PIPE, text=True) as server,
@@ -300,9 +301,9 @@ def measure(way: str, jobs: int, seconds: float) -> Reading:
 
 
 def best(way: str, jobs: int, seconds: float) -> Reading:
-    """The round with the shortest longest lag in CPU time, of those with a full collection if there are any.
+    """Return the round with the smallest maximum lag in CPU time, if possible one with a full collection.
 
-    A round without one only had luck.
+    A round without a full collection is not typical.
     """
     readings = [measure(way, jobs, seconds) for _ in range(ROUNDS)]
     collecting = [reading for reading in readings if reading.collections]
@@ -310,7 +311,7 @@ def best(way: str, jobs: int, seconds: float) -> Reading:
 
 
 def shown(jobs: int, seconds: float, readings: dict[str, Reading], loads: tuple[float, float]) -> str:
-    """The result's text."""
+    """Return the text of the result."""
     rows = {
         "CPU, cores": "cores",
         "peak memory, MiB": "peak_mib",
@@ -342,15 +343,15 @@ def shown(jobs: int, seconds: float, readings: dict[str, Reading], loads: tuple[
         *table,
         "",
         f"{jobs:,} running jobs, a poll each {INTERVAL:g} s, {seconds:g} s of measurement after two polls "
-        "each. The cluster is a stand-in of Ray's Jobs API, not Ray: an HTTP server in a process of its own "
+        "each. The cluster is a fake of Ray's Jobs API, not Ray: an HTTP server in its own process "
         f"whose jobs write {LINES_A_SECOND * INTERVAL:g} lines a poll. The triggers also write the lines "
-        "into a log. A lag by the clock includes the time in which other processes had the CPU; in CPU time "
-        f"it is what the loop itself was busy for. All ways in one run, {ROUNDS} rounds each; shown is the "
-        "round with the shortest lag in CPU time, of those in which Python made a full collection.",
+        "to a log. A lag by the clock includes the time in which other processes had the CPU; in CPU time "
+        f"it is the loop's own work. All variants are in one run, {ROUNDS} rounds each; shown is the "
+        "round with the shortest lag in CPU time among those with a full garbage collection.",
         "",
-        "The longest lag is a full garbage collection: Python looks through every object of the process, in "
-        "the thread that happens to make the next one. Most of them are Airflow's own, which are there "
-        "without a job: see the third column. The provider freezes nothing, since the process is "
+        "The longest lag is a full garbage collection: Python visits every object of the process, in "
+        "the thread that happens to create the next one. Most objects are Airflow's own, which exist "
+        "without a job: see the third column. The provider freezes nothing, because the process is "
         "Airflow's; the second column shows what `gc.freeze()` after the imports would change.",
         "",
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load average {loads[0]:.1f} before and "
@@ -362,7 +363,7 @@ def shown(jobs: int, seconds: float, readings: dict[str, Reading], loads: tuple[
 
 
 def main(arguments: list[str]) -> None:
-    """See the module."""
+    """See the module docstring."""
     if arguments[:1] == ["--serve"]:
         asyncio.run(serve())
     elif arguments[:1] == ["--follow"]:

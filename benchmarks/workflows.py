@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory and speed of the parts in ``workflows/``, over a dataset of a million rows.
 
-Each line is a process of its own, which reads the same dataset; memory is the peak of that process, its
-libraries included.
+Each line is its own process, which reads the same dataset; memory is the peak of that process, with its
+libraries.
 
     python benchmarks/workflows.py [ROWS] > benchmarks/results/workflows.md
 """
@@ -63,7 +63,7 @@ def _in_a_process(part: str, folder: str, rows: int) -> tuple[float, float]:
 
 
 def make(rows: int) -> Iterator[pa.RecordBatch]:
-    """The dataset, by a fixed seed."""
+    """Write the dataset, with a fixed seed."""
     rng = random.Random(1)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(20_000)]
     recent: list[list[str]] = []
@@ -84,13 +84,13 @@ def make(rows: int) -> Iterator[pa.RecordBatch]:
             "text": joined,
             "response": [json.dumps({"question": text, "level": 3}) for text in joined],
             "answer": [str(number % 97) for number in numbers],
-            "said": [str(number % 89) for number in numbers],
+            "solution": [str(number % 89) for number in numbers],
             "bucket": [number % 20 for number in numbers],
         })
 
 
 def run(part: str, folder: str, rows: int) -> None:
-    """One line."""
+    """Measure one line of the table."""
     from airflow_provider_raybatch.workflows import (
         accepted,
         duplicates,
@@ -129,8 +129,8 @@ def run(part: str, folder: str, rows: int) -> None:
     elif part == "remember":
         accepted.remember(source, index, "yesterday", ["text"], "id")
     elif part == "scores":
-        batches = source.batches(["id", "answer", "said"])
-        scored = scores.score_answers(batches, scores.numeric_equal, "id", response="said")
+        batches = source.batches(["id", "answer", "solution"])
+        scored = scores.score_answers(batches, scores.numeric_equal, "id", response="solution")
         mean_interval([one.mean for one in scored])
     elif part == "both orders":
         ours, theirs = source.batches(["id", "text"]), source.batches(["id", "text"])

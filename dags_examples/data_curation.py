@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every night: raw documents become a curated corpus, and each dropped one has the rule that dropped it.
+"""Every night: raw documents become a curated corpus, and each dropped document names its rule.
 
 ``data_curation``: raw documents of several sources -> readable, running text in the wanted language (`sieve`)
 -> a model labels quality and topic of the survivors (`label`) -> exact and near duplicates, low quality and
 unwanted topics dropped (`curate`) -> Parquet with Hive partitions, dropped documents, and a card with the
-funnel: documents and tokens that are left after each step.
+funnel: remaining documents and tokens after each step.
 
-The next night pays tokens for new and changed documents only, and another threshold pays for none: labels are
+The next night pays tokens only for new and changed documents, and a changed threshold costs none: labels are
 kept by request in ``responses/``.
 
 To make it yours, change the block "What you change". Environment variables that Airflow's processes may set,
@@ -77,7 +77,7 @@ CORPUS = Asset("raybatch_example_corpus")
 def data_curation() -> None:
     @task(multiple_outputs=True)
     def sieve(folder: str) -> dict[str, Any]:
-        """What no model needs to look at is dropped first."""
+        """Drop documents that need no model."""
         from airflow_provider_raybatch.workflows.filters import Heuristics, LanguageFilter
         from airflow_provider_raybatch.workflows.raw_documents import Unbroken, read_raw
         from airflow_provider_raybatch.workflows.sift import sift

@@ -13,7 +13,7 @@ all read when the file is parsed:
 * ``RAYBATCH_EXAMPLE_BENCHMARK``: ``.jsonl``, ``.csv`` or ``.parquet``, local or ``s3://``, with the columns
   `id`, `question` and `answer`; default ``data/questions.jsonl`` beside this file.
 * ``RAYBATCH_EXAMPLE_CANDIDATES``: JSON, by name: `model`, and `sampling` where it differs; the first one is
-  the baseline. Default: two demo models, of which the baseline adds badly.
+  the baseline. Default: two demo models; the baseline adds badly.
 * ``RAYBATCH_EXAMPLE_EVALUATION``: folder for the datasets, local or ``s3://``; default in ``$AIRFLOW_HOME``.
 * ``RAYBATCH_EXAMPLE_MODEL``: the judge; default the demo model beside this file, which judges badly.
 * ``RAYBATCH_EXAMPLE_ENGINE``, ``_CONN_ID``, ``_AWS_CONN_ID`` and ``_DEFERRABLE``: as in
@@ -69,7 +69,7 @@ ON_THE_CLUSTER: dict[str, Any] = {
     "deferrable": setting("DEFERRABLE", "false").lower() == "true",
     "poll_interval": 5,
     "engine": setting("ENGINE", "vllm"),
-    "reuse": f"{OUTPUT}/responses",  # a candidate that was evaluated before is free
+    "reuse": f"{OUTPUT}/responses",  # a candidate that was evaluated before costs nothing
 }
 
 PROMOTED = Asset("raybatch_example_promoted_model")
@@ -90,7 +90,7 @@ PROMOTED = Asset("raybatch_example_promoted_model")
 def model_evaluation() -> None:
     @task(multiple_outputs=False)
     def benchmark(folder: str) -> dict[str, Any]:
-        """The questions, refused before anything is paid for where one has no answer."""
+        """Return the questions; refuse a question without an answer before any cost."""
         from airflow_provider_raybatch.workflows.errors import WorkflowError
         from airflow_provider_raybatch.workflows.raw_documents import read_raw
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
@@ -110,7 +110,7 @@ def model_evaluation() -> None:
         source=questions,
         system_prompt=SYSTEM_PROMPT,
         prompt=PROMPT,
-        max_active_tis_per_dagrun=1,  # more, where the cluster has room for several models
+        max_active_tis_per_dagrun=1,  # more if the cluster has room for several models
         **ON_THE_CLUSTER,
     ).expand_kwargs([
         {
@@ -123,7 +123,7 @@ def model_evaluation() -> None:
 
     @task(trigger_rule="all_done", multiple_outputs=False)
     def pair(answers: Any, folder: str) -> list[dict[str, Any]]:
-        """Each candidate's answers beside the baseline's, in both orders."""
+        """Pair each candidate's answers with the baseline's, in both orders."""
         from airflow_provider_raybatch.workflows.pairwise import both_orders
         from airflow_provider_raybatch.workflows.rows import Rows
         from airflow_provider_raybatch.workflows.writer import DatasetWriter
@@ -158,7 +158,7 @@ def model_evaluation() -> None:
         folder: str,
         params: dict[str, Any],
     ) -> dict[str, Any]:
-        """Figures of all candidates, and the decision."""
+        """Return figures of all candidates, and the decision."""
         import pyarrow as pa
 
         from airflow_provider_raybatch.workflows.comparison import ComparisonReport
@@ -219,9 +219,11 @@ def model_evaluation() -> None:
 
     @task(outlets=[PROMOTED], multiple_outputs=False)
     def promote(compared: dict[str, Any], outlet_events: Any) -> dict[str, Any]:
-        chosen = {**CANDIDATES[compared["promoted"]], "name": compared["promoted"]}
-        outlet_events[PROMOTED].extra.update(chosen, reason=compared["reason"], html_uri=compared["html_uri"])
-        return chosen
+        promoted = {**CANDIDATES[compared["promoted"]], "name": compared["promoted"]}
+        outlet_events[PROMOTED].extra.update(
+            promoted, reason=compared["reason"], html_uri=compared["html_uri"]
+        )
+        return promoted
 
     @task
     def hold(compared: dict[str, Any]) -> str:
@@ -234,14 +236,14 @@ def model_evaluation() -> None:
 def use_promoted_model() -> None:
     @task
     def announce(triggering_asset_events: Any) -> list[str]:
-        """Put here what makes other DAGs use the model."""
+        """Put the code here that makes other DAGs use the model."""
         return [event.extra["reason"] for event in triggering_asset_events[PROMOTED]]
 
     announce()
 
 
 def candidate_of(answers: dict[str, Any]) -> str:
-    """Whose answers a mapped task returned."""
+    """Return the candidate whose answers a mapped task returned."""
     from airflow_provider_raybatch.workflows.rows import Rows
 
     (manifest,) = Rows(answers, aws_conn_id=AWS_CONN_ID).manifests

@@ -4,7 +4,7 @@
 ``nightly_synthetic_data``: topics x personas -> several samples each (`generate`) -> schema check, and one
 more request for answers that fail it (`repair`) -> exact and near duplicates dropped, also of earlier nights
 -> a model judges the rest by a rubric (`judge`) -> accepted and rejected rows as datasets, a card -> DuckDB.
-``report_on_questions`` runs when they are there. With the host ``local`` in the Ray connection, each batch
+``report_on_questions`` runs after that. With the host ``local`` in the Ray connection, each batch
 inference starts a private Ray on its worker.
 
 To make it yours, change the block "What you change". Environment variables that Airflow's processes may set,
@@ -72,7 +72,7 @@ OUTPUT = setting("OUTPUT", HOME / "questions")
 WAREHOUSE = Path(setting("WAREHOUSE", HOME / "warehouse.duckdb"))
 AWS_CONN_ID = setting("AWS_CONN_ID", "") or None
 
-# Of repair and judge: what was asked on another night is free. `generate` wants new samples each night.
+# For repair and judge: requests of other nights cost nothing. `generate` needs new samples each night.
 REUSE = f"{OUTPUT}/responses"
 NIGHT = "{{ dag_run.run_after | ts_nodash }}"
 OF_TONIGHT = f"{OUTPUT}/{NIGHT}"
@@ -137,7 +137,7 @@ def nightly_synthetic_data() -> None:
 
     @task(multiple_outputs=True)
     def check(generated: dict[str, Any], folder: str) -> dict[str, Any]:
-        """Which answers fit the schema."""
+        """Find the answers that fit the schema."""
         from airflow_provider_raybatch.workflows.rows import Rows
         from airflow_provider_raybatch.workflows.samples import one_row_a_sample
         from airflow_provider_raybatch.workflows.schema_check import SchemaCheck
@@ -160,7 +160,7 @@ def nightly_synthetic_data() -> None:
         destination=f"{OF_TONIGHT}/repaired",
         output_prefix="repaired_",
         reuse=REUSE,
-        max_error_fraction=1.0,  # what can't be repaired is rejected
+        max_error_fraction=1.0,  # rows that can't be repaired are rejected
         **ON_THE_CLUSTER,
     )
 
@@ -168,7 +168,7 @@ def nightly_synthetic_data() -> None:
     def deduplicate(
         checked: dict[str, Any], repaired: dict[str, Any], folder: str, night: str, params: dict[str, Any]
     ) -> dict[str, Any]:
-        """New questions alone; stops a night with too few valid ones."""
+        """Keep new questions only; stop a night with too few valid ones."""
         from airflow_provider_raybatch.workflows.accepted import Accepted
         from airflow_provider_raybatch.workflows.duplicates import ExactDuplicates, NearDuplicates
         from airflow_provider_raybatch.workflows.minhash import Shingles
@@ -226,7 +226,7 @@ def nightly_synthetic_data() -> None:
         night: str,
         params: dict[str, Any],
     ) -> dict[str, Any]:
-        """Accepted rows as a new version of one dataset, all rejected ones with their reason, and a card."""
+        """Write accepted rows as a new version of one dataset, rejected ones with reasons, and a card."""
         from airflow_provider_raybatch.workflows.accepted import remember
         from airflow_provider_raybatch.workflows.card import Card
         from airflow_provider_raybatch.workflows.failed_rows import failed_rows

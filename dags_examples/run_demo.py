@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``make demo`` runs: ``nightly_synthetic_data`` once, on this machine, from nothing.
+"""The program of ``make demo``: runs ``nightly_synthetic_data`` once, on this machine, from nothing.
 
-Airflow's home, the datasets and the table lie in ``.demo/`` of the repository. The task `generate` starts a
-private Ray with vLLM and ends it. Prints what happens, ten rows, and as its last line where the manifest is.
+Airflow's home, the datasets and the table are in ``.demo/`` of the repository. The task `generate` starts a
+private Ray with vLLM and ends it. Prints the job's events, ten rows, and in its last line the location of the
+manifest.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROWS_SHOWN = 10
 GIB = 1024**3
 NEEDED_MEMORY, NEEDED_DISK = 5 * GIB, 2 * GIB
 
-# Ray's own lines in the driver's log begin with a time; what a newcomer wants to see are the job's sentences.
+# Ray's own lines in the driver's log begin with a time; the demo shows only the job's lines.
 OF_RAY = re.compile(r"^\[?\d{4}-\d\d-\d\d|^Running entrypoint")
 TASK_STARTS = re.compile(r"\[DAG TEST\] starting task_id=(\w+)")
 
@@ -41,13 +42,13 @@ def main() -> None:
     HOME.mkdir(exist_ok=True)
     LOG.write_text("", encoding="utf-8")
     prepare_airflow()
-    say(f"airflow dags test {DAG_ID}   (everything it says: {LOG})")
+    announce(f"airflow dags test {DAG_ID}   (its whole output: {LOG})")
     for line in airflow("dags", "test", DAG_ID):
-        tell(line, began)
+        show_event(line, began)
     show_result(began)
 
 
-def say(text: str) -> None:
+def announce(text: str) -> None:
     print(f"== {text}", flush=True)
 
 
@@ -88,14 +89,14 @@ def prepare_airflow() -> None:
     migrated = AIRFLOW_HOME / f"migrated-{metadata.version('apache-airflow')}"
     if migrated.exists():
         return
-    say(f"making Airflow's database in {AIRFLOW_HOME}")
+    announce(f"making Airflow's database in {AIRFLOW_HOME}")
     for _ in airflow("db", "migrate"):
         pass
     migrated.touch()
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, without settings of another Airflow or Ray."""
+    """Return this process's environment, without settings of another Airflow or Ray."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW_", "RAY_"))}
     return {
         **kept,
@@ -107,7 +108,7 @@ def environment() -> dict[str, str]:
         "RAYBATCH_EXAMPLE_OUTPUT": str(DATASETS),
         "RAYBATCH_EXAMPLE_WAREHOUSE": str(WAREHOUSE),
         "HF_HUB_OFFLINE": "1",
-        # Without it vLLM's CPU build takes gigabytes of cache, of which this model needs a few MiB.
+        # Without it vLLM's CPU build takes gigabytes of cache; this model needs a few MiB.
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONUNBUFFERED": "1",
@@ -115,9 +116,9 @@ def environment() -> dict[str, str]:
 
 
 def airflow(*arguments: str, settings: Mapping[str, str] | None = None) -> Iterator[str]:
-    """The lines of an Airflow command. Ends this program when the command fails.
+    """Yield the lines of an Airflow command; end this program when the command fails.
 
-    :param settings: environment variables, beside those of :func:`environment`.
+    :param settings: further environment variables besides those of :func:`environment`.
     """
     running = subprocess.Popen(
         [sys.executable, "-m", "airflow", *arguments],
@@ -136,7 +137,7 @@ def airflow(*arguments: str, settings: Mapping[str, str] | None = None) -> Itera
                 log.write(line)
                 yield line
     except BaseException:
-        # The private Ray ends with its task, so nothing is left behind.
+        # The private Ray ends with its task, so nothing remains.
         running.send_signal(signal.SIGINT)
         running.wait()
         raise
@@ -144,18 +145,18 @@ def airflow(*arguments: str, settings: Mapping[str, str] | None = None) -> Itera
         give_up(f"`airflow {' '.join(arguments)}` ended with code {running.returncode}; see {LOG}.")
 
 
-def tell(line: str, began: float) -> None:
-    """Show a line of Airflow's log where it says what is going on."""
+def show_event(line: str, began: float) -> None:
+    """Show a line of Airflow's log if it reports progress."""
     try:
         record = json.loads(line)
     except ValueError:
         return
     event, logger = str(record.get("event", "")), str(record.get("logger", ""))
     for error in record.get("error_detail") or record.get("exception") or ():
-        # Airflow would try again, but nobody waits for a demo that has failed.
+        # Airflow would retry, but a failed demo should end at once.
         give_up(f"{error.get('exc_value') or error.get('exc_type')} The whole log is {LOG}.")
     if starts := TASK_STARTS.match(event):
-        say(f"task {starts.group(1)}")
+        announce(f"task {starts.group(1)}")
     elif "airflow_provider_raybatch" in logger and not OF_RAY.match(event):
         print(f"[{time.monotonic() - began:4.0f} s] {event}", flush=True)
 
@@ -171,7 +172,7 @@ def show_result(began: float) -> None:
             "SELECT topic, question, answer FROM questions WHERE run_id = $run ORDER BY topic_id",
             params={"run": manifest.owner.run_id},
         )
-        say(f"{ROWS_SHOWN} of the {len(rows)} rows that are in the table questions of {WAREHOUSE} now")
+        announce(f"{ROWS_SHOWN} of the {len(rows)} rows that are in the table questions of {WAREHOUSE} now")
         for topic, question, answer in rows.limit(ROWS_SHOWN).fetchall():
             print(f"{topic:>18} | {question} | {answer}")
     counts, tokens, timing = manifest.counts, manifest.tokens, manifest.timing

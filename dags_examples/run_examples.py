@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``make examples`` runs: the three workflows, two nights each, here, from S3 to S3 with vLLM.
+"""The program of ``make examples``: runs the three workflows for two nights each, from S3 to S3 with vLLM.
 
-One private Ray serves all of them. The S3 server (moto) lives in this process; when all is done, its bucket
-is copied to ``.demo/lake``. The first night sees 40 documents fewer than the second one. Prints a table.
+One private Ray serves all of them. The S3 server (moto) runs in this process; at the end, its bucket is
+copied to ``.demo/lake``. The first night has 40 documents fewer than the second one. Prints a table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUCKET = "lake"
 LAKE = demo.HOME / BUCKET
 DATA = demo.EXAMPLES / "data"
 LATE_DOCUMENTS = 40
-# What tells the end of a night, by DAG.
+# The report at the end of a night, by DAG.
 REPORTS = {
     "nightly_synthetic_data": "card.json",
     "data_curation": "card.json",
@@ -33,11 +33,11 @@ REPORTS = {
 
 @dataclass(frozen=True)
 class Night:
-    """A run, as its reports and manifests tell it.
+    """The figures of a run, from its reports and manifests.
 
-    :param rows: what it began with; of an evaluation, answered questions.
-    :param accepted: rows in the end; of an evaluation, the promoted model.
-    :param tokens: in and out, of requests that reached the model.
+    :param rows: rows at the start; for an evaluation, answered questions.
+    :param accepted: rows in the end; for an evaluation, the promoted model.
+    :param tokens: input and output tokens of requests that reached the model.
     """
 
     dag_id: str
@@ -49,9 +49,9 @@ class Night:
 
 
 def night_of(dag_id: str, written: Mapping[str, bytes], seconds: float) -> Night:
-    """Read what a run wrote.
+    """Read the figures of a run.
 
-    :param written: its objects by key.
+    :param written: the run's objects by key.
     """
     documents = {key: json.loads(body) for key, body in written.items() if key.endswith(".json")}
     runs = [one for key, one in documents.items() if key.endswith("/manifest.json") and "replicas" in one]
@@ -67,7 +67,7 @@ def night_of(dag_id: str, written: Mapping[str, bytes], seconds: float) -> Night
 
 
 def table(nights: list[Night]) -> str:
-    """A line for each run."""
+    """Return a table with a line for each run."""
     head = ("DAG", "night", "rows", "accepted", "tokens", "seconds", "report")
     lines, seen = [], dict[str, int]()
     for night in nights:
@@ -107,12 +107,12 @@ class Bucket:
         self._s3.put_object(Bucket=BUCKET, Key=key, Body=body)
 
     def versions(self) -> dict[str, str]:
-        """ETag of each key."""
+        """Return the ETag of each key."""
         pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
         return {one["Key"]: one["ETag"] for page in pages for one in page.get("Contents", ())}
 
     def get(self, key: str) -> bytes:
-        """An object's content."""
+        """Return an object's content."""
         body: bytes = self._s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
         return body
 
@@ -121,7 +121,7 @@ class Bucket:
 def serving() -> Iterator[Bucket]:
     from moto.server import ThreadedMotoServer
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it writes a line for each request
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs a line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -132,7 +132,7 @@ def serving() -> Iterator[Bucket]:
 
 
 def put_data(bucket: Bucket, late: int = 0) -> None:
-    """Topics, questions and documents, but for the last so many of the documents' last source."""
+    """Put topics, questions and documents, without the last ones of the documents' last source."""
     for path in sorted(DATA.rglob("*.jsonl")):
         lines = path.read_bytes().splitlines(keepends=True)
         if late and path.name == "library.jsonl":
@@ -141,11 +141,11 @@ def put_data(bucket: Bucket, late: int = 0) -> None:
 
 
 def run(dag_id: str, bucket: Bucket, settings: Mapping[str, str]) -> Night:
-    """One night."""
+    """Run one night."""
     before, began = bucket.versions(), time.monotonic()
-    demo.say(f"airflow dags test {dag_id}")
+    demo.announce(f"airflow dags test {dag_id}")
     for line in demo.airflow("dags", "test", dag_id, settings=settings):
-        demo.tell(line, began)
+        demo.show_event(line, began)
     written = {key: bucket.get(key) for key, tag in bucket.versions().items() if before.get(key) != tag}
     return night_of(dag_id, written, time.monotonic() - began)
 
@@ -183,7 +183,7 @@ def main() -> None:
 
     from airflow_provider_raybatch.cluster.local.head import RayHead
 
-    demo.say(f"starting Ray   (everything that Airflow says: {demo.LOG})")
+    demo.announce(f"starting Ray   (Airflow's whole output: {demo.LOG})")
     names = ("HF_HUB_OFFLINE", "VLLM_CPU_KVCACHE_SPACE", "VLLM_NO_USAGE_STATS")
     with serving() as bucket, RayHead({name: demo.environment()[name] for name in names}) as ray:
         settings, nights = settings_for(bucket, ray), []

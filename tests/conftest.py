@@ -21,9 +21,10 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist loadscope``, tests of one of the folders above run in one process, one after the other.
+    """With ``--dist loadscope``, tests of each folder above run in one process, one after the other.
 
-    xdist's own groups do nothing with pytest 9.2, which names a test otherwise than xdist 3.8 expects.
+    xdist's own groups have no effect with pytest 9.2, which names tests in another way than xdist 3.8
+    expects.
     """
     if config.getvalue("dist") != "loadscope":
         return None

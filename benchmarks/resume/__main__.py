@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a resume costs before the first missing row reaches an engine.
+"""The cost of a resume before the first missing row reaches an engine.
 
-Ours is what a job does: look at the source, read the ledger, look for answers (equal requests are asked once,
-which is the default; with and without a response store), and list the work. Ray Data's checkpoint filters the
-same input by the ids of finished rows. All run on the same Parquet files, each time in a fresh process;
-memory is what all processes below it hold together at their peak, less what they held before they looked at
-the input.
+Ours is the work of a job: read the source's metadata and the ledger, search answers (equal requests are asked
+once, the default; with and without a response store), and list the work. Ray Data's checkpoint filters the
+same input by the ids of finished rows. All run on the same Parquet files, each time in a fresh process.
+Memory is the peak of all processes below it, less their memory before they read the input.
 
     python benchmarks/resume [--ray] [ROWS ...] > benchmarks/results/resume.md
 
@@ -39,26 +38,26 @@ LATENCY = 0.04
 """Seconds that S3 takes to answer a request, about."""
 HEAD = f"""# Resume
 
-Seconds from the first look at the input until the missing rows can be asked: source, ledger, answers that are
-there already, list of work, with `deduplicate` on. `reuse`: a response store with {STORED:,} other responses
-as well. CPU: of the driver, all threads. Opened: files of the ledger that were read. MiB: above what was held
-before. The best of {ROUNDS} rounds, each in a fresh process. Rows that are left are keyed in this process
-where there is a response store; a job spreads that over the cluster.
+Seconds from the first read of the input until the missing rows can be asked: source, ledger, reusable
+answers, list of work, with `deduplicate` on. `reuse`: a response store with {STORED:,} other responses as
+well. CPU: of the driver, all threads. Opened: files of the ledger that were read. MiB: growth of memory. The
+best of {ROUNDS} rounds, each in a fresh process. With a response store, missing rows are keyed in this
+process; a job spreads that over the cluster.
 
 - *whole*: one earlier submission, one row is missing.
 - *worn*: {SUBMISSIONS} earlier submissions; of ten parts, one has a failed row and one lacks a row; every
-  hundredth row asks what the row before it asks.
-- *frayed*: as worn, and every other part has a failed row as well, so no part is told by its name alone.
+  hundredth row repeats the request of the row before it.
+- *frayed*: as worn, and every other part has a failed row as well, so no part's name is enough.
 - *stopped*: as worn, and the last quarter of the rows is missing.
 
-In S3, source, destination and store lie in a bucket of moto's server, a Python process on the same cores,
-which takes longer over a request than the driver does. So requests are counted, and the last column is the
-same with {LATENCY * 1000:.0f} ms before each answer, about what S3 takes.
+In S3, source, destination and store are in a bucket of moto's server, a Python process on the same cores,
+which needs more time for a request than the driver. So requests are counted, and the last column is the same
+with {LATENCY * 1000:.0f} ms before each answer, about what S3 takes.
 """
 
 
 def measured(place: Place, system: str) -> dict[str, float]:
-    """One measurement in a process of its own."""
+    """Measure once, in its own process."""
     done = subprocess.run(
         [sys.executable, __file__, "--measure", place.root, str(place.local), place.endpoint, system],
         stdout=subprocess.PIPE,
@@ -76,7 +75,7 @@ def measured(place: Place, system: str) -> dict[str, float]:
 
 
 def best(place: Place, system: str, s3: S3 | None) -> dict[str, float]:
-    """The best of several rounds; of requests, those that it took besides the first one, a warm-up."""
+    """Return the best of several rounds; requests without the first one, a warm-up."""
     rounds = []
     for _ in range(ROUNDS):
         before = s3.requests if s3 else 0
@@ -90,7 +89,7 @@ _WARM_UP = 2
 
 
 def block(rows: int, state: str, in_s3: bool = False, ray: bool = False) -> None:
-    """Print the lines of one state of things."""
+    """Print the lines of one prepared state."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     try:
         s3 = S3() if in_s3 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt of the task, up to its list of work: what a resume is."""
+"""One attempt of the task, up to its list of work, which is a resume."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Attempt:
             credentials=place.credentials,
         )
 
-    def look(self, store: Any = None) -> int:
-        """What a job does before it starts an engine. Returns the number of rows that are left.
+    def plan_work(self, store: Any = None) -> int:
+        """Do the steps of a job before its engine starts; return the number of missing rows.
 
-        :param store: the folder of a response store.
+        :param store: folder of a response store, if there is one.
         """
         from airflow_provider_raybatch.job.parts.ledger import look_back
         from airflow_provider_raybatch.job.reuse.remaining import work
@@ -68,11 +68,11 @@ class Attempt:
 
         ledger = look_back(self.job.folder, self.run_folder, self.source.rows)
         stored = None if store is None else StoredResponses(ResponseStore(store, print))
-        settled = ledger.good.copy()
+        resolved = ledger.good.copy()
         reuse_plan = plan_reuse(
-            self.job, self.source, ledger, settled, stored, in_sequence, lambda phase: None
+            self.job, self.source, ledger, resolved, stored, in_sequence, lambda phase: None
         )
         reuse_plan.write_parts(self.job, self.source)
-        settled |= reuse_plan.rows
-        items = work(self.source, ROWS_PER_PART, settled, reuse_plan.repetitions)
+        resolved |= reuse_plan.rows
+        items = work(self.source, ROWS_PER_PART, resolved, reuse_plan.repetitions)
         return sum(len(item.positions) for item in items)

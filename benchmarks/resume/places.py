@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where input, destination, checkpoint and response store of the benchmark are."""
+"""Locations of input, destination, checkpoint and response store of the benchmark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INPUT, DESTINATION, CHECKPOINT, STORE = "in", "out", "checkpoint", "store"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a state of things lies.
+    """The location of a prepared state.
 
     :param root: a local folder, or a bucket behind `endpoint`.
     :param local: a local folder in both cases.
@@ -24,7 +24,7 @@ class Place:
 
     @property
     def credentials(self) -> Any:
-        """For the bucket."""
+        """Credentials of the bucket."""
         from airflow_provider_raybatch.contract.secrets import AwsCredentials
 
         if not self.endpoint:
@@ -34,7 +34,7 @@ class Place:
         )
 
     def folder(self, name: str) -> Any:
-        """One of its folders."""
+        """Return one of its folders."""
         from airflow_provider_raybatch.storage.folder import folder
 
         return folder(f"{self.root}/{name}", self.credentials)

@@ -17,7 +17,7 @@ from places import Place
 class S3:
     """moto's server in this process, with one bucket.
 
-    :param requests: answered so far.
+    :param requests: number of answered requests.
     :param latency: seconds before each answer.
     """
 
@@ -26,7 +26,7 @@ class S3:
 
     @contextlib.contextmanager
     def serve(self, local: Path) -> Iterator[Place]:
-        """A place in it."""
+        """Yield a place in the bucket."""
         import boto3
         from moto.server import ThreadedMotoServer
         from werkzeug.serving import WSGIRequestHandler
@@ -40,7 +40,7 @@ class S3:
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         host, port = server.get_host_and_port()
-        # moto keeps its buckets beyond a server.
+        # moto keeps its buckets after the end of a server.
         urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
         place = Place("s3://benchmark", local, f"http://{host}:{port}")
         boto3.client(

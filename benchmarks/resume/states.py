@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs, and what earlier attempts left of them: parts, duplicates, a checkpoint and a response store."""
+"""Inputs and the left-overs of earlier attempts: parts, duplicates, a checkpoint and a response store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATES = ("whole", "worn", "frayed", "stopped")
 
 
 def prepare(place: Place, rows: int, state: str) -> None:
-    """An input of `rows` rows, and what both systems remember of nearly all of them."""
+    """Write an input of `rows` rows, and the state in which both systems have finished nearly all of them."""
     (place.local / INPUT).mkdir(parents=True)
     (place.local / CHECKPOINT).mkdir()
     for first in range(0, rows, ROWS_PER_FILE):
@@ -40,7 +40,7 @@ def prepare(place: Place, rows: int, state: str) -> None:
 
 
 def _write_search(attempt: Attempt, rows: int, state: str) -> None:
-    """Which rows repeat others, as the first attempt writes it once it has keyed all rows."""
+    """Write which rows repeat others, as the first attempt does once it has keyed all rows."""
     from airflow_provider_raybatch.job.request.keys import as_array
     from airflow_provider_raybatch.job.reuse.duplicates import Repeats, Search
     from airflow_provider_raybatch.job.row import Request

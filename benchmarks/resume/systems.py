@@ -17,7 +17,7 @@ from states import SUBMISSIONS
 
 
 class Peak:
-    """The most memory that this process and all below it hold together, above what they held at first."""
+    """The peak memory of this process and all below it, above their memory at the start."""
 
     def __init__(self) -> None:
         self._least = self._most = self._now()
@@ -25,7 +25,7 @@ class Peak:
 
     @property
     def mib(self) -> float:
-        """So far."""
+        """Return the peak so far."""
         return (self._most - self._least) / 2**20
 
     @staticmethod
@@ -49,7 +49,7 @@ def _import() -> None:
 
 
 def ours(place: Place, reuse: bool) -> dict[str, float]:
-    """Resume in this process."""
+    """Resume in this process, and measure it."""
     from airflow_provider_raybatch.storage.folder import LocalFolder
     from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
@@ -65,23 +65,23 @@ def ours(place: Place, reuse: bool) -> dict[str, float]:
     for kind in (LocalFolder, S3Folder):
         for name in ("open", "read", "read_range"):
             setattr(kind, name, counting(getattr(kind, name)))
-    # Imports, connections and threads of libraries are not part of a resume.
+    # Imports, connections and library threads are not part of a resume.
     place.folder("none").list()
     _import()
     peak, began, cpu = Peak(), time.perf_counter(), time.process_time()
-    left = Attempt(place, submission=SUBMISSIONS).look(place.folder(STORE) if reuse else None)
+    missing = Attempt(place, submission=SUBMISSIONS).plan_work(place.folder(STORE) if reuse else None)
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
     return {
         "seconds": seconds,
         "cpu": used,
         "mib": peak.mib,
-        "left": left,
+        "missing": missing,
         "opened": sum(path.startswith("_raybatch/") for path in opened),
     }
 
 
 def ray_data(place: Path) -> dict[str, float]:
-    """Run a pipeline with a checkpoint, until its missing row reaches the map that stands for an engine."""
+    """Run a pipeline with a checkpoint until its missing row reaches the map in place of an engine."""
     import ray
     import ray.data
     from ray.data.checkpoint import CheckpointConfig

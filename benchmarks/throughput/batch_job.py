@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of `job.py` over whole workloads, to set beside `llm_generate.py`.
+"""The job of `job.py` over whole workloads, to compare with `llm_generate.py`.
 
-`seconds` is the manifest's generation time: from the first request in an engine to the last part on disk, so
-it holds reading, tokenising, detokenising and writing besides the engine. Prints one JSON line a workload.
+`seconds` is the manifest's generation time: from the first request in an engine to the last part on disk. So
+it includes reading, tokenising, detokenising and writing besides the engine. Prints one JSON line per
+workload.
 
-`label` among the engine arguments names the system in what is printed.
+`label` among the engine arguments names the system in the output.
 
 usage: batch_job.py DATA_FOLDER OUT_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
 """

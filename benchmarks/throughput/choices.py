@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """W1's prompts (`workloads.py`), answered by one of twelve labels of 3 to 8 tokens, on two GPUs.
 
-On the first GPU the job as it is, which generates the tokens that decide and fills in the others; beside it
-on the second one the same job with a stop token that the labels can't reach, so that it generates all. Prints
-a JSON line for each, and `ratios`.
+The first GPU runs the normal job, which generates only the deciding tokens and fills in the others. The
+second GPU runs the same job with a stop token that the labels can't reach, so that it generates all. Prints a
+JSON line for each, and `ratios`.
 
 usage: choices.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON]
 """
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def label(text: Text, tokens: int) -> str:
-    """The beginning of a text, of at least so many tokens."""
+    """Return the beginning of a text, with at least so many tokens."""
     made = text.of(100).strip()
     sizes = (size for size in range(1, len(made)) if made[size - 1] != " ")
     return next(made[:size] for size in sizes if len(text.tokenizer.encode(made[:size]).ids) >= tokens)

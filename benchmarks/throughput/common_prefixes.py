@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""W3 (`workloads.py`) on a machine with two GPUs: prompts of which four each begin alike, in random order.
+"""W3 (`workloads.py`) on two GPUs: groups of four prompts with a common prefix, in random order.
 
-On the first GPU the job with one replica, and then Ray Data LLM as its guide tunes it; meanwhile on the
-second one ``LLM.generate`` of the rows sorted by prompt, and as they are stored. Prints a JSON line a run as
-it comes, and `ratios` at the end.
+The first GPU runs the job with one replica, and then Ray Data LLM, tuned by its guide. Meanwhile the second
+one runs ``LLM.generate`` with the rows sorted by prompt, and in their stored order. Prints a JSON line per
+run as it ends, and `ratios` at the end.
 
 usage: common_prefixes.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON]
 """
@@ -31,8 +31,8 @@ def main() -> None:
         for line in process.communicate()[0].splitlines():
             if line.startswith("RESULT "):
                 print(line, flush=True)
-                told = json.loads(line.removeprefix("RESULT "))
-                found[told["system"]] = told["seconds"]
+                result = json.loads(line.removeprefix("RESULT "))
+                found[result["system"]] = result["seconds"]
     rivals = [system for system in found if system != "job"]
     ratios = {f"{system} to job": round(found[system] / found["job"], 3) for system in rivals}
     print("RESULT", json.dumps({"seconds": found, "ratios": ratios}), flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job as ``RayBatchInferenceOperator`` submits it, on the cluster of ``RAY_ADDRESS``, nothing tuned."""
+"""One job as ``RayBatchInferenceOperator`` submits it, on the cluster of ``RAY_ADDRESS``, without tuning."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 class Task:
     """A task of a DAG run, whose attempts are jobs.
 
-    :param source: a folder of rows as `workloads.py` makes them.
+    :param source: a folder of rows that `workloads.py` has made.
     :param model: folder of the model.
-    :param out: where destination and specs are.
-    :param fields: of the spec, beside the usual ones.
+    :param out: folder of destination and specs.
+    :param fields: further fields of the spec.
     """
 
     source: Path
@@ -31,11 +31,11 @@ class Task:
 
     @property
     def destination(self) -> Path:
-        """Its own, in `out`."""
+        """The task's own destination, in `out`."""
         return self.out / self.token
 
     def start(self, stdout: int | None = None) -> subprocess.Popen[str]:
-        """The driver of one more attempt."""
+        """Start the driver of another attempt."""
         spec = {
             "source": [str(self.source)],
             "messages_column": "messages",
@@ -57,19 +57,19 @@ class Task:
         return subprocess.Popen(command, stdout=stdout, text=True)
 
     def run(self) -> dict[str, Any]:
-        """One more attempt, to its end: the manifest."""
+        """Run another attempt to its end; return the manifest."""
         if self.start().wait() != 0:
             raise SystemExit(f"{self.destination}: the job failed; see its last event above")
         return self.manifest()
 
     def manifest(self) -> dict[str, Any]:
-        """What the last attempt has committed."""
+        """Return the manifest of the last commit."""
         document: dict[str, Any] = json.loads((self.destination / "manifest.json").read_text())
         return document
 
 
 def planned(source: Path) -> dict[str, int]:
-    """Rows and tokens that a workload has."""
+    """Return the numbers of rows and tokens of a workload."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

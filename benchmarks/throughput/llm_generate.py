@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ceilings to measure against: one call of vLLM's ``LLM`` with all rows, in one process, without Ray.
+"""The upper bounds to compare with: one call of vLLM's ``LLM`` with all rows, in one process, without Ray.
 
-``LLM.generate`` gets texts that were rendered before the clock starts, ``LLM.chat`` renders them itself.
+``LLM.generate`` gets texts that are rendered before the clock starts, ``LLM.chat`` renders them itself.
 
-The workload must fit into memory and nothing is saved before the end, so nobody should run this at night; but
-no feeding of the engine can be better than having everything there at once. Prints one JSON line a workload.
+The workload must fit into memory and nothing is saved before the end, so this is not a way to run batches.
+But an engine can't be fed better than with everything at once. Prints one JSON line per workload.
 
-With ``--by-prefix``, instead of ``LLM.chat`` another ``LLM.generate`` gets the texts sorted, so that common
-prefixes follow each other. With ``--alone``, nothing else.
+With ``--by-prefix``, another ``LLM.generate`` replaces ``LLM.chat`` and gets the texts sorted, so that common
+prefixes follow each other. With ``--alone``, only the first ``LLM.generate`` runs.
 
 usage: llm_generate.py [--by-prefix | --alone] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
 """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is paid for twice: nights with a response store, and nights with a SIGKILL in the middle.
+"""Rows that are generated twice: nights with a response store, and nights with a SIGKILL in the middle.
 
 Nights, each with `reuse`: the first; the second with 1 % of the rows changed; a third where nothing changed.
-Kills, when half of the rows are in part files: vLLM's engine process, whose replica is started again by the
-running job; the job's driver, whose place a second attempt takes as a retry of the task would.
+Kills come when half of the rows are in part files. One hits vLLM's engine process, whose replica the running
+job restarts; one hits the job's driver, which a second attempt replaces, as a retry of the task would.
 
-`generated` are the rows that engines answered, over all their processes: in the last attempt as the manifest
-tells, and in one whose driver was killed those of its last progress line, a few seconds before. Prints one
-JSON line each.
+`generated` are the rows that engines answered, over all their processes: by the manifest in the last attempt,
+and by the last progress line, a few seconds before the kill, in an attempt whose driver was killed. Prints
+one JSON line each.
 
 usage: nights.py DATA_FOLDER OUT_FOLDER WORKLOAD_OF_NIGHTS WORKLOAD_OF_KILLS [ENGINE_ARGS_JSON]
 """
@@ -43,15 +43,15 @@ def main() -> None:
         source = data / of_nights
         changed = with_changes(source, out / "changed")
         for name, rows in (("first", source), ("1 % changed", changed), ("nothing changed", changed)):
-            tell(name, Task(rows, model, out / "nights", {"engine_args": engine, **store}), whole)
+            report(name, Task(rows, model, out / "nights", {"engine_args": engine, **store}), whole)
     if of_kills.name != "-":
         for name, victim in (("engine", engine_of), ("driver", driver_of)):
             task = Task(data / of_kills, model, out / "kills", {"engine_args": engine})
-            tell(f"{name} killed", task, partial(killed, victim=victim))
+            report(f"{name} killed", task, partial(killed, victim=victim))
 
 
 def with_changes(source: Path, folder: Path) -> Path:
-    """A copy in which the user's message of every hundredth row has one more word."""
+    """Copy rows; the user's message of every hundredth one has one more word."""
     folder.mkdir(parents=True)
     for path in sorted(source.iterdir()):
         rows = pq.read_table(path).to_pylist()
@@ -62,10 +62,10 @@ def with_changes(source: Path, folder: Path) -> Path:
     return folder
 
 
-def tell(name: str, task: Task, run: Callable[[Task], int]) -> None:
-    """Run the task, check its dataset, and print what it cost.
+def report(name: str, task: Task, run: Callable[[Task], int]) -> None:
+    """Run the task, check its dataset, and print its cost.
 
-    :param run: runs all attempts, and returns the rows that are generated and in no manifest.
+    :param run: runs all attempts; returns the number of rows that were generated and are in no manifest.
     """
     start = time.monotonic()
     before = run(task)
@@ -73,7 +73,7 @@ def tell(name: str, task: Task, run: Callable[[Task], int]) -> None:
     seconds = time.monotonic() - start
     wanted = planned(task.source)
     ids = pq.read_table(manifest["uri"], columns=["id"])["id"].to_pylist()
-    assert sorted(ids) == list(range(wanted["rows"])), "rows are lost or doubled"
+    assert sorted(ids) == list(range(wanted["rows"])), "rows are lost or duplicated"
     assert manifest["counts"]["error"] == 0, "rows failed"
     result = {
         "night": name,
@@ -118,7 +118,7 @@ def killed(task: Task, victim: Callable[[subprocess.Popen[str]], int]) -> int:
 
 
 class Lines(threading.Thread):
-    """What a driver prints, and the rows that it said were done."""
+    """Reads the output of a driver, and the rows that it reported as done."""
 
     def __init__(self, driver: subprocess.Popen[str]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Lines(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Until the driver's end."""
+        """Read until the driver's end."""
         assert self._driver.stdout is not None
         for text in self._driver.stdout:
             print(text, end="", flush=True)
@@ -147,7 +147,7 @@ def driver_of(driver: subprocess.Popen[str]) -> int:
 
 
 def engine_of(_: subprocess.Popen[str]) -> int:
-    """The engine process of vLLM, which names itself."""
+    """Return the engine process of vLLM, by its name."""
     for process in psutil.process_iter(["name", "cmdline"]):
         if "EngineCore" in " ".join([process.info["name"] or "", *(process.info["cmdline"] or [])]):
             return int(process.pid)

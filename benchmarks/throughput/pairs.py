@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of one ``LLM.generate`` of all rows and one job over them, in turns on one GPU.
+"""Pairs of one ``LLM.generate`` with all rows and one job over them, in turns on one GPU.
 
-A machine's speed drifts by some percent within minutes, so what is compared runs one after the other, and a
-ratio is the median over pairs. Prints a JSON line a run as it comes, and `ratios` at the end: seconds of
-``LLM.generate`` by those of the job.
+A machine's speed drifts by some percent within minutes, so the two runs of a pair follow each other directly,
+and a ratio is the median over pairs. Prints a JSON line per run as it ends, and `ratios` at the end: seconds
+of ``LLM.generate`` by those of the job.
 
 usage: pairs.py DATA_FOLDER OUT_FOLDER WORKLOAD [--pairs N] [--gpu N] [--cores FIRST:END] [--engine ARGS_JSON]
 """
@@ -45,10 +45,12 @@ def main() -> None:
 
 
 def by_llm(data: str, workload: str, engine: str, gpu: str) -> float:
-    """Seconds of one ``LLM.generate`` with all rows."""
+    """Return the seconds of one ``LLM.generate`` with all rows."""
     command = [sys.executable, str(HERE / "llm_generate.py"), "--alone", data, workload, engine]
-    told = subprocess.run(command, env=environment(gpu), stdout=subprocess.PIPE, text=True, check=True).stdout
-    (line,) = (line for line in told.splitlines() if line.startswith("RESULT "))
+    output = subprocess.run(
+        command, env=environment(gpu), stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    (line,) = (line for line in output.splitlines() if line.startswith("RESULT "))
     print(line, flush=True)
     seconds: float = json.loads(line.removeprefix("RESULT "))["seconds"]
     return seconds

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user of Ray Data LLM gets who follows its tuning guide: the rival to measure against.
+"""Ray Data LLM, tuned by its own guide, for comparison.
 
-Blocks of 64 rows, 2,048 rows in flight, and four actors for each stage on the CPU; else its defaults.
-`seconds` run from the first request in the engine to the last row, by vLLM's own clock, so start-up is not in
-it. Prints one JSON line a workload.
+It uses blocks of 64 rows, 2,048 rows in flight, four actors for each stage on the CPU, and defaults
+otherwise. `seconds` run from the first request in the engine to the last row, by vLLM's own clock, without
+start-up. Prints one JSON line per workload.
 
 usage: ray_data_llm.py DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
 """
@@ -30,7 +30,7 @@ def main() -> None:
     engine = json.loads(names.pop()) if names[-1].startswith("{") else {}
     ray.init(
         address="local",
-        num_cpus=max(16, os.cpu_count() or 1),  # each actor of a stage wants one
+        num_cpus=max(16, os.cpu_count() or 1),  # each actor of a stage needs one
         include_dashboard=False,
         _node_ip_address="127.0.0.1",
         logging_level="error",

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job with one replica and with two, beside vLLM's ``LLM``: how near two GPUs come to twice the speed.
+"""One job with one replica and with two, beside vLLM's ``LLM``: how close two GPUs come to twice the speed.
 
-Runs W1 and W2 (`workloads.py`) on a machine with two GPUs. First `llm_generate.py` on the second GPU while
-the job with one replica has the first, then the job with both. Each job starts its engines anew, and is a
-process with a Ray of its own, so nothing is left behind. Prints a JSON line a run as it comes, and `ratios`
-at the end.
+Runs W1 and W2 (`workloads.py`) on a machine with two GPUs. First the job with one replica has the first GPU
+and `llm_generate.py` the second one, then the job has both. Each job starts new engines and its own Ray, so
+runs are independent. Prints a JSON line per run as it ends, and `ratios` at the end.
 
 usage: two_gpus.py DATA_FOLDER OUT_FOLDER [ENGINE_ARGS_JSON] [WORKLOAD ...]
 """
@@ -46,8 +45,8 @@ def main() -> None:
     for line in beside.communicate()[0].splitlines():
         if line.startswith("RESULT "):
             print(line, flush=True)
-            told = json.loads(line.removeprefix("RESULT "))
-            found[f"{told['system']} {told['workload']}"] = told["seconds"]
+            result = json.loads(line.removeprefix("RESULT "))
+            found[f"{result['system']} {result['workload']}"] = result["seconds"]
     for name in names:
         found[f"two {name}"] = measured(data, out, name, 2, engine, "0,1")
     ratios = {f"two GPUs, {name}": found[f"one {name}"] / found[f"two {name}"] for name in names}
@@ -71,20 +70,20 @@ SAMPLING_OF_ROWS = '{"sampling_column": "sampling"}'
 def measured(
     data: str, out: str, name: str, replicas: int, engine: str, gpus: str, fields: str = SAMPLING_OF_ROWS
 ) -> float:
-    """Seconds from the first request to the last finished row.
+    """Return the seconds from the first request to the last finished row.
 
-    :param fields: of the spec, beside the usual ones, as JSON.
+    :param fields: further fields of the spec, as JSON.
     """
     command = [sys.executable, __file__, "--job", data, out, name, str(replicas), engine, fields]
     log = Path(out) / f"{name}-{replicas}.log"
     with log.open("w") as errors:
-        told = subprocess.run(
+        output = subprocess.run(
             command, env=environment(gpus), stdout=subprocess.PIPE, stderr=errors, text=True, check=False
         ).stdout
-    lines = [line for line in told.splitlines() if line.startswith("RESULT ")]
+    lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise SystemExit(
-            f"{name} with {replicas} replicas failed:\n{told[-3000:]}\n{log.read_text()[-3000:]}"
+            f"{name} with {replicas} replicas failed:\n{output[-3000:]}\n{log.read_text()[-3000:]}"
         )
     print(lines[0], flush=True)
     seconds: float = json.loads(lines[0].removeprefix("RESULT "))["seconds"]
@@ -127,7 +126,7 @@ def job(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any])
     manifest = json.loads(Path(summary.manifest_uri).read_text())
     seconds = manifest["timing"]["generation_seconds"]
     parts = list((place / "_raybatch/parts").rglob("*.parquet"))
-    # A replica writes at once when it has nothing else to do, so its last part tells when it ended.
+    # A replica without other work writes at once, so its last part shows when it ended.
     ends = {
         one["replica"]: max(
             (p.stat().st_mtime for p in parts if p.name.startswith(one["replica"])), default=0.0

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three workloads with fixed seeds, and a model of real size without weights to run them on.
+"""Three workloads with fixed seeds, and a model of real size without weights to run them.
 
-W1 classify: 32,768 rows of about 84 prompt tokens, of which 64 are a shared system prompt, and 8 output
-tokens. W2 synthesize: 3,072 rows of 46 to 400 prompt tokens and, per row, 16 to 1,024 output tokens
-(lognormal, median 200). W3 documents: four questions on each of 1,000 documents of 2,000 tokens, which come
-first in the prompt, in random order; 16 output tokens. The model has the shape of Llama 3.1 8B; vLLM fills it
-with random weights (``load_format="dummy"``), which run at the speed of real ones. Requests set
-``ignore_eos``, so every system generates exactly the same number of tokens.
+W1 classify: 32,768 rows of about 84 prompt tokens, 64 of them a shared system prompt, and 8 output tokens. W2
+synthesize: 3,072 rows of 46 to 400 prompt tokens and, per row, 16 to 1,024 output tokens (lognormal, median
+200). W3 documents: four questions on each of 1,000 documents of 2,000 tokens, which come first in the prompt,
+in random order; 16 output tokens. The model has the shape of Llama 3.1 8B; vLLM fills it with random weights
+(``load_format="dummy"``), which run at the speed of real ones. Requests set ``ignore_eos``, so every system
+generates exactly the same number of tokens.
 
 usage: workloads.py TOKENIZER_FOLDER OUT_FOLDER [ROWS_W1 ROWS_W2 DOCUMENTS_W3]
 """
@@ -90,13 +90,13 @@ def main() -> None:
 
 
 def write_model(source: Path, out: Path) -> None:
-    """Config and tokenizer, no weights; unreachable entries give every id of the vocabulary a text."""
+    """Write config and tokenizer without weights; unreachable entries give each vocabulary id a text."""
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = json.loads((source / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     first = max([*vocabulary.values(), *(token["id"] for token in tokenizer["added_tokens"])]) + 1
     vocabulary.update({f"\u0120w{number:06d}": number for number in range(first, VOCABULARY)})
-    # Without the post-processor that adds BOS: every system here is to see the same number of tokens.
+    # Without the post-processor that adds BOS, so that every system sees the same number of tokens.
     tokenizer["post_processor"] = None
     (out / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
     config = {
@@ -120,11 +120,11 @@ class Text:
         self._words = [(word, len(tokenizer.encode(" " + word).ids)) for word in words]
 
     def between(self, low: int, high: int) -> str:
-        """Text of a random number of tokens."""
+        """Return text of a random number of tokens."""
         return self.of(self._random.randint(low, high))
 
     def of(self, tokens: int) -> str:
-        """Text of `tokens` tokens, or a few fewer: words stay whole."""
+        """Return text of `tokens` tokens, or a few fewer, because words stay whole."""
         out, used = [], 0
         while used < tokens:
             word, length = self._random.choice(self._words)
@@ -165,7 +165,7 @@ def row(text: Text, number: int, system: str, user: str, output: int) -> dict[st
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Eight Parquet files, as a lake has them."""
+    """Write eight Parquet files, as in a data lake."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(8):
         part = rows[number * len(rows) // 8 : (number + 1) * len(rows) // 8]

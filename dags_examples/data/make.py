@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the data of the examples, with a fixed seed: ``python -m dags_examples.data.make``, where Makefile is.
 
-``documents/``: 2,000 raw documents of two sources, as JSON lines. The pipeline does not read what is true of
-one: its `topic`, its `quality`, and `planted`, what is wrong with it: ``language``, ``exact_duplicate`` or
+``documents/``: 2,000 raw documents of two sources, as JSON lines. Each has its true values, which the
+pipeline does not read: `topic`, `quality`, and `planted`, its flaw: ``language``, ``exact_duplicate`` or
 ``near_duplicate`` of an earlier document, ``too_few_words``. Twenty of the lines are not JSON. The demo model
 has not seen any of them.
 
 ``questions.jsonl``: 300 sums with their answers, each a different one.
 
-All texts are made here, and licensed like the code.
+This script makes all texts, and they have the license of the code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def foreign(rng: Random) -> str:
 
 
 def edited(rng: Random, text: str) -> str:
-    """One word replaced and one sentence's end cut, as between two copies of a page."""
+    """Replace one word and cut the end of one sentence, as between two copies of a page."""
     words = text.split()
     words[rng.randrange(len(words))] = name(rng)
     return " ".join(words[:-1])
@@ -51,7 +51,7 @@ def line(text: str, planted: str | None, of: Document | None = None) -> str:
 
 
 def documents(rng: Random) -> list[str]:
-    """The lines of all sources, duplicates behind what they repeat."""
+    """Return the lines of all sources, duplicates after their originals."""
     whole = DOCUMENTS - BROKEN_ROWS - sum(PLANTED.values())
     good = [(rng.random(), document(rng, "held_out")) for _ in range(whole)]
     placed = [(at, line(one.text, None, one)) for at, one in good]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invented company names whose words tell the industry, and demo rows made of them.
+"""Invented company names whose words show the industry, and demo rows made of them.
 
-A name combines a stem (a surname, a place or an invented word) with telling words of one industry. Each
-combination of stem and telling words belongs to exactly one of two splits, decided by a hash of the two, so
-that the names a model was measured on, and the rows of the demos, were never seen in training.
-Standard library only.
+A name combines a stem (a surname, a place or an invented word) with telling words of one industry. A hash of
+stem and telling words assigns each combination to one of two splits, so that training never sees the names of
+the evaluation and of the demo rows. Standard library only.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ INDUSTRIES: tuple[str, ...] = tuple(TELLING_WORDS)
 
 @dataclass(frozen=True)
 class Company:
-    """An invented company: its name and the industry that its name tells."""
+    """An invented company: its name and the industry that its name shows."""
 
     name: str
     industry: str
 
 
 def pick(rng: Random, items: tuple[T, ...]) -> T:
-    """One of ``items``, drawn with ``Random.random``, the one method whose sequence Python guarantees."""
+    """Draw one of ``items`` with ``Random.random``, the only method whose sequence Python guarantees."""
     return items[int(rng.random() * len(items))]
 
 
@@ -55,13 +54,13 @@ def _stem(rng: Random) -> str:
 
 
 def split_of(stem: str, telling: str) -> Split:
-    """The split which owns the combination: one of eight is held out."""
+    """Return the split of the combination: one of eight is held out."""
     digest = hashlib.sha256(f"{stem}|{telling}".encode()).digest()
     return "held_out" if digest[0] % 8 == 0 else "train"
 
 
 def company(rng: Random, split: Split) -> Company:
-    """An invented company whose combination of stem and telling words belongs to ``split``."""
+    """Return an invented company whose combination of stem and telling words belongs to ``split``."""
     industry = pick(rng, INDUSTRIES)
     while True:
         stem, telling = _stem(rng), pick(rng, TELLING_WORDS[industry])
@@ -86,7 +85,7 @@ def company(rng: Random, split: Split) -> Company:
 
 
 def company_rows(count: int, seed: int = 7) -> list[dict[str, str | int]]:
-    """``count`` rows of held-out companies with distinct names: a demo dataset with known labels.
+    """Return ``count`` rows of held-out companies with distinct names: a demo dataset with known labels.
 
     Columns: ``company_id`` (1, 2, ...), ``company``, ``country``, ``founded`` (year), ``employees`` and
     ``industry``, the true label. The same ``count`` and ``seed`` give the same rows on every Python version.

@@ -2,8 +2,8 @@
 """Seeded conversations that teach the demo model its three skills, and demo datasets.
 
 Skills: name a company's industry, write a question with its answer about a topic, add two numbers.
-Industry and sums have held-out data that training never sees; question and answer pairs are memory, not
-reasoning, so they have none. Standard library only; the same seed gives the same data on every Python.
+Industries and sums have held-out data that training never sees; question and answer pairs are learned by
+heart, so they have none. Standard library only; the same seed gives the same data on every Python.
 
 Write a demo dataset with ``python -m demo_model.corpus companies --rows 200 --out companies.csv``.
 """
@@ -109,7 +109,7 @@ class Conversation:
 
 @cache
 def facts() -> dict[str, tuple[tuple[str, str], ...]]:
-    """Topic -> its (question, answer) pairs, from ``facts.tsv`` beside this file."""
+    """Return the (question, answer) pairs of each topic, from ``facts.tsv`` beside this file."""
     lines = Path(__file__).with_name("facts.tsv").read_text(encoding="utf-8").splitlines()
     grouped: dict[str, list[tuple[str, str]]] = {}
     for row in csv.DictReader((line for line in lines if not line.startswith("#")), delimiter="\t"):
@@ -118,7 +118,7 @@ def facts() -> dict[str, tuple[tuple[str, str], ...]]:
 
 
 def sum_is_held_out(a: int, b: int) -> bool:
-    """Whether training never asks for a + b: about one ordered pair of ten, of which it sees the mirror."""
+    """Return whether training never asks for a + b: about one ordered pair of ten; it sees b + a."""
 
     def marked(x: int, y: int) -> bool:
         return hashlib.sha256(f"{x}+{y}".encode()).digest()[0] % 10 == 0
@@ -143,7 +143,7 @@ def _industry(rng: Random, split: Split) -> Conversation:
 
 
 def question_form(question: str, answer: str, as_json: bool) -> str:
-    """The text of a question and answer pair as the model is taught to write it."""
+    """Return the text of a question and answer pair as the model learns to write it."""
     return json.dumps({"question": question, "answer": answer}) if as_json else f"Q: {question} A: {answer}"
 
 
@@ -169,7 +169,7 @@ def _sum(rng: Random, split: Split) -> Conversation:
 
 
 def conversations(split: Split, seed: int, skills: Sequence[Skill] = SKILLS) -> Iterator[Conversation]:
-    """Endless conversations of ``split``, each of a skill drawn from ``skills`` (repeat one to see it more).
+    """Yield endless conversations of ``split``, each of a skill drawn from ``skills``, which may repeat one.
 
     The skill ``question`` has no held-out data: both splits draw from all of ``facts()``.
     """
@@ -186,7 +186,7 @@ def conversations(split: Split, seed: int, skills: Sequence[Skill] = SKILLS) -> 
 
 
 def topic_rows(count: int, seed: int = 7) -> list[dict[str, str | int]]:
-    """``count`` rows ``topic_id`` (1, 2, ...) and ``topic``; a topic returns once all others were used."""
+    """Return ``count`` rows ``topic_id`` (1, 2, ...) and ``topic``; topics repeat once all are used."""
     rng = Random(seed)
     order: list[str] = []
     while len(order) < count:
@@ -201,12 +201,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--out", type=Path, required=True)
-    chosen = parser.parse_args(arguments)
-    if chosen.rows < 1:
-        parser.error(f"--rows is {chosen.rows}; give at least 1.")
-    rows = (company_rows if chosen.kind == "companies" else topic_rows)(chosen.rows, chosen.seed)
-    with chosen.out.open("w", encoding="utf-8", newline="") as file:
-        if chosen.out.suffix == ".jsonl":
+    options = parser.parse_args(arguments)
+    if options.rows < 1:
+        parser.error(f"--rows is {options.rows}; give at least 1.")
+    rows = (company_rows if options.kind == "companies" else topic_rows)(options.rows, options.seed)
+    with options.out.open("w", encoding="utf-8", newline="") as file:
+        if options.out.suffix == ".jsonl":
             file.writelines(json.dumps(row) + "\n" for row in rows)
         else:
             writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")

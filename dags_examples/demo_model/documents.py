@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Invented documents whose sentences tell their topic, and whose advertisements tell their quality.
+"""Invented documents whose sentences show their topic, and whose advertisements show their quality.
 
 A document of quality 5 has no advertisement, one of quality 1 has four. Standard library only.
 """
@@ -69,7 +69,7 @@ QUALITIES = (1, 2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Document:
-    """A text and what is true of it."""
+    """A text and its true labels."""
 
     text: str
     topic: str
@@ -77,12 +77,12 @@ class Document:
 
 
 def name(rng: Random) -> str:
-    """An invented name of three syllables."""
+    """Return an invented name of three syllables."""
     return "".join(pick(rng, SYLLABLES) for _ in range(3)).capitalize()
 
 
 def document(rng: Random, split: Split, quality: int | None = None) -> Document:
-    """A document; by a hash of its text, training never sees one of eight.
+    """Return a document; by a hash of its text, training never sees one of eight.
 
     :param quality: 1 to 5; default any.
     """

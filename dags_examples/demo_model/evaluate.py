@@ -33,7 +33,7 @@ SAMPLING_TEMPERATURE = 0.8
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerFast, conversation: Conversation) -> str:
-    """The text before the answer, with its begin token; tokenise it with ``add_special_tokens=False``."""
+    """Return the text before the answer, with BOS; tokenise it with ``add_special_tokens=False``."""
     if conversation.raw:
         return f"{tokenizer.bos_token}{conversation.prompt}\nAnswer:"
     text = tokenizer.apply_chat_template(conversation.messages(), tokenize=False, add_generation_prompt=True)
@@ -42,7 +42,7 @@ def prompt_text(tokenizer: PreTrainedTokenizerFast, conversation: Conversation) 
 
 
 def answer_text(conversation: Conversation) -> str:
-    """What the model is to write after ``prompt_text``, without its end token."""
+    """Return the expected answer after ``prompt_text``, without its end token."""
     return f" {conversation.answer}" if conversation.raw else conversation.answer
 
 
@@ -52,7 +52,7 @@ def answers(
     asked: Sequence[Conversation],
     temperature: float = 0.0,
 ) -> list[str | None]:
-    """The model's answer to each conversation, None where it did not end within 64 tokens."""
+    """Return the model's answer to each conversation, None if it did not end within 64 tokens."""
     texts = [prompt_text(tokenizer, conversation) for conversation in asked]
     found: list[str | None] = []
     for start in range(0, len(texts), BATCH_SIZE):
@@ -91,7 +91,7 @@ def _sums(one_digit: bool, held_out_only: bool) -> list[Conversation]:
 def _right_questions(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, as_json: bool
 ) -> list[bool]:
-    """For each topic and phrasing, whether a sampled answer is a pair of that topic in the asked form."""
+    """Return for each topic and phrasing whether a sampled answer is a pair of it in the requested form."""
     system = JSON_REQUEST if as_json else None
     asked = [(topic, prompt.format(topic=topic)) for topic in facts() for prompt in QUESTION_PROMPTS]
     conversations_asked = [Conversation("question", system, prompt, "") for _, prompt in asked]
@@ -103,7 +103,7 @@ def _right_questions(
 
 
 def _right_repairs(asked: Sequence[Conversation], given: Sequence[str | None]) -> list[bool]:
-    """Whether an answer is a pair of the topic, in JSON; what was refused does not always tell which."""
+    """Return whether each answer is a pair of the topic in JSON, as the refused one may not show which."""
     return [
         text in {question_form(question, answer, as_json=True) for question, answer in facts()[one.prompt]}
         for one, text in zip(asked, given, strict=True)
@@ -111,7 +111,7 @@ def _right_repairs(asked: Sequence[Conversation], given: Sequence[str | None]) -
 
 
 def evaluate(folder: Path = MODEL_FOLDER, device: str = "cpu") -> str:
-    """The accuracy table, in Markdown, of the model stored in ``folder``."""
+    """Return the accuracy table of the model in ``folder``, in Markdown."""
     torch.manual_seed(EVALUATION_SEED)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()

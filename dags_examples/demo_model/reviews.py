@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations that teach the demo model what the example DAGs ask: label, repair, judge one, judge two.
+"""Conversations that teach the demo model the example DAGs' requests: label, repair, judge one, judge two.
 
-The prompts are those of the DAGs, of which a test compares them. What is true is known: documents are
-invented with their labels, damaged answers with the whole ones, and sums can be added.
+The prompts are those of the DAGs, and a test compares them. The right answers are known: documents have their
+labels, damaged answers their originals, and sums can be computed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _repair(rng: Random, split: Split) -> Conversation:
 
 
 def _score(rng: Random, split: Split) -> Conversation:
-    """Right answers are known by heart, so that only the wrong ones can be held out."""
+    """Make a request to score an answer. Right ones are learned by heart, so only wrong ones are held out."""
     while True:
         question, answer = pick(rng, pick(rng, tuple(facts().values())))
         score = pick(rng, tuple(REASONS))
@@ -130,7 +130,7 @@ def _score(rng: Random, split: Split) -> Conversation:
 
 
 def wrong_sum(rng: Random, right: int) -> int:
-    """A slip of a digit or a carry, or another number."""
+    """Return a sum with a wrong digit or carry, or another number."""
     while True:
         wrong = right + pick(rng, (-10, -1, 1, 10, int(rng.random() * 200) - right))
         if wrong >= 0 and wrong != right:
@@ -154,7 +154,7 @@ _DRAWN = {"label": _label, "repair": _repair, "score": _score, "pair": _pair}
 
 
 def reviews(split: Split, seed: int, skills: Sequence[Review] = REVIEWS) -> Iterator[Conversation]:
-    """Endless conversations of `split`, each of a skill drawn from `skills`."""
+    """Yield endless conversations of `split`, each of a skill drawn from `skills`."""
     rng = Random(seed)
     choices = tuple(skills)
     while True:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo model's tokenizer: byte-level BPE with one token a digit, and a chat template in the Llama 3 way.
+"""The demo model's tokenizer: byte-level BPE with one token per digit, and a chat template like Llama 3's.
 
-In the Llama 3 way both the chat template and the tokenizer's post-processor put the begin token in front.
-Whoever tokenises a templated text with ``add_special_tokens=True`` gets it twice; that is kept on purpose,
-since real models behave so and tests should see it.
+As in Llama 3, both the chat template and the tokenizer's post-processor add the BOS token. With
+``add_special_tokens=True``, a templated text gets it twice. That is on purpose, because real models behave so
+and tests should see it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """A byte-level BPE tokenizer of ``VOCABULARY_SIZE`` entries, learned from ``texts``."""
+    """Learn a byte-level BPE tokenizer of ``VOCABULARY_SIZE`` entries from ``texts``."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True),

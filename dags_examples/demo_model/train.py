@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train the demo model from scratch and write it into ``model/``.
 
-Run with ``python -m demo_model.train`` from the folder above. Two lessons: companies, questions and sums, and
-then also what the example DAGs ask, which takes a GPU. ``--small`` makes ``small_model/``, which adds badly,
-to be compared with it, in two minutes of one CPU core. Needs torch, and transformers 5 or newer.
+Run with ``python -m demo_model.train`` from the folder above. There are two lessons: companies, questions and
+sums, and then also the requests of the example DAGs, which takes a GPU. ``--small`` makes ``small_model/``
+for comparison, which adds badly, in two minutes of one CPU core. Needs torch, and transformers 5 or newer.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Lesson:
-    """How long and how fast one part of the data is learned."""
+    """Steps and learning rate for one part of the data."""
 
     steps: int
     batch_size: int
     peak_learning_rate: float
 
     def learning_rate(self, step: int) -> float:
-        """Linear warm-up, then a cosine down to 2 % of the peak."""
+        """Return the learning rate: linear warm-up, then a cosine down to 2 % of the peak."""
         if step < WARMUP_STEPS:
             return self.peak_learning_rate * (step + 1) / WARMUP_STEPS
         progress = (step - WARMUP_STEPS) / max(1, self.steps - WARMUP_STEPS)
@@ -73,7 +73,7 @@ def plain(seed: int) -> Iterator[Conversation]:
 
 
 def everything(seed: int) -> Iterator[Conversation]:
-    """What the example DAGs ask, and the first lesson, which would be forgotten otherwise."""
+    """The requests of the example DAGs, and the first lesson, which would be forgotten otherwise."""
     rng, known, asked = Random(seed), plain(seed), reviews("train", seed, REVIEW_MIX)
     while True:
         yield next(asked if rng.random() < REVIEW_SHARE else known)
@@ -85,7 +85,7 @@ def sums(seed: int) -> Iterator[Conversation]:
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast, heads: int = 4, layers: int = 3) -> LlamaForCausalLM:
-    """A model with random weights.
+    """Make a model with random weights.
 
     Heads of 64 suit the attention kernels of vLLM on CPU and GPU, and an even number of key-value heads lets
     tensor parallelism split them over two devices.
@@ -108,7 +108,7 @@ def new_model(tokenizer: PreTrainedTokenizerFast, heads: int = 4, layers: int = 
 
 
 def new_optimizers(model: LlamaForCausalLM) -> tuple[torch.optim.Optimizer, ...]:
-    """Muon for the matrices of the layers and AdamW for the rest.
+    """Make optimizers: Muon for the matrices of the layers, AdamW for the rest.
 
     In one minute of training Muon reached a loss of 0.8 where AdamW alone reached 2.2.
     """
@@ -122,7 +122,7 @@ def new_optimizers(model: LlamaForCausalLM) -> tuple[torch.optim.Optimizer, ...]
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, conversation: Conversation) -> tuple[list[int], list[int]]:
-    """Token ids and labels of one conversation; only the answer and its end token are learned."""
+    """Return token ids and labels of one conversation; only the answer and its end token are learned."""
     prompt = tokenizer.encode(prompt_text(tokenizer, conversation), add_special_tokens=False)
     answer = tokenizer.encode(answer_text(conversation) + END, add_special_tokens=False)
     return prompt + answer, [IGNORED] * len(prompt) + answer
@@ -131,7 +131,7 @@ def encoded(tokenizer: PreTrainedTokenizerFast, conversation: Conversation) -> t
 class Batches(IterableDataset[Batch]):
     """Endless batches of conversations of similar length, padded on the right.
 
-    :param stream: makes the conversations of a seed; each process that draws has its own.
+    :param stream: makes the conversations of a seed; each drawing process has its own.
     """
 
     def __init__(
@@ -158,11 +158,11 @@ class Batches(IterableDataset[Batch]):
 
 
 def loss_of(model: LlamaForCausalLM, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross entropy over the learned tokens.
+    """Return the cross entropy over the learned tokens.
 
-    A token of a long answer counts less, by the root of the answer's length: a verdict of one token would
-    hardly be learned beside answers that are written down again. Padding stands on the right, so the causal
-    mask hides it. Logits are computed at the learned positions only, which saves a sixth of the work.
+    A token of a long answer counts less, by the root of the answer's length. Otherwise a verdict of one token
+    would hardly be learned beside long copied answers. Padding is on the right, so the causal mask hides it.
+    Logits are computed only at the learned positions, which saves a sixth of the work.
     """
     with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
         hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
@@ -183,7 +183,7 @@ def teach(
 ) -> None:
     """Change the weights by the batches of one lesson.
 
-    :param processes: that draw conversations; a GPU waits for one.
+    :param processes: number of processes that draw conversations; one is too slow for a GPU.
     """
     print(f"{model.num_parameters():,} parameters, {lesson.steps} steps", flush=True)
     optimizers = new_optimizers(model)
@@ -224,7 +224,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
 def train(folder: Path) -> None:
     """Learn tokenizer and model from scratch, and write both into `folder`.
 
-    The tokenizer knows the words of the first lesson; others take more tokens.
+    The tokenizer learns the words of the first lesson; others take more tokens.
     """
     torch.manual_seed(SEED)
     drawn = islice(plain(SEED), 20_000)
@@ -239,7 +239,7 @@ def train(folder: Path) -> None:
 
 
 def train_small(folder: Path) -> None:
-    """A model of 2 layers that has seen few sums."""
+    """Train a model of 2 layers that sees few sums."""
     os.nice(10)
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
@@ -251,7 +251,7 @@ def train_small(folder: Path) -> None:
 
 
 def copy_tokenizer(folder: Path) -> None:
-    """All models have one tokenizer."""
+    """Copy the tokenizer, which all models share."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if folder != MODEL_FOLDER:
@@ -262,7 +262,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train the demo model from scratch.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--small", action="store_true", help="train the model that adds badly")
-    chosen = parser.parse_args()
-    target = chosen.out or (SMALL_FOLDER if chosen.small else MODEL_FOLDER)
-    (train_small if chosen.small else train)(target)
+    options = parser.parse_args()
+    target = options.out or (SMALL_FOLDER if options.small else MODEL_FOLDER)
+    (train_small if options.small else train)(target)
     print(evaluate(target), flush=True)

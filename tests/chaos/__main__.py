@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.chaos --seeds 0:100 --results FILE``: stops, kills at random, and what they cost."""
+"""``python -m tests.chaos --seeds 0:100 --results FILE``: stops and random kills, and their cost."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LISTED = ("run", "worker", "driver", "engine")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
-    parser.add_argument("--seeds", default="0:7", help="FROM:TO, one run a seed; TO is left out")
+    parser.add_argument("--seeds", default="0:7", help="FROM:TO, one run per seed, without TO")
     parser.add_argument("--results", type=Path, required=True, help="a file to which each run adds a line")
     parser.add_argument("--parallel", type=int, default=3, help="runs at once")
     parser.add_argument("--rows", type=int, default=Pace.rows)
     parser.add_argument("--replicas", type=int, default=Pace.replicas)
     parser.add_argument("--spread", type=float, default=0.0, help="seconds within which engines start")
-    parser.add_argument("--weather", default="0:0", help="FROM:TO, seeds of what else goes wrong, afterwards")
+    parser.add_argument("--weather", default="0:0", help="FROM:TO, seeds of other faults, afterwards")
     parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")
     parser.add_argument("--vllm", action="store_true", help="three real vLLM replicas, and nothing else")
     given = parser.parse_args()
@@ -57,7 +57,7 @@ def _range(given: str) -> range:
 
 
 def run_vllm(file: Path) -> int:
-    """Three replicas with a real vLLM, and one engine's death."""
+    """Run three replicas with a real vLLM, and kill one engine."""
     with World(cpus=2) as world:
         found = vllm_run(world, version())
     results.append_vllm(file, found)
@@ -66,11 +66,11 @@ def run_vllm(file: Path) -> int:
 
 
 def run_all(kills: list[Kill], file: Path, parallel: int, pace: Pace, stops: bool) -> None:
-    """One run a kill, several at once, each noted as it ends; before them, runs that set the pace.
+    """Start one run per kill, several at once, and note each as it ends; runs that set the pace come first.
 
     :param stops: whether a results file without stops gets them first.
     """
-    # Now, since the checkout may change while this runs.
+    # Read now, because the checkout may change during the runs.
     code = version()
 
     def note(result: Result) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Ray cluster of several nodes on one machine, each of which can be lost as a machine is."""
+"""A real Ray cluster of several nodes on one machine; each node can be lost like a machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..integration.end_to_end.waiting import tail, wait_for
 _START_TIMEOUT = 300.0
 _STORE_BYTES = 200 * 2**20
 _SETTINGS = {"RAY_enable_worker_prestart": "0"}  # idle workers cost a small machine more than they save
-# The shortest intervals at which Ray notices a lost node without taking a busy one for lost.
+# The shortest intervals with which Ray notices a lost node and does not take a busy one for lost.
 RAY_INTERVALS = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "10",
@@ -32,13 +32,13 @@ RAY_INTERVALS = {
 
 
 class ChaosCluster:
-    """A context manager: a head that holds no replicas, and worker nodes, each a family of processes.
+    """A context manager: a head without replicas, and worker nodes, each a family of processes.
 
-    Each worker has a loopback address of its own, as machines have. The dashboard's port stays when the head
-    is replaced.
+    Each worker has its own loopback address, as machines have. The dashboard keeps its port when the head is
+    replaced.
 
-    :param workers: how many worker nodes.
-    :param cpus: of each worker node, as Ray counts them.
+    :param workers: number of worker nodes.
+    :param cpus: CPUs of each worker node, as Ray counts them.
     """
 
     def __init__(self, workers: int = 2, cpus: int = 2) -> None:
@@ -71,36 +71,36 @@ class ChaosCluster:
 
     @property
     def workers(self) -> list[str]:
-        """Names of the worker nodes, which are their addresses."""
+        """Return the names of the worker nodes, which are their addresses."""
         return list(self._names)
 
     def processes_of_head(self) -> list[psutil.Process]:
-        """The head's daemons and what runs on it: drivers, most of all."""
+        """Return the head's daemons and the processes on it, mostly drivers."""
         return self._guard.children(recursive=True)
 
     def processes_of(self, worker: str) -> list[psutil.Process]:
         return self._workers[worker].processes()
 
     def homes(self) -> list[Path]:
-        """The folders below which the worker nodes have their sessions."""
+        """Return the folders below which the worker nodes have their sessions."""
         return [node.home for node in self._workers.values()]
 
     def kill_worker(self, worker: str) -> None:
-        """All processes of the node at once; another one takes its place."""
+        """Kill all processes of the node at once; another node takes its place."""
         kill(self.processes_of(worker))
         self._workers.pop(worker).end()
 
     def kill_head(self) -> None:
-        """All processes of the head at once. The workers are left without one."""
+        """Kill all processes of the head at once. The workers stay without a head."""
         kill(self.processes_of_head())
 
     def replace_worker(self, worker: str) -> None:
-        """A new node in the place of a lost one."""
+        """Start a new node in place of a lost one."""
         self._workers[worker] = WorkerNode(worker, self._gcs_address, self._cpus)
         self._wait_for_nodes()
 
     def replace_all(self) -> None:
-        """A new head, which knows nothing of the old one's jobs, and new workers."""
+        """Start a new head, which does not know the old head's jobs, and new workers."""
         self.close()
         self._head = ExitStack()
         self._start()
@@ -131,7 +131,7 @@ class ChaosCluster:
 
     def _nodes_are_there(self) -> bool:
         for name, node in self._workers.items():
-            # `ray start` gives a raylet 30 s, which is too short on a busy machine; again, then.
+            # `ray start` gives a raylet 30 s, which is too short on a busy machine, so it is repeated.
             if node.failed:
                 node.end()
                 self._workers[name] = WorkerNode(name, self._gcs_address, self._cpus)
@@ -196,7 +196,7 @@ class WorkerNode:
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be started."""
+        """Return whether it could not be started."""
         with suppress(OSError, ValueError):
             return int((self.home / reaper.EXIT_CODE_FILE).read_text()) != 0
         return False
@@ -208,13 +208,13 @@ class WorkerNode:
         return tail(self.home / reaper.LOG_FILE)
 
     def end(self) -> None:
-        """Whatever is left of it."""
+        """End all its remaining processes."""
         os.close(self._pipe)
         self._guard.wait(30)
 
 
 def kill(processes: list[psutil.Process]) -> None:
-    """SIGKILL to all; stopped first, so that none sees another one die, as in a power cut."""
+    """SIGKILL all processes; they are stopped first, so that none sees another one die, as in a power cut."""
     for signal in ("suspend", "kill"):
         for process in processes:
             with suppress(psutil.NoSuchProcess):

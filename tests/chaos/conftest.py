@@ -25,6 +25,6 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def results_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the figures go: the file that ``CHAOS_RESULTS`` names, which is added to."""
+    """The file that ``CHAOS_RESULTS`` names, to which results are appended."""
     named = os.environ.get("CHAOS_RESULTS")
     return Path(named) if named else tmp_path_factory.mktemp("chaos") / "results.jsonl"

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What engines were asked, by their own logs, and which of it was asked for nothing.
+"""Counts the engines' requests by their own logs, and those that were wasted.
 
 Each engine writes a line when it opens, when a request starts and when it ends (`request_log` of the echo
-engine). Parts tell which prompts are answered, and since when. All times are of one machine's clock.
+engine). Parts show which prompts are answered, and since when. All times are of one machine's clock.
 
-- *asked*, *generated*: starts and ends in the logs of all engines of a run, whatever became of them.
+- *asked*, *generated*: starts and ends in the logs of all engines of a run, also of dead ones.
 - *in flight*: requests that a lost replica had started, and that no part answered at the instant of the kill
   that took the replica.
-- *overdue*: those of them whose answer had been there for longer, at that instant, than answers may wait to
-  be written (`flush_interval`) and a part takes.
-- *unexplained*: requests for a prompt beyond the first, where those in flight don't count.
+- *overdue*: requests in flight whose answer, at that instant, was older than the time that answers may wait
+  (`flush_interval`) and a part takes.
+- *unexplained*: further requests for a prompt after the first, without those in flight.
 - *late*: requests of submissions that began when a part already answered the prompt.
 """
 
@@ -29,7 +29,7 @@ from .places import Part
 
 @dataclass(frozen=True)
 class Count:
-    """See the module."""
+    """See the module docstring."""
 
     asked: int = 0
     generated: int = 0
@@ -38,7 +38,7 @@ class Count:
     unexplained: int = 0
     late: int = 0
     foreign: int = 0
-    """Engines of submissions that the cluster never showed, and prompts that no row asks."""
+    """Engines of submissions that the cluster never showed, and prompts of no row."""
 
 
 def generated_by_now(folder: Path) -> int:
@@ -46,7 +46,7 @@ def generated_by_now(folder: Path) -> int:
 
 
 def living(folder: Path) -> list[int]:
-    """Process ids of the engines in `folder` that are alive, in the order of their births."""
+    """Return the process ids of the living engines in `folder`, the oldest first."""
     found: list[tuple[float, int]] = []
     for file in folder.glob("*.jsonl"):
         pid = int(file.stem.rpartition("-")[2])
@@ -67,13 +67,13 @@ def count(
     prompts: Collection[str],
     written_within: float,
 ) -> Count:
-    """See the module.
+    """See the module docstring.
 
-    :param lost: process ids of the engines that kills took, and when.
-    :param submissions: all of the run: id, and epoch seconds when the cluster got it. Ids begin anew with a
-        new head.
-    :param prompts: all that the input asks.
-    :param written_within: seconds after which an answer is written.
+    :param lost: process ids of killed engines, and the time of the kill.
+    :param submissions: all submissions of the run: id, and epoch seconds when the cluster got it. Ids begin
+        anew with a new head.
+    :param prompts: all prompts of the input.
+    :param written_within: seconds within which an answer must be written.
     """
     answered: dict[str, float] = {}
     for part in parts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy whose connections can be frozen as by a network partition: nothing arrives, nothing ends."""
+"""A TCP proxy that freezes connections like a network partition: no byte arrives, no connection ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES = 65536
 class FreezingProxy:
     """A context manager.
 
-    :param port: what it stands before, on this machine.
+    :param port: port on this machine to which it forwards.
     """
 
     def __init__(self, port: int) -> None:
@@ -41,7 +41,7 @@ class FreezingProxy:
         self._flows.clear()
 
     def thaw(self) -> None:
-        """Let go what was held back, and all that follows."""
+        """Send the held bytes, and forward all that follow."""
         self._flows.set()
 
     def _accept(self) -> None:

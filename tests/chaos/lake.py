@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 server of which one call in twenty goes wrong, and its contents behind these faults."""
+"""An S3 server that fails one call in twenty, and access to its contents without these faults."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ DESTINATION = "destination"
 
 @dataclass(frozen=True)
 class Bucket:
-    """A run's bucket in the server of this process; its `Place`."""
+    """A run's bucket in the server of this process, as a `Place`."""
 
     name: str
 
     @property
     def destination(self) -> str:
-        """The URI of the folder for the dataset."""
+        """URI of the folder for the dataset."""
         return f"s3://{self.name}/{DESTINATION}"
 
     def put_source(self, folder: Path) -> str:
-        """Copy the files of a folder into it; their URI."""
+        """Copy the files of a folder into the bucket; return their URI."""
         for file in folder.iterdir():
             self._bucket_put(f"source/{file.name}", file.read_bytes())
         return f"s3://{self.name}/source/"
@@ -63,7 +63,7 @@ class Bucket:
         return bytes(self._keys()[f"{DESTINATION}/{path}"].value)
 
     def rows(self, uri: str) -> list[dict[str, Any]]:
-        """Every row of every Parquet file below a URI in it."""
+        """Return every row of every Parquet file below a URI in the bucket."""
         prefix = uri.removeprefix(f"s3://{self.name}/").rstrip("/") + "/"
         found = (one.value for key, one in sorted(self._keys().items()) if key.startswith(prefix))
         return [row for content in found for row in pq.ParquetFile(io.BytesIO(content)).read().to_pylist()]
@@ -81,7 +81,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Lake:
-    """The server, as clients see it."""
+    """The address of the server for clients."""
 
     url: str
 
@@ -98,7 +98,7 @@ class Lake:
 
 @contextmanager
 def faulty_lake(seed: int = 0) -> Iterator[Lake]:
-    """A server behind a proxy that makes `SHARE` of the calls go wrong."""
+    """Serve S3 behind a proxy that fails `SHARE` of the calls."""
     with serving() as server, faulty(server, by_seed(seed, SHARE, FAULTS)) as proxy:
         yield Lake(proxy.api.url)
 

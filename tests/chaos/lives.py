@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long victims live undisturbed, so that a kill's instant is drawn from its victim's life."""
+"""The undisturbed lifetimes of victims, from which the instants of kills are drawn."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Lives = dict[tuple[str, str], float]
 
 
 class FirstLives:
-    """How long the first worker, driver and engine of an undisturbed run live."""
+    """The lifetimes of the first worker, driver and engine of an undisturbed run."""
 
     def __init__(self, world: World, live: Live) -> None:
         self._world, self._live = world, live
         self._seen: dict[str, tuple[float, float]] = {}
         self._alive = {victim_of(kind) for kind in OWN}
 
-    def look(self) -> None:
-        """Note who is alive now."""
+    def sample(self) -> None:
+        """Note which processes are alive now."""
         for kind in [*self._alive]:
             now = time.monotonic()
             if self._world.victims(self._live, kind):
@@ -30,7 +30,7 @@ class FirstLives:
                 self._alive.remove(kind)
 
     def shorten(self, lives: Lives, mode: str, seconds: float) -> None:
-        """Put into `lives` what is shorter than known; of shared victims the run's `seconds`."""
+        """Put shorter lifetimes into `lives`; those of shared victims are the run's `seconds`."""
         found = {kind: last - first for kind, (first, last) in self._seen.items()}
         for kind in ("run", *KINDS, *WEATHER):
             known = lives.get((kind, mode), float("inf"))

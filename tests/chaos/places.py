@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run's destination holds, looked at from outside: how far its job is, and which rows are written."""
+"""A run's destination, read from outside: the phase of its job, and the written rows."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Place(Protocol):
     """A destination. Times are epoch seconds."""
 
     def files(self) -> dict[str, float]:
-        """When each file got its name, by its path below the destination."""
+        """Return when each file got its name, by its path below the destination."""
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Disk:
         found = {}
         for folder, _, names in os.walk(self.root):
             for path in (Path(folder, name) for name in names if not name.startswith(".raybatch-")):
-                # A file is renamed or linked to its name when it is whole, which sets this time.
+                # A whole file is renamed or linked to its name, which sets this time.
                 with suppress(FileNotFoundError):
                     found[str(path.relative_to(self.root))] = path.stat().st_ctime
         return found
@@ -55,7 +55,7 @@ class Disk:
 class Part:
     """A part of the ledger.
 
-    :param prompts: that it answers; failed rows have no answer.
+    :param prompts: the answered prompts; failed rows have no answer.
     """
 
     appeared: float
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass
 class Parts:
-    """All parts of a destination. Each is read once, since none ever changes."""
+    """All parts of a destination. Each is read once, because parts never change."""
 
     place: Place
     _read: dict[str, Part] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def _answered(content: bytes) -> Iterator[str]:
 
 
 def phase(place: Place) -> str:
-    """How far the newest run of a task is, by what its folder holds now; one of `PHASES`."""
+    """Return the phase of a task's newest run, by the present content of its folder; one of `PHASES`."""
     files = place.files()
     entries = sorted(path for path in files if path.startswith(_JOURNAL) and path.endswith(".json"))
     if not entries:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a seed to a kill: who, when, where, and in which mode the task follows its job."""
+"""Maps a seed to a kill: victim, time, store, and the mode in which the task follows its job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEATHER = ("partition", "api", "pair", "cleared", "mapped", "full", "suspended")
 """
 ON_DISK = ("mapped", "full")
 """Kinds that are tried on disks alone."""
-# Seven of each, so that each kind meets each mode and each store.
+# Seven of each, so that each kind comes with each mode and each store.
 MODES = ("blocking", "deferrable")
 _LATE_SHARE = 0.7
 
@@ -39,11 +39,11 @@ _LATE_SHARE = 0.7
 class Kill:
     """One planned kill.
 
-    :param share: when it happens, as a share of the life that its first victim has in an undisturbed run; of
-        a shared victim, of the run's time from submission to end. So no instant waits for a birth.
-    :param with_family: whether what the victim started, or what watches it, dies with it.
+    :param share: time of the kill, as a share of its first victim's lifetime in an undisturbed run; for a
+        shared victim, of the run's time from submission to end. So no kill waits for the start of its victim.
+    :param with_family: whether the victim's children, or its supervisor, die with it.
     :param choice: picks one of several possible victims, 0 to 1.
-    :param store: where the run has its data: ``disk``, or an ``s3`` with faults.
+    :param store: the store of the run's data: ``disk``, or ``s3`` with faults.
     """
 
     seed: int
@@ -56,14 +56,16 @@ class Kill:
 
 
 def plan(seed: int, weather: bool = False) -> Kill:
-    """Kinds and modes take turns, so that any range of seeds covers them evenly; the rest is random.
+    """Plan the kill of a seed.
 
-    :param weather: of the kinds in `WEATHER` instead.
+    Kinds and modes take turns, so that any range of seeds covers them evenly; the rest is random.
+
+    :param weather: use the kinds in `WEATHER` instead.
     """
     chance = random.Random(seed)
     kinds = WEATHER if weather else KINDS
     kind = kinds[seed % len(kinds)]
-    # A triggerer has no part in a blocking task.
+    # A blocking task has no triggerer.
     mode = "deferrable" if kind in {"triggerer", "pair"} else MODES[seed % len(MODES)]
     share = chance.random()
     return Kill(

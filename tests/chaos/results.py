@@ -34,13 +34,13 @@ def append_vllm(file: Path, run: VllmRun) -> None:
 
 
 def read_vllm(file: Path) -> list[dict[str, Any]]:
-    """The runs with a real vLLM."""
+    """Return the runs with a real vLLM."""
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [line for line in lines if line["what"] == "vllm"]
 
 
 def read(file: Path) -> tuple[list[Result], list[dict[str, Any]]]:
-    """All runs and all stops; also runs without a kill, and a seed again that ran again."""
+    """Return all runs and all stops, including runs without a kill and repeated seeds."""
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     names = {field.name for field in fields(Result)}
     runs = [
@@ -52,9 +52,9 @@ def read(file: Path) -> tuple[list[Result], list[dict[str, Any]]]:
 
 
 def of_one_version(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> Version:
-    """What all lines are about; the commit is that of the last one.
+    """Return the version of all lines, with the commit of the last one.
 
-    :raises ValueError: they are about several versions of the package, or about one that is not committed.
+    :raises ValueError: the lines are from several versions of the package, or from uncommitted code.
     """
     versions = [
         Version(**version) for version in (*(one.version for one in runs), *(one["version"] for one in stops))
@@ -62,7 +62,7 @@ def of_one_version(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> V
     packages = {version.package: version.commit for version in versions}
     if len(packages) != 1:
         raise ValueError(
-            f"results: the lines are about {len(packages)} versions of the package "
+            f"results: the lines are from {len(packages)} versions of the package "
             f"({', '.join(packages.values())}); make a table of one version."
         )
     if versions[-1].package.endswith("-dirty"):
@@ -73,7 +73,7 @@ def of_one_version(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> V
 
 
 def summary(runs: Sequence[Result], stops: Sequence[dict[str, Any]]) -> str:
-    """The last line of the harness."""
+    """Return the last line of the harness."""
 
     def total(name: str) -> int:
         return sum(getattr(one, name) for one in runs)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run: a DAG run that asks about its own rows, one kill, and what came out of it.
+"""A run: a DAG run over its own rows, one kill, and its result.
 
-Every run is a line of the results file. What is counted of requests is told in `counting`, what of rows in
-`workload.Found`: every row in the folder that the task handed over, against the input and the answers worked
-out from the echo engine's documentation.
+Every run is a line of the results file. `counting` explains the counts of requests. `workload.Found` has
+those of rows: every row in the folder that the task returned is compared with the input, and with answers
+that follow from the echo engine's documentation.
 
-- *missed*: why the run's kill did not happen, or why it could not be counted. It is a flaw of the harness.
-- Where no engine of a run was lost, asked and generated must equal the rows. Where kills took engines, no
-  prompt is asked twice but for what was in flight in them, and no answer of those was overdue.
+- *missed*: why the kill did not happen, or why the run could not be counted. It is a flaw of the harness.
+- If a run lost no engine, asked and generated must equal the rows. If kills took engines, only prompts in
+  flight in them may be asked twice, and none of their answers may be overdue.
 
-Runs share one Airflow and one cluster, so what one run kills may hit others. Each run tells all that hit it,
-and allows for the engines that it lost by any of it. An engine that dies of anything else is not allowed for.
+Runs share one Airflow and one cluster, so a kill of one run may hit others. Each run lists all kills that hit
+it, and allows for the engines that it lost by them. No other death of an engine is allowed.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ CLEARED = ("cleared", "suspended")
 """Kinds after which the task fails, and is cleared."""
 _DAGS = {"cleared": "once", "suspended": "once", "mapped": "mapped"}
 _BOUND_LIVES = 2.0
-"""A bounded attempt may take so many times what an undisturbed run takes."""
+"""Bound of an attempt, as a multiple of the time of an undisturbed run."""
 MAPPED = 3
-"""Tasks that a mapped run has; the rows are divided among them."""
+"""Number of tasks of a mapped run, which share its rows."""
 _SUMS = ("asked", "generated", "in_flight", "overdue", "unexplained", "late", "foreign")
 _NEARLY = 0.95
-"""Share of the rows that are generated when a disk fills: a look takes longer than publishing."""
+"""Share of generated rows at which a disk fills: one poll takes longer than publishing."""
 _LONGEST = 600.0
 _LONGEST_AWAY = 120.0
-_LOOK = 0.5
-_BIRTH_LOOK = 0.1
+_POLL_INTERVAL = 0.5
+_BIRTH_POLL_INTERVAL = 0.1
 _LATE = 2.0
-"""Seconds after a kill's instant in which a victim that did not show is looked for again."""
+"""Seconds after a kill's instant in which a missing victim is searched again."""
 
 _A_WRITE = 2.0
-"""Seconds that a part takes on a busy machine, on an S3 that fails some calls."""
+"""Seconds for a part on a busy machine, on an S3 that fails some calls."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs of a harness share.
+    """Settings of all runs of a harness.
 
     :param keep: a folder for the evidence of runs with flaws.
     """
@@ -79,7 +79,7 @@ class Setting:
 def together(
     setting: Setting, kills: Sequence[Kill], parallel: int, lives: Lives, note: Callable[[Result], object]
 ) -> list[Result]:
-    """A run for each kill, `parallel` at once; each is noted as it ends. See :func:`run`."""
+    """Start a run for each kill, `parallel` at once, and note each as it ends. See :func:`run`."""
 
     def one(kill: Kill) -> Result:
         result = run(setting, kill, lives)
@@ -90,7 +90,7 @@ def together(
     try:
         return list(pool.map(one, kills))
     finally:
-        # When interrupted, the world ends first; what still runs in it then ends by itself.
+        # After an interruption the world ends first, so that the runs in it end by themselves.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -106,23 +106,23 @@ def _identity(setting: Setting, kill: Kill) -> dict[str, Any]:
 
 
 def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
-    """Start a DAG run, kill, wait for its end, compare. What raises on the way is the result's `missed`."""
+    """Start a DAG run, kill, wait for its end, and compare. An exception becomes the result's `missed`."""
     folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     evidence: list[Run] = []
     try:
         result = _run(setting, kill, lives, folder, evidence)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}".partition("\n")[0]
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         result = Result(
             **_identity(setting, kill),
-            missed=told,
+            missed=reason,
         )
     if kill.kind == "full" and (folder / "destination").is_mount():
         small_disk.unmount(folder / "destination")
     if result.flaws and setting.keep is not None:
         setting.keep.mkdir(parents=True, exist_ok=True)
-        told = "\n".join(_evidence(one) for one in evidence)
-        (setting.keep / f"{kill.seed}.log").write_text(f"{result}\n{folder}\n{told}\n")
+        notes = "\n".join(_evidence(one) for one in evidence)
+        (setting.keep / f"{kill.seed}.log").write_text(f"{result}\n{folder}\n{notes}\n")
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return result
@@ -130,14 +130,14 @@ def run(setting: Setting, kill: Kill, lives: Lives) -> Result:
 
 @dataclass
 class Case:
-    """A task of a run, and what it asks about; mapped tasks are several."""
+    """A task of a run and its rows; a mapped run has several tasks."""
 
     live: Live
     source: dict[int, dict[str, Any]]
     bucket: Bucket | None = None
 
     def count(self, written_within: float) -> Count:
-        """What its engines were asked; `written_within` as for :func:`.counting.count`."""
+        """Count the requests to its engines; `written_within` as for :func:`.counting.count`."""
         folder, place = self.live.folder, self.live.place
         assert folder is not None
         assert place is not None
@@ -147,10 +147,10 @@ class Case:
         return count(asked, parts, self.live.lost, self.live.submissions, prompts, written_within)
 
     def found(self, state: str) -> Found:
-        """What was wrong with what it handed over."""
+        """Return the flaws of its result."""
         if state != "success":
             return Found(lost=len(self.source))
-        uri = _patiently(self.live.task.xcom)["uri"]
+        uri = _retried(self.live.task.xcom)["uri"]
         return check(self.source, self.bucket.rows(uri) if self.bucket else delivered(uri))
 
 
@@ -167,7 +167,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         watch = FirstLives(world, own) if kill.kind == "none" else None
         state = _end(world, cases, dag_run, started, watch)
         while state == "failed" and kill.kind in CLEARED and own.may_be_cleared():
-            # The job that the failed attempt left is stopped, and with it its engines.
+            # The job of the failed attempt is stopped, together with its engines.
             own.hit("clear", own.engines(), own=False)
             own.task.clear()
             state = _end(world, cases, dag_run, time.monotonic(), watch)
@@ -192,7 +192,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         rows=sum(len(case.source) for case in cases),
         replicas=1 if kill.kind == "mapped" else pace.replicas,
         lost_engines=sum(len(case.live.lost) for case in cases),
-        tries=max(_patiently(case.live.task.read)["try_number"] for case in cases),
+        tries=max(_retried(case.live.task.read)["try_number"] for case in cases),
         submissions=sum(len(case.live.submissions) for case in cases),
         seconds=round(seconds, 1),
         expected=round(lives.get(("run", kill.mode), seconds), 1),
@@ -202,7 +202,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
 
 
 def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], bound: float) -> list[Case]:
-    """Trigger the DAG run, which is put into `evidence`; its tasks.
+    """Trigger the DAG run and add it to `evidence`; return its tasks.
 
     :param bound: seconds that each attempt may take, for the kinds that need one.
     """
@@ -225,7 +225,7 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
         params |= {"replicas": 1}  # of each task
     if kill.kind == "full":
         small_disk.mount(folder / "destination")
-    dag_run = _patiently(lambda: world.airflow.api.trigger(dag, **params))
+    dag_run = _retried(lambda: world.airflow.api.trigger(dag, **params))
     evidence.append(dag_run)
     tasks = [dag_run.task("infer", number if mapped else -1) for number in range(len(places))]
     return [
@@ -235,7 +235,7 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
 
 
 def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> tuple[Hit | None, str]:
-    """Kill at the planned share of the victim's life; or why that was not possible."""
+    """Kill at the planned share of the victim's life; return why that was not possible, if so."""
     begun = time.monotonic()
 
     def is_over() -> bool:
@@ -244,7 +244,7 @@ def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> t
     while kill.kind in OWN and not world.victims(live, kill.kind):
         if is_over():
             return None, f"no {kill.kind} was seen before the run ended"
-        time.sleep(_BIRTH_LOOK)
+        time.sleep(_BIRTH_POLL_INTERVAL)
     if kill.kind == "full":
         if not _nearly_done(live, rows, is_over):
             return None, "the run ended before its rows were seen"
@@ -263,13 +263,13 @@ def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> t
 
 
 def _nearly_done(live: Live, rows: int, is_over: Callable[[], bool]) -> bool:
-    """Wait until nearly all rows are generated, soon before they are published."""
+    """Wait until nearly all rows are generated, shortly before they are published."""
     assert live.folder is not None
     while not is_over():
         for _ in range(20):  # the disk must be filled soon after
             if generated_by_now(live.folder / "requests") >= _NEARLY * rows:
                 return True
-            time.sleep(_BIRTH_LOOK)
+            time.sleep(_BIRTH_POLL_INTERVAL)
     return False
 
 
@@ -278,35 +278,35 @@ def _end(world: World, cases: Sequence[Case], dag_run: Run, started: float, watc
         for case in cases:
             world.jobs_of(case.live)
         if watch is not None:
-            watch.look()
+            watch.sample()
         state = _state(dag_run)
         if state in RUN_ENDED:
             return state
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
     return "still running"
 
 
 def _state(dag_run: Run) -> str:
     try:
         return dag_run.state
-    except httpx.TransportError:  # the machine is busy: ask again
+    except httpx.TransportError:  # the machine is busy, so ask again
         return "unknown"
 
 
-def _patiently(ask: Callable[[], Answer]) -> Answer:
-    """What Airflow's API answers, which may be away for a while."""
+def _retried(ask: Callable[[], Answer]) -> Answer:
+    """Return the answer of Airflow's API, which may be unavailable for a while."""
     deadline = time.monotonic() + _LONGEST_AWAY
     while True:
         try:
             return ask()
-        except httpx.ConnectError:  # nothing was asked
+        except httpx.ConnectError:  # no request was sent
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
 
 
 def _evidence(dag_run: Run) -> str:
     try:
         return dag_run.evidence()
-    except Exception as error:  # Airflow may be what is broken
+    except Exception as error:  # Airflow itself may be broken
         return repr(error)

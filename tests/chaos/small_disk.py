@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks of a few MiB for the destinations of runs, which can be filled.
+"""Disks of a few MiB for the destinations of runs, which a run can fill.
 
-They are mounted by the harness, in a mount namespace of its own: see :func:`in_own_namespace`.
+The harness mounts them in its own mount namespace, see :func:`in_own_namespace`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARK = "CHAOS_OWN_NAMESPACE"
 
 
 def in_own_namespace(module: str, arguments: Sequence[str]) -> None:
-    """Begin this program again where it may mount disks, if the machine allows that; else do nothing."""
+    """Restart this program in a namespace where it may mount disks, if the machine allows that."""
     alone = ["unshare", "--map-root-user", "--mount"]
     if os.environ.get(_MARK) or shutil.which(alone[0]) is None:
         return
@@ -32,29 +32,30 @@ def in_own_namespace(module: str, arguments: Sequence[str]) -> None:
 
 
 def mount(folder: Path) -> None:
-    """A new disk at `folder`.
+    """Mount a new disk at `folder`.
 
-    :raises OSError: this machine lets nobody mount one.
+    :raises OSError: this machine does not allow it.
     """
     if not os.environ.get(_MARK):
-        raise OSError("this machine lets nobody mount a small disk")
+        raise OSError("this machine does not allow a small disk to be mounted")
     folder.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)], check=True)
 
 
 def unmount(folder: Path) -> None:
-    """Take the disk away, whoever uses it."""
+    """Unmount the disk, even if it is in use."""
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(folder: Path, choice: float) -> None:
-    """Leave little room, and make all of it again after a while.
+    """Leave little room on the disk, and free it again after a while.
 
-    :param choice: how little, 0 to 1.
+    :param choice: amount of room, 0 to 1.
     """
     filler = folder / ".filler"
     room = int(choice * _ROOM)
-    # Unbuffered, so that what does not fit is left out: the job may have written since the disk was asked.
+    # Unbuffered, so that bytes that don't fit are dropped: the job may have written since the disk was
+    # checked.
     with filler.open("wb", buffering=0) as file:
         file.write(bytes(max(0, shutil.disk_usage(folder).free - room)))
     again = threading.Timer(FULL, filler.unlink, kwargs={"missing_ok": True})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stops a job, and how long that takes from the deed to the job's end and its replicas' death."""
+"""Ways to stop a job, and the time from the deed to the end of the job and its replicas."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _TERMINAL = {"SUCCEEDED", "FAILED", "STOPPED"}
 
 @dataclass(frozen=True)
 class Stop:
-    """How a job ended.
+    """The end of a job.
 
-    :param way: what was done to the task.
-    :param status: of the job.
-    :param at_deadline: whether its driver says that it ended itself at its deadline.
+    :param way: the deed, or the bound that was reached.
+    :param status: the job's status.
+    :param at_deadline: whether its driver reported that it ended itself at its deadline.
     :param stop_s: seconds from the deed or the bound until the job had ended and its replicas were gone.
     :param rows_kept: good rows in the ledger.
     :param intervals: ``lowered`` or ``default``.
@@ -54,7 +54,7 @@ class Stop:
 
     @property
     def flaws(self) -> list[str]:
-        """What it must not have: a stopped job is STOPPED, and FAILED only if it obeyed a bound by itself."""
+        """Violated promises: a stopped job must be STOPPED, or FAILED only if it obeyed a bound by itself."""
         may_fail = self.way in TIMED and self.at_deadline
         found = (
             []
@@ -81,12 +81,12 @@ class Going:
     since: float = field(default_factory=time.time)
 
     def job(self) -> dict[str, Any]:
-        """Its first job."""
+        """Return its first job."""
         first: dict[str, Any] = self.world.jobs.of(self.task)[0]
         return first
 
     def replicas(self) -> list[int]:
-        """Process ids of its living replicas."""
+        """Return the process ids of its living replicas."""
         return self.world.replicas_of(Live(self.task, 1))
 
     def rows_kept(self) -> int:
@@ -118,7 +118,7 @@ class Going:
         )
 
     def all_ended(self) -> bool:
-        """Whether no job of it is left; one whose worker died for good has nobody else to stop it."""
+        """Stop its remaining jobs, since a dead worker does not; return whether there were none."""
         left = [job for job in self.world.jobs.of(self.task) if job["status"] not in _TERMINAL]
         for job in left:
             self.world.jobs.stop(job["submission_id"])
@@ -147,7 +147,7 @@ ALL_DEEDS = tuple((way, mode) for way in DEEDS for mode in MODES)
 
 
 def deeds(world: World, code: Version, ways: Sequence[tuple[str, str]] = ALL_DEEDS) -> list[Stop]:
-    """What users do, by default all of it in both modes."""
+    """Do what users do, by default all of it in both modes."""
     with going(world, [f"stop_{mode}" for _, mode in ways]) as runs:
 
         def do(number: int) -> Stop:
@@ -160,7 +160,7 @@ def deeds(world: World, code: Version, ways: Sequence[tuple[str, str]] = ALL_DEE
 
 
 def bounds(world: World, code: Version) -> list[Stop]:
-    """What ends by itself: bounds of time in both modes."""
+    """Let time limits end jobs, in both modes."""
     ways = [(way, mode) for way in TIMED for mode in MODES]
     with going(world, [f"{way}_{mode}" for way, mode in ways]) as runs:
 
@@ -174,7 +174,7 @@ def bounds(world: World, code: Version) -> list[Stop]:
 
 @contextmanager
 def going(world: World, dag_ids: list[str]) -> Iterator[list[Going]]:
-    """Runs without end, together since their start takes the time; each has finished some rows."""
+    """Start endless runs in parallel, because their start takes long; each finishes some rows."""
     runs = []
     try:
         for dag_id in dag_ids:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.chaos.table RESULTS``: the results file as a page of tables."""
+"""``python -m tests.chaos.table RESULTS``: write the results file as a page of tables."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .stopping import LONGEST
 _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 -->
 # Chaos
 
-`make chaos SEEDS=0:100` kills processes with SIGKILL at random instants of batch inferences, and counts what
-that cost: an Airflow with all its components, a Ray cluster of a head and two worker nodes with addresses of
-their own, the `echo` engine on two replicas or three. A seed decides who is killed, when, and in which mode
-the task follows its job; several runs share Airflow and cluster at a time. Who is killed how is told in
-`tests/chaos/plan.py`, what is counted how in `tests/chaos/runs.py` and `tests/chaos/counting.py`.
+`make chaos SEEDS=0:100` kills processes with SIGKILL at random instants of batch inferences, and counts their
+cost: an Airflow with all its components, a Ray cluster of a head and two worker nodes with their own
+addresses, the `echo` engine on two replicas or three. A seed selects the victim, the time, and the mode in
+which the task follows its job; several runs share Airflow and cluster. `tests/chaos/plan.py` has the kills,
+`tests/chaos/runs.py` and `tests/chaos/counting.py` the counts.
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="chaos.table", description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--note", default="", help="what else there is to say about the machine")
+    parser.add_argument("--note", default="", help="a remark on the machine")
     given = parser.parse_args()
     runs, stops = results.read(given.results)
     print("\n".join(page(runs, stops, given.note, results.read_vllm(given.results))))
@@ -47,9 +47,9 @@ def page(
     note: str = "",
     vllm: Sequence[dict[str, Any]] = (),
 ) -> Iterable[str]:
-    """The lines of the page.
+    """Yield the lines of the page.
 
-    :raises ValueError: the results are about several versions of the package.
+    :raises ValueError: the results are from several versions of the package.
     """
     code = results.of_one_version(runs, [*stops, *vllm])
     yield _HEAD

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seven kills, one of each kind and others with each commit; the runs share Airflow and a Ray cluster."""
+"""Seven kills, one of each kind; each commit has other ones. The runs share Airflow and a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .turn import TURN, turn
 from .version import version
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-# Seconds; less than these ever take beside other runs, so that the process to kill is still there.
+# Seconds; less than the real lifetimes beside other runs, so that the victim is still there.
 LIVES: Lives = {(kind, mode): 20.0 for kind in KINDS for mode in MODES} | {
     ("engine", "blocking"): 6.0,
     ("engine", "deferrable"): 6.0,
@@ -37,7 +37,7 @@ def by_kind(world, results_file):
         return {result.kind: result for result in found}
 
     found = noted(kills, LIVES)
-    # A missed instant tells nothing of the product; missed twice is a defect here.
+    # A missed kill says nothing about the product; a second miss is a defect of the harness.
     missed = [kill for kill in kills if found[kill.kind].missed]
     return found | noted(missed, {life: ALONE * seconds for life, seconds in LIVES.items()})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness sees what it looks for, and leaves no run out."""
+"""The harness finds all flaws, and counts every run."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_living_engines_are_those_whose_process_is(tmp_path):
         alive.kill()
 
 
-# Two engines of one submission; 7 is killed at 5.0, when a part answers "a", and "b" is in flight.
+# Two engines of one submission; 7 is killed at 5.0, when a part has "a" and "b" is in flight.
 WITHIN = 1.0
 KILLED = Engine(7, "s-0", 1.0, [("a", 2.0), ("b", 3.5)], [("a", 2.5)])
 OTHER = Engine(8, "s-0", 1.0, [("c", 2.0), ("b", 6.0)], [("c", 3.0), ("b", 8.0)])
@@ -139,7 +139,7 @@ def test_without_a_kill_nothing_may_be_asked_again():
     assert counted(KILLED, OTHER, lost={}) == Count(asked=4, generated=3, unexplained=1)
 
 
-def test_what_was_written_before_the_kill_may_not_be_asked_again():
+def test_rows_written_before_the_kill_may_not_be_asked_again():
     again = replace_asked(OTHER, ("a", 7.0))
     assert counted(KILLED, again).unexplained == 1
 
@@ -154,13 +154,13 @@ def test_an_answer_that_waits_too_long_to_be_written_is_overdue(answered, overdu
     assert counted(waiting, OTHER) == Count(asked=4, generated=4, in_flight=1, overdue=overdue)
 
 
-def test_what_a_dying_engine_starts_after_the_kill_is_in_flight_too():
+def test_requests_started_after_the_kill_are_in_flight():
     found = counted(replace_asked(KILLED, ("c", 5.5)), OTHER)
     assert (found.in_flight, found.unexplained) == (2, 0)
 
 
 @pytest.mark.parametrize(("began", "late"), [(3.5, 1), (2.5, 0)])
-def test_submission_that_began_after_a_part_may_not_ask_what_it_answers(began, late):
+def test_later_submission_may_not_ask_what_a_part_answers(began, late):
     newer = Engine(9, "s-1", 4.0, [("a", 7.0)], [("a", 8.0)])
     found = counted(KILLED, OTHER, newer, submissions={*SUBMISSIONS, ("s-1", began)})
     assert (found.late, found.unexplained) == (late, 1)
@@ -171,7 +171,7 @@ def test_submission_of_a_new_head_has_an_old_id():
     assert counted(KILLED, OTHER, newer, submissions={*SUBMISSIONS, ("s-0", 6.0)}).late == 1
 
 
-def test_engines_and_prompts_from_elsewhere_are_told():
+def test_foreign_engines_and_prompts_are_reported():
     assert counted(Engine(9, "s-9", 4.0, [("z", 5.0)], [("z", 6.0)])).foreign == 2
 
 
@@ -199,13 +199,13 @@ def test_phase_is_what_the_folder_holds(tmp_path):
     assert phase(place) == "after commit"
 
 
-def test_parts_tell_what_they_answer_and_since_when(tmp_path):
+def test_parts_show_what_they_answer_and_since_when(tmp_path):
     rows = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
     buffer = io.BytesIO()
     pq.write_table(pa.table({"ok": [True, False], "input": rows}), buffer)
     path = "_raybatch/parts/t/q/s-0~1/0.0-1.2.1.parquet"
     put(tmp_path, path, buffer.getvalue())
-    os.utime(tmp_path / path, (1, 1))  # the name came later than the content
+    os.utime(tmp_path / path, (1, 1))  # the name is newer than the content
     (part,) = Parts(Disk(tmp_path)).all()
     assert part.prompts == {prompt_of(rows[0])}
     assert part.appeared > 1e9
@@ -272,7 +272,7 @@ def test_every_run_counts(tmp_path):
     file = tmp_path / "results.jsonl"
     for one in (
         replace(GOOD, lost=3),
-        GOOD,  # the same seed again, which mends nothing
+        GOOD,  # the same seed again, which repairs nothing
         replace(GOOD, seed=2, duplicated=1),
         replace(QUIET, seed=3, phase="", missed="the worker was gone 20.1 s after the run began"),
         replace(QUIET, seed=-1, kind="none", phase="", wrong=2),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stopping stops, and nothing else does."""
+"""Stopping a task stops its job, and nothing else does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_airflows_own_accidents_stop_nothing(world):
 
 
 def taken_over_while_frozen(airflow, task, killed):
-    """The triggerer freezes, another one takes its trigger, and it thaws again, not knowing that."""
+    """Freeze the triggerer until another one has its trigger; then let it continue."""
     first = another_triggerer(airflow, task, killed)
     frozen = psutil.Process(airflow.pid("triggerer"))
     family = [frozen, *frozen.children(recursive=True)]
@@ -70,7 +70,7 @@ def taken_over_while_frozen(airflow, task, killed):
         another_triggerer(airflow, task, first)
         for process in family:
             process.resume()
-        # It finds its trigger gone, as if a user had marked the task, and asks before it stops anything.
+        # It finds its trigger gone, as if a user had marked the task, and asks Airflow before it stops a job.
         wait_for(
             "the thawed triggerer to end its trigger",
             lambda: any("The task is still deferred, so job" in line for line in task.log()),
@@ -85,13 +85,13 @@ def taken_over_while_frozen(airflow, task, killed):
 
 
 def another_triggerer(airflow, task, last):
-    """Not that of a process which is gone; by default Airflow takes half a minute to notice that it is."""
+    """Wait until a triggerer other than `last` has the trigger; by default that takes half a minute."""
 
-    def look():
+    def find():
         now = triggerer_of(task)
         return now if now != last else None
 
-    return wait_for("another triggerer for the task", look, 120, airflow.evidence)
+    return wait_for("another triggerer for the task", find, 120, airflow.evidence)
 
 
 def triggerer_of(task):

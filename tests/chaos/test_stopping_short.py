@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short form of the stopping matrix, which each check runs: one way of stopping for each mode."""
+"""The short form of the stopping matrix for each check: one way of stopping for each mode."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes the weather does what it says."""
+"""The faults besides kills (the weather) work as named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Hello(BaseHTTPRequestHandler):
         self.wfile.write(b"hello")
 
     def log_message(self, format, *args):
-        """Be silent."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ print(list(disk.iterdir()))
 """
     alone = ["unshare", "--map-root-user", "--mount"]
     if subprocess.run([*alone, "mount", "-t", "tmpfs", "x", str(tmp_path)], check=False).returncode:
-        pytest.skip("this machine lets nobody mount a small disk")
+        pytest.skip("this machine does not allow a small disk to be mounted")
     ran = subprocess.run(
         [*alone, sys.executable, "-c", mounted],
         capture_output=True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the many kills the checks of this commit try."""
+"""Selects the kills that the checks of this commit try."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TURN = "CHAOS_TURN"
 
 
 def turn() -> int:
-    """From the environment, else the number of the commit, else the day: so each commit's checks differ."""
+    """Return a number from the environment, else of the commit, else of the day, so that checks vary."""
     if TURN in os.environ:
         return int(os.environ[TURN])
     command = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which code a line of the results file is about."""
+"""The version of the code of a line in the results file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PACKAGE = "airflow_provider_raybatch"
 
 @dataclass(frozen=True)
 class Version:
-    """What ran.
+    """The code that ran.
 
-    :param commit: `git describe` of the whole tree.
-    :param package: id of the package's tree, which commits that leave it alone don't change.
+    :param commit: result of `git describe` for the whole tree.
+    :param package: id of the package's tree; commits outside the package don't change it.
     """
 
     commit: str
@@ -24,7 +24,7 @@ class Version:
 
 
 def version(root: Path = _ROOT) -> Version:
-    """Of the checkout; ``-dirty`` at its end where something is not committed."""
+    """Return the version of the checkout, with ``-dirty`` at its end if there are uncommitted changes."""
 
     def git(*command: str) -> str:
         return subprocess.run(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three replicas with a real vLLM each, of which one loses its engine to a SIGKILL in the middle of a run.
+"""Three replicas with a real vLLM each; SIGKILL ends one engine in the middle of a run.
 
-vLLM's own log counts what it was asked; it names no prompts, so what is asked again is bounded by the rows
-that a replica may have in flight. The answers are the model's: each row must have one, whatever it says.
+vLLM's own log counts its requests without their prompts, so repeated ones are bounded by the rows that a
+replica may have in flight. Each row must have an answer of the model; its text is not checked.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ADDED = re.compile(rb"Added request \S+\.\n")
 
 @dataclass(frozen=True)
 class VllmRun:
-    """What it came to.
+    """The result of the run.
 
-    :param asked: requests that vLLM's engines were given, by vLLM's own log.
+    :param asked: requests to vLLM's engines, by vLLM's own log.
     :param written: rows that were in parts at the kill.
-    :param lost: input rows that are not in the dataset, or there without an answer.
-    :param duplicated: rows beyond the first of each input row.
+    :param lost: input rows that are missing in the dataset, or without an answer.
+    :param duplicated: rows after the first of each input row.
     """
 
     version: dict[str, str]
@@ -52,7 +52,7 @@ class VllmRun:
 
     @property
     def flaws(self) -> list[str]:
-        """What it must not have."""
+        """Violated promises; empty if all is well."""
         found = [f"{name}={n}" for name in ("lost", "duplicated") if (n := getattr(self, name))]
         if not self.rows <= self.asked <= self.rows + self.may_in_flight:
             found.append(f"asked={self.asked} of {self.rows}+{self.may_in_flight}")
@@ -62,14 +62,14 @@ class VllmRun:
 
 
 def vllm_run(world: World, code: Version, replicas: int = 3, rows: int = 240) -> VllmRun:
-    """One run with one engine killed when some rows are written."""
+    """Do one run, and kill one engine once some rows are written."""
     folder = Path(tempfile.mkdtemp(prefix="ch-", dir="/tmp"))
     pace = Pace(rows=rows, replicas=replicas, rows_in_flight=16, batch_size=8, flush_interval=0.2)
     write_source(folder, rows, 0)
     params = pace.params(folder) | {
         "engine": "vllm",
         "model": str(_MODEL),
-        # None ends early, so that there is a middle.
+        # No answer ends early, so that the run has a middle.
         "sampling": {"temperature": 0, "max_tokens": _TOKENS, "ignore_eos": True},
         "engine_args": {"enable_log_requests": True},
     }
@@ -106,7 +106,7 @@ def vllm_run(world: World, code: Version, replicas: int = 3, rows: int = 240) ->
 
 
 def _engines(world: World) -> list[psutil.Process]:
-    """The engine processes on all worker nodes; vLLM gives them a name."""
+    """Return the engine processes on all worker nodes, by the name that vLLM gives them."""
     found = []
     for worker in world.cluster.workers:
         for process in world.cluster.processes_of(worker):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows to ask about, and what must come out: worked out here from the echo engine's documentation alone."""
+"""Rows to ask about, and their expected output, which follows from the echo engine's documentation."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _WORDS = ("alder", "birch", "cedar", "dogwood", "elm", "fir", "ginkgo", "juniper
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a run goes, and how much of it is in the air.
+    """The speed of a run, and its rows in flight.
 
-    :param rows: of the input.
-    :param replicas: engines side by side.
+    :param rows: rows of the input.
+    :param replicas: number of parallel engines.
     :param slots: requests that an engine answers at the same time.
-    :param rows_in_flight: rows that a replica's engine has at once, at most.
+    :param rows_in_flight: most rows that a replica's engine has at once.
     :param batch_size: rows that a replica takes at once.
     :param flush_interval: seconds after which an answer is written.
     :param startup_spread: seconds within which engines start, each at random.
@@ -43,7 +43,7 @@ class Pace:
     startup_spread: float = 0.0
 
     def params(self, folder: Path) -> dict[str, Any]:
-        """Of a run of the chaos DAGs."""
+        """Return the params of a run of the chaos DAGs."""
         return {
             "source": str(folder / "source"),
             "destination": str(folder / "destination"),
@@ -64,7 +64,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Output:
-    """What must stand beside an input row."""
+    """The expected output columns of an input row."""
 
     response: str
     finish_reason: str
@@ -74,11 +74,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Found:
-    """What was wrong with an output; all zero when nothing was.
+    """The flaws of an output; all zero if there is none.
 
-    :param lost: input rows that are not in it.
-    :param duplicated: rows beyond the first of each input row.
-    :param wrong: rows that no input row has, or with another answer than theirs.
+    :param lost: input rows that are missing.
+    :param duplicated: rows after the first of each input row.
+    :param wrong: rows that are not in the input, or have a wrong answer.
     """
 
     lost: int = 0
@@ -87,7 +87,7 @@ class Found:
 
 
 def write_source(folder: Path, rows: int, seed: int) -> dict[int, dict[str, Any]]:
-    """Several files of JSON lines; each row has an id, and none asks what another one asks."""
+    """Write several files of JSON lines; each row has an id, and no two rows have the same prompt."""
     choose = random.Random(seed)
     made = {
         number: {
@@ -106,15 +106,15 @@ def write_source(folder: Path, rows: int, seed: int) -> dict[int, dict[str, Any]
 
 
 def prompt_of(row: Mapping[str, Any]) -> str:
-    """What is asked about a row, see `PROMPT`."""
+    """Return the prompt of a row, see `PROMPT`."""
     return f"Row {row['id']} says {row['text']}"
 
 
 def output_of(row: Mapping[str, Any]) -> Output:
-    """The prompt's words, cut to `max_tokens` of them; a word counts as a token."""
+    """Return the prompt's words, cut to `max_tokens`; a word counts as a token."""
     words = prompt_of(row).split()
-    said = words[:LONGEST]
-    return Output(" ".join(said), "length" if len(words) > LONGEST else "stop", len(words), len(said))
+    answered = words[:LONGEST]
+    return Output(" ".join(answered), "length" if len(words) > LONGEST else "stop", len(words), len(answered))
 
 
 def check(source: Mapping[int, Mapping[str, Any]], delivered: Iterable[Mapping[str, Any]]) -> Found:
@@ -132,6 +132,6 @@ def check(source: Mapping[int, Mapping[str, Any]], delivered: Iterable[Mapping[s
 
 
 def delivered(uri: str) -> list[dict[str, Any]]:
-    """Every row of every file of a dataset's folder, as a tool reads it that knows nothing of manifests."""
+    """Return every row of every file in a dataset's folder, without regard to the manifest."""
     files = sorted(Path(uri).rglob("*.parquet"))
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real Ray, of one node each, that ends with the test run, however that ends."""
+"""Real Ray clusters of one node, which end with the test run, however it ends."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class RayCluster:
 
 @contextmanager
 def started(python: str = sys.executable, **options: object) -> Iterator[RayCluster]:
-    # Generous, since a busy machine takes a multiple of the usual ten seconds.
+    # Long, because a busy machine takes a multiple of the usual ten seconds.
     with RayHead(python=python, num_cpus=CPUS, startup_timeout=300, **options) as address:
         yield RayCluster(address, python)
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
-    """A cluster of 2 CPUs that asks for no token; shared by all tests, so leave nothing running on it."""
+    """A cluster of 2 CPUs without a token; all tests share it, so leave nothing running on it."""
     with started(with_token=False) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def token_ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    """The same, but it wants its token, which is in the address.
+    """A cluster that requires its token, which is in the address.
 
-    It is started by its full path, and the `python` on its PATH has no Ray.
+    It starts by its full path, and the `python` on its PATH has no Ray.
     """
     folder = tmp_path_factory.mktemp("path")
     bare = getattr(sys, "_base_executable", sys.executable)
@@ -80,7 +80,7 @@ def cluster_python() -> str:
 
 @pytest.fixture(scope="module")
 def other_python_ray_cluster(cluster_python: str) -> Iterator[RayCluster]:
-    """A cluster whose Python is another one than ours."""
+    """A cluster with another Python version than this process."""
     with started(cluster_python, with_token=False) as cluster:
         yield cluster
 
@@ -93,7 +93,7 @@ def start_ray():
 
 @pytest.fixture(scope="session")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that this process and the workers import from."""
+    """A folder from which this process and the workers import."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("modules")
         patch.syspath_prepend(str(folder))
@@ -110,7 +110,7 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def ray_here(modules: Path) -> Iterator[Any]:
-    """A Ray of 2 CPUs of this very process, so that the job can run here; shared by all tests."""
+    """A Ray of 2 CPUs in this process, so that the job can run here; all tests share it."""
     import ray
 
     ray.init(

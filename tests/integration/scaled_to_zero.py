@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job on a head without GPUs, whose autoscaler may add two nodes with one each; prints what it saw.
+"""A job on a head without GPUs, whose autoscaler may add two nodes with one GPU each; prints its events.
 
-A program of its own, since a process has one Ray. The autoscaler and the raylets are real, the GPUs are only
-numbers. Usage: ``scaled_to_zero.py GCS_ADDRESS FOLDER``
+It is a program of its own, because a process has one Ray. Autoscaler and raylets are real, the GPUs are
+simulated. Usage: ``scaled_to_zero.py GCS_ADDRESS FOLDER``
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ def main(address: str, folder: Path) -> None:
 def seen(address: str, folder: Path) -> dict[str, Any]:
     phases: list[str] = []
 
-    def say(event: Any) -> None:
+    def emit(event: Any) -> None:
         if (phase := getattr(event, "phase", None)) is not None:
             phases.append(phase)
 
     refusal = None
     try:
-        cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, say)
+        cluster_view.wait_for(plan.Plan(1, 1.0, 8, None, 8, 2, {}), None, False, emit)
     except PreflightError as error:
         refusal = [error.failure_class, str(error)]
 
-    # The echo engine asks for no GPU, and vLLM would want a real one.
+    # The echo engine requests no GPU, and vLLM would need a real one.
     plan._gpus = lambda *_: 1
     plan._ROWS_FOR_A_NODE = 30
     ready._vllm_is_here = lambda: False
     before = cluster_view.gpu_node(None)
-    ready._wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, say)
+    ready._wait_for_engine_node(spec(folder, "vllm", str(MODEL)), False, emit)
     checked_on = cluster_view.gpu_node(None)
 
     job = spec(folder, "echo", "echo")
     assert job.submission is not None
-    manifest = parse(BatchManifest, Path(run(job, job.submission, say).manifest_uri).read_bytes())
+    manifest = parse(BatchManifest, Path(run(job, job.submission, emit).manifest_uri).read_bytes())
     return {
         "refusal": refusal,
         "gpu_nodes": [before is not None, checked_on is not None],

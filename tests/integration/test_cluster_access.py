@@ -33,7 +33,7 @@ from airflow_provider_raybatch.cluster.submit.package import package_of_files
 
 @contextmanager
 def proxy(target, prefix="", certificate=None):
-    """A reverse proxy that serves `target` under `prefix`; over TLS with a certificate."""
+    """Run a reverse proxy that serves `target` under `prefix`, over TLS if there is a certificate."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -79,7 +79,7 @@ def proxy(target, prefix="", certificate=None):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """PEM files of two self-signed certificates for 127.0.0.1: the server's and a stranger's."""
+    """PEM files of two self-signed certificates for 127.0.0.1: the server's and another one."""
     folder = tmp_path_factory.mktemp("certificates")
     now = datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dashboard")])
@@ -121,10 +121,10 @@ async def test_with_the_token_everything_works(token_ray_cluster):
 
 
 @pytest.mark.parametrize(
-    ("token", "told"),
+    ("token", "message"),
     [(None, "requires a token (401"), ("0" * 64, "refuses the token (403"), ("x", "token (40")],
 )
-async def test_without_the_right_token_nothing_does(token_ray_cluster, token, told):
+async def test_without_the_right_token_nothing_does(token_ray_cluster, token, message):
     address = dataclasses.replace(token_ray_cluster.address, token=token)
     package = package_of_files({"a": b"b"})
     async with RayJobsClient(address) as client:
@@ -140,7 +140,7 @@ async def test_without_the_right_token_nothing_does(token_ray_cluster, token, to
         ):
             with pytest.raises(AuthenticationError) as raised:
                 await call
-            assert told in str(raised.value)
+            assert message in str(raised.value)
             assert "connection" in str(raised.value)
             assert token is None or len(token) == 1 or token not in str(raised.value)
 

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def marked(mark):
-    """(pid, first words of its command) of each living process whose environment has `mark`."""
+    """Return pid and first words of each living process whose environment has `mark`."""
     found = []
     for folder in Path("/proc").iterdir():
         try:
@@ -72,7 +72,7 @@ class Owner:
 
 @pytest.fixture
 def temp():
-    """A short folder of its own, so that neither other clusters nor other locks of this host count."""
+    """A folder with a short path, apart from other clusters and locks of this host."""
     with tempfile.TemporaryDirectory(prefix="e", dir="/tmp") as folder:
         yield Path(folder)
 
@@ -93,10 +93,10 @@ def owners(temp):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_killed_owner_leaves_nothing_and_the_next_one_waits_for_that(owners, temp):
+def test_killed_owner_leaves_nothing_and_the_next_one_waits(owners, temp):
     first = owners("A")
     first.wait_for("running")
-    # Ray calls a job running before its shell has begun the command.
+    # Ray reports a job as running before its shell has begun the command.
     wait_for("its job", lambda: any("sleep 900" in command for _, command in marked(first.mark)), 30)
     second = owners("B")
     second.wait_for("waiting for it to end")
@@ -105,7 +105,7 @@ def test_killed_owner_leaves_nothing_and_the_next_one_waits_for_that(owners, tem
     first.process.kill()
     killed = time.monotonic()
     second.wait_for("Starting a private Ray")
-    # The lock passed on: so nothing of the first one is left.
+    # The lock was released, so nothing of the first one is left.
     assert marked(first.mark) == []
     assert time.monotonic() - killed < 12
     second.wait_for("running")

@@ -37,11 +37,11 @@ async def client(ray_cluster):
 
 @pytest.fixture
 async def name(client):
-    """A fresh submission id; what is still running under it at the end is stopped."""
-    chosen = f"test-{uuid.uuid4().hex[:12]}"
-    yield chosen
+    """A fresh submission id; jobs that still run under it at the end are stopped."""
+    name_prefix = f"test-{uuid.uuid4().hex[:12]}"
+    yield name_prefix
     for job in await client.jobs():
-        if job.submission_id.startswith(chosen) and job.status is JobStatus.RUNNING:
+        if job.submission_id.startswith(name_prefix) and job.status is JobStatus.RUNNING:
             await client.stop_until_terminal(job.submission_id, 60)
 
 
@@ -193,16 +193,16 @@ async def test_one_job_whatever_dies(client):
     async def build(submission_id):
         return JobRequest("sleep 100", submission_id)
 
-    # Two processes at once, as when a worker was thought dead.
+    # Two processes at once, as when a worker was wrongly taken for dead.
     both = await asyncio.gather(*(submit_or_adopt(client, key, "f", build) for _ in range(2)))
     assert {each.submission_id for each in both} == {key.submission_id(0)}
     again = await submit_or_adopt(client, key, "f", build)
     assert (again.k, again.adopted) == (0, True)
-    # Other arguments: the running job makes place.
+    # With other arguments, the running job is replaced.
     replaced = await submit_or_adopt(client, key, "g", build)
     assert (replaced.k, replaced.adopted) == (1, False)
     assert (await client.info(key.submission_id(0))).status is JobStatus.STOPPED
-    # A clear: another run of the same task, which ends what the former left.
+    # A clear: another run of the same task, which stops the former's job.
     cleared = await submit_or_adopt(client, SubmissionKey(task, "token-2"), "g", build)
     assert await stop_older(client, task.digest, cleared.submission_id) == [key.submission_id(1)]
     mine = [job for job in await client.jobs() if job.metadata.get("raybatch.task_key") == task.digest]

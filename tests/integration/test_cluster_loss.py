@@ -28,7 +28,7 @@ async def test_a_restarted_head_lost_the_job(start_ray):
     lines = []
     with start_ray(with_token=False) as cluster:
         async with RayJobsClient(cluster.address, retries=quick) as client:
-            # Ray says that it stopped a pending job, and does nothing.
+            # Ray reports that it stopped a pending job, and does nothing.
             await client.submit(JobRequest("true", "waiting", entrypoint_num_cpus=1000))
             assert await client.stop("waiting") is True
             with pytest.raises(StopTimeoutError, match="still PENDING"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is shipped arrives: in the driver and in a task, on the same Python as here and on another one."""
+"""Shipped packages arrive in driver and tasks, on the same Python version and on another one."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
             key=KEY,
             secrets=SECRETS,
             seal_key=seal_key,
-            # A real cluster's nodes hold the key; here the job's environment stands in for theirs.
+            # On a real cluster the nodes have the key; here the job's environment has it.
             runtime_env={"env_vars": env_vars},
         )
         command, _, rest = request.entrypoint.partition(" ")
@@ -104,12 +104,12 @@ async def probe(cluster, tmp_path, monkeypatch, seal_key=None, wheel="obstore"):
             lease=Lease(CONTROL),
             on_lines=lines.extend,
         )
-    said = [line.text for line in lines]
-    assert outcome.state == "succeeded", said[-5:]
-    return said, {text.split(" ", 1)[0]: text.split(" ", 1)[1] for text in said if " " in text}
+    logged = [line.text for line in lines]
+    assert outcome.state == "succeeded", logged[-5:]
+    return logged, {text.split(" ", 1)[0]: text.split(" ", 1)[1] for text in logged if " " in text}
 
 
-def assert_shipped(said, found, wheel_from):
+def assert_shipped(logged, found, wheel_from):
     for side in ("driver", "task"):
         files, prompt, level = json.loads(found[side])
         assert all("/py_modules_files/_ray_pkg_" in file for file in files[:2]), files
@@ -118,12 +118,12 @@ def assert_shipped(said, found, wheel_from):
     assert json.loads(found["secrets"]) == SECRETS.revealed()
     assert found["again"] == "PreflightError"
     assert json.loads(found["orders"]) == [[3, 4e9, 1.0]] * 3
-    echoed = [text for text in said if not text.startswith("secrets ")]
+    echoed = [text for text in logged if not text.startswith("secrets ")]
     assert not any("s3cret" in text for text in echoed)
 
 
 async def test_same_python(ray_cluster, tmp_path, monkeypatch):
-    # It has an obstore of its own, which wins over the shipped one.
+    # This cluster has its own obstore, which takes precedence over the shipped one.
     assert_shipped(*await probe(ray_cluster, tmp_path, monkeypatch), wheel_from="/site-packages/obstore/")
 
 
@@ -135,7 +135,7 @@ async def test_sealed(ray_cluster, tmp_path, monkeypatch):
 
 
 async def test_another_python(other_python_ray_cluster, tmp_path, monkeypatch):
-    # A distribution that no Ray brings along, so that it is the shipped one.
+    # Ray does not include this distribution, so it is the shipped one.
     assert_shipped(
         *await probe(other_python_ray_cluster, tmp_path, monkeypatch, wheel="h11"),
         wheel_from="/raybatch_wheels/h11/",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM whose engine is killed in the middle: it starts again, and pays for no finished row twice."""
+"""A real vLLM engine is killed in the middle of a job: it restarts, and pays for no finished row twice."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .end_to_end.waiting import wait_for
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(420)]
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
-# Answers are long, so that what is left of the job outlasts a killer that a busy machine holds up.
+# Answers are long, so that the job outlasts a killer that is late on a busy machine.
 ROWS, TOKENS, BATCH, AT_ONCE = 120, 160, 8, 16
 
 
 def commands() -> dict[psutil.Process, str]:
-    """The processes of this process's Ray, by what they call themselves."""
+    """Return the processes of this process's Ray, with their command lines."""
     found = {}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -39,7 +39,7 @@ def commands() -> dict[psutil.Process, str]:
 
 
 def engines() -> list[psutil.Process]:
-    """The engine processes among them; vLLM gives them a name."""
+    """Return the engine processes among them, by the name that vLLM gives them."""
     return [process for process, command in commands().items() if "EngineCore" in command]
 
 
@@ -48,7 +48,7 @@ def evidence() -> str:
 
 
 def asked(ray: Any) -> int:
-    """Requests that vLLM says it was given, in the logs of this process's Ray workers."""
+    """Count vLLM's requests by the logs of this process's Ray workers."""
     logs = Path(ray._private.worker.global_worker.node.get_logs_dir_path())
     return sum(
         len(re.findall(r"Added request \S+\.\n", log.read_text(errors="replace")))
@@ -66,7 +66,7 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
         "source": [str(tmp_path / "in.jsonl")],
         "prompt": "{row.text}",
         "model": str(MODEL),
-        # Each row is asked, and none ends early.
+        # Each row is generated, and none ends early.
         "sampling": {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True},
         "deduplicate": False,
         "batch_size": BATCH,
@@ -84,7 +84,7 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
     assert spec.submission is not None
 
     def kill_in_the_middle() -> int:
-        """Kill the engine when there is a part; how many rows were written then."""
+        """Kill the engine once there is a part; return how many rows were written by then."""
         ledger = LocalFolder(str(tmp_path / "out"))
         engine, *others = wait_for("an engine", engines, 200, evidence)
         assert not others, evidence()
@@ -102,6 +102,6 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
     table = pq.read_table(manifest.uri)
     assert sorted(table["id"].to_pylist()) == list(range(ROWS))
     assert manifest.counts.ok == ROWS
-    assert 0 < written < ROWS - AT_ONCE  # it was in the middle
+    assert 0 < written < ROWS - AT_ONCE  # the kill came in the middle
     assert len(manifest.replicas) == 2
     assert ROWS < asked(ray_here) - before <= ROWS + AT_ONCE

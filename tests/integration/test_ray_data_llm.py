@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
 NAMES = ["Redwood Dairy Farms", "Hansen Savings Bank", "Blue Peak Solar", "Northgate Freight Lines"]
-CHOICES = ["Zebra", "Yak"]  # which the model would never say by itself
+CHOICES = ["Zebra", "Yak"]  # which the model would never generate by itself
 
 Run = Callable[..., Summary]
 
@@ -67,7 +67,7 @@ def letters_of(summary: Summary) -> dict[str, dict[str, Any]]:
 
 
 class Server(BaseHTTPRequestHandler):
-    """Speaks just enough of OpenAI's chat completions; refuses a message that says so."""
+    """Serves a minimal form of OpenAI's chat completions; refuses a message that asks for it."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -84,7 +84,7 @@ class Server(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_server_over_http(run: Run, server: str) -> None:
 
 @pytest.fixture
 def application(ray_here: Any) -> Iterator[str]:
-    """A Serve application that speaks as Ray's LLM server does: a request object in, answers out."""
+    """A Serve application with the interface of Ray's LLM server: a request object in, answers out."""
     from ray import serve
 
     @serve.deployment(ray_actor_options={"num_cpus": 0.1})
@@ -173,7 +173,7 @@ def test_a_serve_deployment(run: Run, application: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
-    """The begin-of-sequence token once, constrained answers, a row without messages by itself."""
+    """The BOS token comes once, answers are constrained, and a row without messages fails alone."""
     from transformers import AutoTokenizer
 
     rows = [{"name": name, "messages": asked(f"What industry is this company in: {name}")} for name in NAMES]
@@ -196,7 +196,7 @@ def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
 
 
 def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
-    """As structs, the branches of an anyOf would get each other's keywords, as nulls."""
+    """As structs, the branches of an anyOf would get each other's keywords as nulls."""
     from airflow_provider_raybatch.job.execution.ray_data_llm.variants import variant
 
     any_of = {"anyOf": [{"type": "string", "enum": CHOICES}, {"type": "integer", "minimum": 3}]}
@@ -234,7 +234,7 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
         ),
     ],
 )
-def test_what_ray_would_do_wrong_in_silence_is_refused(
+def test_options_that_ray_would_get_wrong_are_refused(
     run: Run, fields: dict[str, Any], sentence: str
 ) -> None:
     processor = fields.pop("processor", {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster whose GPU nodes are scaled to zero: waited for, planned for, and used as they come."""
+"""A job waits for GPU nodes that are scaled to zero, plans with them, and uses them as they come."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_provider_raybatch.cluster.local import reaper
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-# As `ray up` starts it by default: version 2 of the autoscaler. Its nodes are processes of this machine.
+# Version 2 of the autoscaler, the default of `ray up`. Its nodes are processes of this machine.
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
     "RAY_enable_autoscaler_v2": "1",
@@ -39,7 +39,7 @@ MEMORY = 100_000_000
 def autoscaling_head(folder: Path, most: int) -> Iterator[str]:
     """The GCS address of a Ray head with one CPU, whose autoscaler may add nodes of one CPU and one GPU.
 
-    A reaper ends all that comes from it, the autoscaler's nodes included, even if this process is killed.
+    A reaper ends all its processes, including the autoscaler's nodes, even if this process is killed.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -47,7 +47,7 @@ def autoscaling_head(folder: Path, most: int) -> Iterator[str]:
     address = f"127.0.0.1:{port}"
     config = folder / "autoscaling.yaml"
     config.write_text(json.dumps(autoscaling_config(address, most)))
-    home = Path(tempfile.mkdtemp(prefix="rb-", dir="/tmp"))  # short, since Unix sockets lie in it
+    home = Path(tempfile.mkdtemp(prefix="rb-", dir="/tmp"))  # a short path, because it holds Unix sockets
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}"]
     options = {
         "node-ip-address": "127.0.0.1",
@@ -134,5 +134,5 @@ def test_gpu_nodes_of_an_autoscaler_are_awaited_and_used(tmp_path: Path) -> None
     assert seen["gpu_nodes"] == [False, True]  # before the wait that precedes the model check, and after it
     assert seen["phases"][0] == "waiting"
     assert (seen["planned"]["value"], seen["ok"]) == (2, 60)
-    assert len(seen["nodes"]) == 2  # the second joined while the first worked
+    assert len(seen["nodes"]) == 2  # the second replica joined while the first one worked
     assert seen["still_requested"] == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.mutants``: break the safety code one place at a time, and see that a test notices."""
+"""``python -m tests.mutants``: break the safety code in one place at a time; a test must notice each."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=2, help="mutants at once")
     given = parser.parse_args()
     names = {*given.only}
-    chosen = [
+    selected = [
         mutant
         for area, mutants in AREAS.items()
         for mutant in mutants
         if not names or mutant.name in names or area in names
     ]
-    if unknown := names - {mutant.name for mutant in chosen} - set(AREAS):
+    if unknown := names - {mutant.name for mutant in selected} - set(AREAS):
         parser.error(f"--only: no mutant or area has the name {', '.join(sorted(unknown))}.")
     with tempfile.TemporaryDirectory(prefix="raybatch-mutants-") as folder:
-        results = judge_all(chosen, [Path(folder, str(number)) for number in range(given.parallel)])
+        results = judge_all(selected, [Path(folder, str(number)) for number in range(given.parallel)])
     if len(results) == len(MUTANTS):
         RESULTS.write_text("\n".join(page(results)) + "\n")
     print(summary(results))
@@ -45,7 +45,7 @@ def main() -> int:
 def judge_all(mutants: Sequence[Mutant], folders: Sequence[Path]) -> list[Result]:
     """Judge each mutant, several at a time.
 
-    :param folders: to be made, one for each that runs at the same time.
+    :param folders: one for each mutant that runs at the same time; they are created.
     """
     copies: queue.SimpleQueue[Scratch] = queue.SimpleQueue()
     for folder in folders:
@@ -54,7 +54,7 @@ def judge_all(mutants: Sequence[Mutant], folders: Sequence[Path]) -> list[Result
     first = copies.get()
     first.check()
     if (output := passes(first, mutants)) is not None:
-        raise SystemExit(f"{output}\nThe tests fail without a mutant, so they tell nothing about mutants.")
+        raise SystemExit(f"{output}\nThe tests fail without a mutant, so their results would mean nothing.")
     print(f"The tests of {len(mutants)} mutants pass without them.", flush=True)
     copies.put(first)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mutant: one way in which a change to the safety code would break a promise."""
+"""A mutant: a change to the safety code that would break a promise."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class Mutant:
 
     :param file: relative to the package.
     :param old: text that occurs exactly once in the file.
-    :param new: what stands there in its place.
-    :param loses: what users would lose by it.
-    :param tests: which should notice, relative to ``tests/unit``: files or ``file::test``, cheapest first.
+    :param new: text that replaces it.
+    :param loses: what users would lose.
+    :param tests: tests that should notice, relative to ``tests/unit``: files or ``file::test``, fastest
+        first.
     :param equivalent: why it breaks no promise; empty where a test must notice it.
     """
 
@@ -31,9 +32,9 @@ class Mutant:
     equivalent: str = ""
 
     def applied_to(self, text: str) -> str:
-        """The file's text with the mutation in it.
+        """Return the file's text with the mutation.
 
-        :raises ValueError: the old text is not there exactly once, or what results is not Python.
+        :raises ValueError: the old text does not occur exactly once, or the result is not Python.
         """
         found = text.count(self.old)
         if found != 1:

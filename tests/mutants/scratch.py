@@ -33,13 +33,16 @@ class Scratch:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of processes that shall import from here, in place of what is installed."""
+        """Environment of processes that import the package from here instead of the installed one."""
         return {**os.environ, "PYTHONPATH": str(self.root)}
 
     def check(self) -> None:
-        """:raises RuntimeError: Python imports the package from elsewhere, where no mutant is."""
+        """Check that Python imports the package from this copy.
+
+        :raises RuntimeError: it does not.
+        """
         code = f"import {PACKAGE} as package; print(package.__file__)"
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.root,
             env=self.environment,
@@ -47,12 +50,12 @@ class Scratch:
             capture_output=True,
             text=True,
         )
-        if not Path(told.stdout.strip()).is_relative_to(self.root):
-            raise RuntimeError(f"{PACKAGE} is imported from {told.stdout.strip()}, not from the copy.")
+        if not Path(completed.stdout.strip()).is_relative_to(self.root):
+            raise RuntimeError(f"{PACKAGE} is imported from {completed.stdout.strip()}, not from the copy.")
 
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:
-        """The copy with one mutant in it.
+        """Apply one mutant to the copy, and undo it at the end.
 
         :raises ValueError: see :meth:`Mutant.applied_to`.
         """
@@ -67,5 +70,5 @@ class Scratch:
     @staticmethod
     def _write(path: Path, text: str) -> None:
         path.write_text(text)
-        # Python tells a stale cache by size and by seconds, which a mutant may share with its original.
+        # Python detects a stale cache by size and seconds, which a mutant may share with its original.
         Path(cache_from_source(str(path))).unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results as a page."""
+"""Writes the results as a page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ nothing, or `make mutants` fails. Before, the same tests must pass on the code a
 
 
 def page(results: Sequence[Result]) -> Iterable[str]:
-    """The lines of ``benchmarks/results/mutants.md``."""
+    """Yield the lines of ``benchmarks/results/mutants.md``."""
     yield _HEAD
     yield f"`{summary(results)} commit={_commit()}`"
     of = {result.mutant.name: result for result in results}
@@ -35,29 +35,29 @@ def page(results: Sequence[Result]) -> Iterable[str]:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """One line of counts."""
+    """Return one line of counts."""
     counts = {name: sum(one.verdict == name for one in results) for name in ("killed", "hangs", "equivalent")}
-    told = " ".join(f"{name}={count}" for name, count in counts.items())
-    return f"mutants={len(results)} {told} others={len(results) - sum(counts.values())}"
+    counted = " ".join(f"{name}={count}" for name, count in counts.items())
+    return f"mutants={len(results)} {counted} others={len(results) - sum(counts.values())}"
 
 
 def _row(result: Result) -> str:
     mutant = result.mutant
     noticed = result.killer.removeprefix("tests/unit/").partition("[")[0]
-    said = {
+    labels = {
         "killed": f"`{noticed}`",
         "hangs": f"`{noticed}` (it hangs)" if noticed else "the time limit (it hangs)",
         "equivalent": f"none, and need not be: {mutant.equivalent}",
     }.get(result.verdict, f"**{result.verdict}**")
-    return f"| {mutant.name} | {mutant.loses} | {said} |"
+    return f"| {mutant.name} | {mutant.loses} | {labels} |"
 
 
 def _commit() -> str:
-    told = subprocess.run(
+    completed = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"],
         cwd=ROOT,
         check=False,
         capture_output=True,
         text=True,
     )
-    return told.stdout.strip() or "unknown"
+    return completed.stdout.strip() or "unknown"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a mutant survives: by pytest in a process of its own, up to the first test that fails."""
+"""Decides whether a mutant survives: runs pytest in its own process, up to the first failure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TIMED_OUT = "Timeout (>"
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant.
+    """The result of a mutant.
 
     :param killer: the test that failed first.
-    :param seconds: that it took.
-    :param output: of pytest, unless the verdict is one of `GOOD`.
+    :param seconds: duration of the tests.
+    :param output: pytest's output, unless the verdict is one of `GOOD`.
     """
 
     mutant: Mutant
@@ -64,14 +64,14 @@ def judge(scratch: Scratch, mutant: Mutant) -> Result:
 
 
 def passes(scratch: Scratch, mutants: Iterable[Mutant]) -> str | None:
-    """Run the tests of all `mutants` on the code as it is; what pytest says where one fails."""
+    """Run the tests of all `mutants` on the unchanged code; return pytest's output if one fails."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     code, output = _pytest(scratch, tests, 3 * _ALL_SECONDS)
     return None if code == 0 else output
 
 
 def _pytest(scratch: Scratch, tests: Iterable[str], seconds: float) -> tuple[int | None, str]:
-    """:returns: exit code, ``None`` if it had to be ended; and what it printed."""
+    """Run pytest; return its exit code, ``None`` after the time limit, and its output."""
     options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_SECONDS}"]
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *(str(TESTS / test) for test in tests)],

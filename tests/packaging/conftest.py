@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel as users get it, and the environments it goes into."""
+"""The wheel for users, and the environments into which it is installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def uv() -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(uv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built with this environment's pinned build tool, as nothing unpinned shall be fetched."""
+    """The wheel, built with this environment's pinned build tool: nothing unpinned may be fetched."""
     out = tmp_path_factory.mktemp("dist")
     build = [
         uv,
@@ -44,7 +44,7 @@ def wheel(uv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def light_python(uv: Path, wheel: Path) -> Path:
-    """Python of the environment with Airflow, the provider's core dependencies and the built wheel alone."""
+    """Python of an environment with only Airflow, the provider's core dependencies and the built wheel."""
     python = ROOT / ".venv-light/bin/python"
     install = [
         uv,
@@ -64,5 +64,5 @@ def light_python(uv: Path, wheel: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def pre_python() -> Path:
-    """Python of the environment that holds Airflow's newest pre-release."""
+    """Python of the environment with Airflow's newest pre-release."""
     return ROOT / ".venv-pre/bin/python"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsing a DAG imports Airflow and the face, and nothing that takes seconds or gigabytes."""
+"""Parsing a DAG imports Airflow and the Airflow side alone, and nothing that takes seconds or gigabytes."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ print(json.dumps({{
 """
 
 
-def import_the_face(python: Path, home: Path) -> dict[str, Any]:
+def import_the_airflow_side(python: Path, home: Path) -> dict[str, Any]:
     env = {"AIRFLOW_HOME": str(home), "PATH": "/usr/bin:/bin"}
-    # Isolated and away from the checkout, so that the installed package is the one that is imported.
+    # Isolated and outside of the checkout, so that Python imports the installed package.
     done = subprocess.run(
         [python, "-I", "-c", IMPORT_THE_FACE], capture_output=True, text=True, env=env, cwd=home, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    imports: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return imports
 
 
 def test_wheel_imports_where_nothing_heavy_is_installed(light_python: Path, tmp_path: Path) -> None:
-    told = import_the_face(light_python, tmp_path)
-    assert "site-packages" in told["where"]
-    assert not {"pyarrow", "ray", "torch", "vllm"} & set(told["installed"])
-    assert {name.split(".")[1] for name in told["imported"]} == {
+    imports = import_the_airflow_side(light_python, tmp_path)
+    assert "site-packages" in imports["where"]
+    assert not {"pyarrow", "ray", "torch", "vllm"} & set(imports["installed"])
+    assert {name.split(".")[1] for name in imports["imported"]} == {
         *FACE,
         "dataset",
         "get_provider_info",
@@ -53,20 +53,20 @@ def test_wheel_imports_where_nothing_heavy_is_installed(light_python: Path, tmp_
     }
 
 
-def test_face_leaves_heavy_packages_alone_where_they_are_installed(tmp_path: Path) -> None:
-    told = import_the_face(Path(sys.executable), tmp_path)
-    assert {"pyarrow", "ray", "vllm"} <= set(told["installed"])
-    assert told["heavy"] == []
+def test_airflow_side_imports_no_heavy_installed_package(tmp_path: Path) -> None:
+    imports = import_the_airflow_side(Path(sys.executable), tmp_path)
+    assert {"pyarrow", "ray", "vllm"} <= set(imports["installed"])
+    assert imports["heavy"] == []
 
 
-def test_face_imports_on_the_next_airflow(pre_python: Path, tmp_path: Path) -> None:
-    told = import_the_face(pre_python, tmp_path)
-    assert "airflow_provider_raybatch.operators.ray_batch" in told["imported"]
+def test_airflow_side_imports_on_the_next_airflow(pre_python: Path, tmp_path: Path) -> None:
+    imports = import_the_airflow_side(pre_python, tmp_path)
+    assert "airflow_provider_raybatch.operators.ray_batch" in imports["imported"]
 
 
-@pytest.mark.parametrize("floor", ["contract", "job", "cluster"])
-def test_lower_floors_import_without_airflow(floor: str, tmp_path: Path) -> None:
-    code = f"import sys, airflow_provider_raybatch.{floor}; sys.exit('airflow' in sys.modules)"
+@pytest.mark.parametrize("layer", ["contract", "job", "cluster"])
+def test_other_layers_import_without_airflow(layer: str, tmp_path: Path) -> None:
+    code = f"import sys, airflow_provider_raybatch.{layer}; sys.exit('airflow' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pins: complete, free of places, and right for the machine they are installed on."""
+"""The pins are complete, name no hosts or paths, and fit the machine."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_a_gpu_chooses_the_pins_of_the_demo(root: Path, tmp_path: Path, listed: 
     smi.chmod(0o755)
     code = "import environments; print(environments.environments()['.venv'].pins)"
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(root / ".ci")}
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True, timeout=60
     )
-    assert told.stdout.strip() == expected
+    assert completed.stdout.strip() == expected
 
 
 def test_gpu_pins_resolve_to_vllms_cuda_build(root: Path, uv: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from airflow_provider_raybatch.get_provider_info import get_provider_info
 
 
 def violations(info: dict[str, Any], name: str) -> list[str]:
-    """What a schema of Airflow refuses in it."""
+    """Return the violations of a schema of Airflow."""
     schema = json.loads((Path(airflow.__file__).parent / name).read_text())
     validator = jsonschema.validators.validator_for(schema)(schema)
     return [error.message for error in validator.iter_errors(info)]
@@ -31,7 +31,7 @@ def test_run_time_schema_accepts_it() -> None:
 
 
 def test_the_strict_schema_accepts_it() -> None:
-    # What Airflow's own repository adds to each provider.yaml; this one refuses unknown keys.
+    # Airflow's own repository adds these keys to each provider.yaml; this schema refuses unknown ones.
     released = {"state": "ready", "source-date-epoch": 0, "versions": [__version__]}
     info = {**get_provider_info(), **released}
     assert violations(info, "provider.yaml.schema.json") == []

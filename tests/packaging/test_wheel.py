@@ -23,18 +23,18 @@ def test_wheel_holds_the_typed_package_and_nothing_else(wheel: Path) -> None:
     assert f"{info}/licenses/LICENSE" in names
 
 
-def test_metadata_is_what_registries_look_for(wheel: Path) -> None:
-    told = metadata_of(wheel).metadata
-    assert (told["Name"], told["Version"], told["License-Expression"]) == (
+def test_metadata_has_what_registries_need(wheel: Path) -> None:
+    metadata = metadata_of(wheel).metadata
+    assert (metadata["Name"], metadata["Version"], metadata["License-Expression"]) == (
         "airflow-provider-raybatch",
         __version__,
         "Apache-2.0",
     )
-    assert "Framework :: Apache Airflow :: Provider" in told.get_all("Classifier")
-    assert "airflow-provider" in told["Keywords"].split(",")
+    assert "Framework :: Apache Airflow :: Provider" in metadata.get_all("Classifier")
+    assert "airflow-provider" in metadata["Keywords"].split(",")
 
 
-def test_core_dependencies_bring_neither_ray_nor_vllm_nor_pyarrow(wheel: Path) -> None:
+def test_core_dependencies_exclude_ray_vllm_and_pyarrow(wheel: Path) -> None:
     requires = metadata_of(wheel).requires or []
     core = {line.split(">")[0] for line in requires if "extra ==" not in line}
     assert core == {"apache-airflow", "asgiref", "cryptography", "httpx", "jinja2", "obstore", "pydantic"}
@@ -57,8 +57,8 @@ def test_airflow_lists_the_provider(light_python: Path, tmp_path: Path) -> None:
         "json",
     ]
     env = {"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    told = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
-    assert told.returncode == 0, told.stderr
-    (row,) = json.loads(told.stdout)
+    completed = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+    assert completed.returncode == 0, completed.stderr
+    (row,) = json.loads(completed.stdout)
     assert row["Provider"] == "airflow-provider-raybatch"
     assert row["Version"] == __version__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fake Jobs API, and a real Airflow whose metadata lies in the test run's own folder."""
+"""A fake Jobs API, and a real Airflow with its metadata in the test run's own folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON_VALUE: TypeAdapter[Any] = TypeAdapter(JsonValue)
 
 @pytest.fixture(autouse=True)
 def installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most tests run tasks without Airflow's task runner, through which Variables are asked for."""
+    """Most tests run tasks without Airflow's task runner, which would serve Variables."""
     monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "this-airflow")
 
 
@@ -34,12 +34,12 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
 
 
 def connection(host: str | None, **fields: Any) -> str:
-    """A connection as Airflow reads it from the environment."""
+    """Return a connection in the form that Airflow reads from the environment."""
     return json.dumps({"conn_type": "ray", "host": host, **fields})
 
 
 class Store:
-    """Airflow's task state store, as far as operators see it."""
+    """The part of Airflow's task state store that operators use."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -64,7 +64,7 @@ class OutletEvents(dict[Any, Any]):
 
 
 class Run:
-    """One run of a task, attempt by attempt, as the task runner makes its context."""
+    """One run of a task; gives each attempt a context like the task runner's."""
 
     def __init__(self, dag_id: str = "d", task_id: str = "t", run_id: str = "r", map_index: int = -1) -> None:
         self.store = Store()
@@ -75,7 +75,7 @@ class Run:
         self.ids = {"dag_id": dag_id, "task_id": task_id, "run_id": run_id, "map_index": map_index}
 
     def clear(self) -> None:
-        """What Airflow does with a task instance that a user clears."""
+        """Count as Airflow does when a user clears the task instance."""
         self.max_tries = self.try_number + self.retries
         self.try_number += 1
 
@@ -105,7 +105,7 @@ def airflow_db() -> None:
 
 @pytest.fixture
 def test_dag(airflow_db: None) -> Callable[[Any], Any]:
-    """Runs a DAG object in this process, through Airflow's own task runner, triggers included."""
+    """Run a DAG object in this process with Airflow's own task runner, triggers included."""
 
     def run_dag(dag: Any) -> Any:
         from airflow.dag_processing.bundles.manager import DagBundlesManager

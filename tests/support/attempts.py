@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts of a task without engines: what each finds done, and what it writes."""
+"""Attempts of a task without engines: each finds finished rows and writes others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GREEDY = {"temperature": 0}
 
 
 class Attempt:
-    """A submission over an input of `texts`: what is done already, and responses to the rest."""
+    """A submission over an input of `texts`: it finds finished rows, and writes responses to the others."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Attempt:
         root.mkdir(exist_ok=True)
         rows = [text if isinstance(text, dict) else {"text": text} for text in texts]
         file, text = root / "in.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
-        if not file.exists() or file.read_text() != text:  # a new file is another input, whatever is in it
+        if not file.exists() or file.read_text() != text:  # a new file is another input
             file.write_text(text)
         folder = folder or LocalFolder(str(root / "out"))
         places = {"source": [str(root / "in.jsonl")], "destination": folder.uri}
@@ -60,10 +60,10 @@ class Attempt:
         self.job = Job(spec, self.source.listing, folder, driver, keyer)
         self.run_folder = run
         earlier = look_back(folder, run, self.source.rows)
-        self.said: list[Any] = []
+        self.events: list[Any] = []
         stored = None if store is None else StoredResponses(store)
         self.reuse_plan = plan_reuse(
-            self.job, self.source, earlier, earlier.good, stored, in_sequence, self.said.append
+            self.job, self.source, earlier, earlier.good, stored, in_sequence, self.events.append
         )
         self.asked = np.flatnonzero(~(earlier.good | self.reuse_plan.rows)).tolist()
 

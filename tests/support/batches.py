@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch inferences as tests want them, and what may become of them."""
+"""Batch inferences for tests, and their possible ends."""
 
 from __future__ import annotations
 

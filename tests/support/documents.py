@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of the documentation as tests read them: anchors, links, code blocks and quoted messages."""
+"""Reads the pages of the documentation: anchors, links, code blocks and quoted messages."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Page and line, for the ids of tests."""
+        """Page and line, as an id of a test."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 def blocks(*languages: str) -> list[Block]:
-    """Every block of every page in one of these languages."""
+    """Return every block of every page in one of these languages."""
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -51,12 +51,12 @@ def blocks(*languages: str) -> list[Block]:
 
 
 def links(page: Path) -> list[str]:
-    """Targets of the page's links, those in code left out."""
+    """Return the targets of the page's links, except for those in code."""
     return _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8")))
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link may name behind ``#``: GitHub's form of each heading."""
+    """Return what a link may name after ``#``: GitHub's form of each heading."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
@@ -70,7 +70,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def first_column(page: Path) -> set[str]:
-    """Names in code in the first column of the page's tables."""
+    """Return the names in code marks in the first column of the page's tables."""
     rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 
@@ -80,7 +80,7 @@ def first_column(page: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Message:
-    """A text that the code may show: the parts that are fixed, and a gap wherever a value goes.
+    """A text that the code may show: fixed parts, with a gap for each value.
 
     :param parts: fixed texts with a gap between each two.
     :param place: file and line.
@@ -91,19 +91,19 @@ class Message:
 
     @property
     def text(self) -> str:
-        """With ``<>`` for each gap."""
+        """The text with ``<>`` for each gap."""
         return "<>".join(self.parts)
 
-    def says(self, quoted: str) -> bool:
-        """Whether a page quotes this message; the field that it begins with may have another name there.
+    def quotes(self, quoted: str) -> bool:
+        """Return whether a page quotes this message; the field at its beginning may have another name there.
 
-        :param quoted: with ``<...>`` for values.
+        :param quoted: the page's text, with ``<...>`` for values.
         """
         if max(self._without_field.parts, key=len) not in quoted:
-            return False  # most messages, quickly
+            return False  # a quick check that rules out most messages
         fixed = len("".join(self.parts))
         if 2 * fixed < len(_VALUE.sub("", quoted)):
-            return False  # a message of gaps says anything
+            return False  # a message of few fixed parts would match anything
         return self._is(quoted) or self._without_field._is(_FIELD.sub("", quoted))
 
     def _is(self, quoted: str) -> bool:
@@ -120,7 +120,7 @@ _VALUE = re.compile(r"<[^<>]*>")
 
 
 def messages_of_the_code() -> list[Message]:
-    """Every text in the package that is longer than a few words, in the order of the files."""
+    """Return every text in the package that is longer than a few words, in the order of the files."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def messages_of_the_code() -> list[Message]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """What is part of a text that is put together, and no text of its own."""
+    """Yield the parts of a composed text, which are not texts of their own."""
     if isinstance(node, ast.JoinedStr):
         yield from (value for value in node.values if isinstance(value, ast.Constant))
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and list(_parts(node)):
@@ -140,7 +140,7 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _parts(node: ast.AST) -> Iterator[str]:
-    """The fixed parts of a text; nothing if the node is none."""
+    """Yield the fixed parts of a text; nothing if the node is not a text."""
     match node:
         case ast.Constant(value=str(text)):
             yield from re.split(r"%[srd]", text)  # logging's own gaps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What echo engines say of themselves: their `request_log`, which owes nothing to what a job reports."""
+"""The `request_log` of echo engines, which does not depend on the reports of a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass
 class Engine:
-    """One engine's life, from its log.
+    """The life of one engine, from its log.
 
     :param asked: prompts and when they were started (epoch seconds), in that order.
     :param generated: prompts and when their answers were there, in that order.
@@ -24,16 +24,16 @@ class Engine:
 
 
 def engines(folder: Path) -> list[Engine]:
-    """From all logs in `folder`; a line that is being written is left out."""
+    """Read all logs in `folder`; skip a line that is still being written."""
     found = []
     for file in sorted(folder.glob("*.jsonl")):
         pid = int(file.stem.rpartition("-")[2])
         for line in file.read_bytes().split(b"\n")[:-1]:
-            told = json.loads(line)
-            if told["event"] == "open":
-                found.append(Engine(pid, told["submission"], told["at"]))
-            elif told["event"] == "start":
-                found[-1].asked.append((told["prompt"], told["at"]))
+            event = json.loads(line)
+            if event["event"] == "open":
+                found.append(Engine(pid, event["submission"], event["at"]))
+            elif event["event"] == "start":
+                found[-1].asked.append((event["prompt"], event["at"]))
             else:
-                found[-1].generated.append((told["prompt"], told["at"]))
+                found[-1].generated.append((event["prompt"], event["at"]))
     return found

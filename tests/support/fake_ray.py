@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ray's Jobs API without Ray: real HTTP, fake jobs.
 
-Answers as ``job_head.py`` and ``state_head.py`` of Ray 2.56 to 2.60 do, as far as the provider asks:
+Answers as ``job_head.py`` and ``state_head.py`` of Ray 2.56 to 2.60 do, for the provider's requests:
 
-- a submission id is used once: 500 with "already exists", whatever became of the job;
+- a submission id is used once: 500 with "already exists", whatever the job's status;
 - an unknown job: 404 "does not exist"; an unknown package: the same;
 - a field that Ray doesn't know, or metadata that is not text: 400;
 - to stop a PENDING job: ``true``, and nothing happens; a finished one: ``false``;
@@ -55,10 +55,10 @@ _NODE = "node-1"
 
 @dataclass
 class Script:
-    """What a job does: it is PENDING, writes `lines`, runs, writes `last`, and ends as `status`.
+    """The course of a job: it is PENDING, writes `lines`, runs, writes `last`, and ends as `status`.
 
     :param pending: seconds.
-    :param seconds: how long it runs.
+    :param seconds: duration of its run.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Script:
 
 @dataclass
 class Job:
-    """A job, and what a test may do with it while it runs.
+    """A job, which a test may change while it runs.
 
     :param lines: its log; a test may add to it.
     """
@@ -159,54 +159,54 @@ class FakeRay:
         return [name for name, job in self.jobs.items() if job.status in {"PENDING", "RUNNING"}]
 
     def count(self, method: str, path: str = "") -> int:
-        """Requests so far by `method` to paths that begin with `path`."""
+        """Count the requests so far by `method` to paths that begin with `path`."""
         return sum(seen == method and where.startswith(path) for seen, where in self.requests)
 
     def stage(
         self, method: str, path: str, reply: Answer | Callable[[Callable[[], Answer]], Answer], times: int = 1
     ) -> None:
-        """Answer the next request by `method` to a path that begins with `path` otherwise than Ray does.
+        """Replace Ray's answer to the next request by `method` to a path that begins with `path`.
 
         :param reply: the answer, or a function that is called with Ray's own.
-        :param times: requests that get it.
+        :param times: number of requests that get it.
         """
         staged = reply if callable(reply) else lambda answer: reply
         self._staged += [(method, path, staged)] * times
 
     def submit(self, **body: Any) -> Answer:
-        """Submit a job past HTTP, as another client might."""
+        """Submit a job without HTTP, as another client might."""
         return self._submit({"entrypoint": "true", **body})
 
     def spec(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The spec that travelled with a batch inference."""
+        """Return the spec that travelled with a batch inference."""
         name = body["runtime_env"]["working_dir"].removeprefix("gcs://")
         with zipfile.ZipFile(io.BytesIO(self.packages[name])) as archive:
             spec: dict[str, Any] = json.loads(archive.read("spec.json"))
         return spec
 
     def key(self, body: dict[str, Any]) -> str:
-        """The key that travelled with it."""
+        """Return the key that travelled with a batch inference."""
         name = self.spec(body)["submission"]["secrets_package"]
         with zipfile.ZipFile(io.BytesIO(self.packages[name])) as archive:
             return archive.read("key").decode()
 
     def line(self, body: dict[str, Any], event: Event, number: int = 0) -> str:
-        """An event as the batch inference's driver writes it."""
+        """Return an event as the batch inference's driver writes it."""
         return line(event, self.key(body), number)
 
     def order(self, body: dict[str, Any]) -> Order | None:
-        """The last order of the task that follows it."""
+        """Return the last order of the task that follows the job."""
         key = self.key(body)
         content = self.packages.get(order_package(key))
         return None if content is None else read_order(content, key)
 
     def restart(self) -> None:
-        """The head comes back without its memory, as it does without GCS fault tolerance."""
+        """Restart the head without its memory, as without GCS fault tolerance."""
         self.jobs.clear()
         self.session_name = "session_2026-02-02_00-00-00"
 
     def respond(self, method: str, path: str, query: dict[str, list[str]], content: bytes) -> Answer:
-        """What was staged for the request, else :meth:`answer`."""
+        """Return the staged answer to the request, else :meth:`answer`."""
 
         def answer() -> Answer:
             return self.answer(method, path, query, content)
@@ -218,7 +218,7 @@ class FakeRay:
         return answer()
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], content: bytes) -> Answer:
-        """Ray's own answer."""
+        """Return Ray's own answer."""
         match method, path.removeprefix("/").split("/"):
             case "GET", ["api", "version"]:
                 version = {"version": "4", "ray_version": "2.60.0", "session_name": self.session_name}
@@ -259,7 +259,7 @@ class FakeRay:
             )
         script = self.script(self, body)
         latest = max((job.started for job in self.jobs.values()), default=0.0)
-        started = max(time.time(), latest + 0.001)  # milliseconds apart, so that the order is known
+        started = max(time.time(), latest + 0.001)  # milliseconds apart, so that they have an order
         self.jobs[name] = Job(body, script, started, list(script.lines))
         return 200, json.dumps({"job_id": name, "submission_id": name})
 
@@ -298,7 +298,7 @@ def summary(uri: str = "s3://lake/out/data/c1", rows: int = 2, errors: int = 1) 
 
 
 def committing(ray: FakeRay, body: dict[str, Any]) -> Script:
-    """A batch inference that ends well at once; any other job does, too."""
+    """Let a batch inference, or any other job, succeed at once."""
     if "spec.json" not in body["entrypoint"]:
         return Script(lines=["done"])
     uri = f"{ray.spec(body)['destination']}/data/c1"
@@ -306,7 +306,7 @@ def committing(ray: FakeRay, body: dict[str, Any]) -> Script:
 
 
 def expected_result(ray: FakeRay, submission_id: str) -> dict[str, Any]:
-    """What a task with the destination ``s3://lake/out/`` returns of a job that :func:`committing` made."""
+    """Return the result of a task with the destination ``s3://lake/out/`` after :func:`committing`."""
     return {
         "uri": "s3://lake/out/data/c1",
         "bucket": "lake",
@@ -326,7 +326,7 @@ def expected_result(ray: FakeRay, submission_id: str) -> dict[str, Any]:
 
 
 def lasting(seconds: float) -> Callable[[FakeRay, dict[str, Any]], Script]:
-    """As :func:`committing`, but the job runs for so many seconds first."""
+    """Return a script like :func:`committing`, but the job runs for `seconds` first."""
 
     def script(ray: FakeRay, body: dict[str, Any]) -> Script:
         done = committing(ray, body)
@@ -370,7 +370,7 @@ def serving(ray: FakeRay) -> Iterator[FakeRay]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Keep the test's output clean."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     ray.url = f"http://127.0.0.1:{server.server_port}"

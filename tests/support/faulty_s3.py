@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 API that misbehaves: a proxy before a server that works, with faults by seed.
+"""An S3 API with faults: a proxy before a working server, with faults by seed.
 
-Worst of the faults is the lost answer: the call is done, and nobody says so. A client that repeats a creation
-then hears that the name is taken, by itself.
+The worst fault is the lost answer: the call is done, and the client does not know. If it repeats a creation,
+the name is taken, by itself.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BRIEF = RetryLimits(connect=1, answer=0.1, repeat=0.1, whole=0.2, first_pause=0.
 """For stores that are down for good."""
 
 ONCE = RetryLimits(repeat=0, repeats=0, whole=0)
-"""A fault that is seen at once is the end, and a slow machine is none."""
+"""A fault ends the call at once, and slowness is no fault."""
 
 
 class Fault(Enum):
-    """What happens to a call."""
+    """The effect on a call."""
 
     ERROR_500 = "answers 500 InternalError, and does nothing"
     ERROR_503 = "answers 503 SlowDown, and does nothing"
@@ -55,7 +55,7 @@ _CODES = {
 
 @dataclass(frozen=True)
 class Call:
-    """What came in: `number` counts calls from 0, `target` is path and query."""
+    """A received call: `number` counts calls from 0, `target` is path and query."""
 
     number: int
     method: str
@@ -66,7 +66,7 @@ Choose = Callable[[Call], Fault | None]
 
 
 def by_seed(seed: int, share: float, kinds: Sequence[Fault] = OF_ANY_CALL) -> Choose:
-    """Faults for `share` of the calls, the same calls for the same seed."""
+    """Return faults for `share` of the calls; the same seed gives the same calls."""
 
     def choose(call: Call) -> Fault | None:
         chance = random.Random(f"{seed}-{call.number}")
@@ -76,7 +76,7 @@ def by_seed(seed: int, share: float, kinds: Sequence[Fault] = OF_ANY_CALL) -> Ch
 
 
 def first(fault: Fault, times: int = 1, method: str = "") -> Choose:
-    """`fault` for the first `times` calls, of one method or of all."""
+    """Return `fault` for the first `times` calls, of one method or of all."""
     left = [times]
 
     def choose(call: Call) -> Fault | None:
@@ -89,15 +89,15 @@ def first(fault: Fault, times: int = 1, method: str = "") -> Choose:
 
 
 def after(number: int, fault: Fault) -> Choose:
-    """`fault` for every call from the given one on."""
+    """Return `fault` for every call from the given one on."""
     return lambda call: fault if call.number >= number else None
 
 
 @dataclass
 class FaultyS3:
-    """The proxy. Set `choose` to change what happens from the next call on.
+    """The proxy. Set `choose` to change the faults from the next call on.
 
-    :param api: where clients reach it.
+    :param api: the address for clients.
     :param slow: seconds that a slow answer takes.
     """
 
@@ -121,7 +121,7 @@ class FaultyS3:
 
 @contextlib.contextmanager
 def faulty(behind: S3Server, choose: Choose = lambda call: None, slow: float = 0.3) -> Iterator[FaultyS3]:
-    """A proxy on a port of its own, before `behind`."""
+    """Serve a proxy on its own port before `behind`."""
     server = _Server(("127.0.0.1", 0), _Handler)
     proxy = FaultyS3(S3Server(f"http://127.0.0.1:{server.server_address[1]}"), choose, slow)
     server.proxy, server.behind = proxy, urlsplit(behind.url).netloc
@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
     behind: str
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is part of the game."""
+        """Ignore clients that go away, which is expected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def log_message(self, format: str, *args: object) -> None:
-        """Be silent."""
+        """Log nothing."""
 
     def _call(self) -> None:
         fault = self.server.proxy.came_in(self.command, self.path)
@@ -199,9 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in {"connection", "transfer-encoding", "content-length"}:
                 self.send_header(name, value)
         length = {name.lower(): value for name, value in headers}.get("content-length")
-        said = length if self.command == "HEAD" and length else str(len(content))
+        size = length if self.command == "HEAD" and length else str(len(content))
         if status != 204:
-            self.send_header("Content-Length", said)
+            self.send_header("Content-Length", size)
         self.end_headers()
         if cut:
             self.wfile.write(content[: len(content) // 2])
@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
 
     def _reset(self) -> None:
-        """Close without the usual farewell: the client sees a reset connection."""
+        """Close without a shutdown: the client sees a reset connection."""
         self.close_connection = True
         self.wfile.flush()
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -31,8 +31,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
-    """S3 is waited for in the same way, but a hundred times shorter."""
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
+    """Retry S3 in the usual way, but with waits a hundred times shorter."""
     short = retry.RetryLimits(connect=1, answer=0.3, repeat=5, whole=20, first_pause=0.01, longest_pause=0.1)
     monkeypatch.setattr(retry, "RETRY_LIMITS", short)
     return short
@@ -40,21 +40,21 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
-    """S3 is given up soon."""
+    """Give up S3 soon."""
     monkeypatch.setattr(retry, "RETRY_LIMITS", BRIEF)
     return BRIEF
 
 
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> retry.RetryLimits:
-    """S3 is asked once, and waited for as long as it takes."""
+    """Ask S3 once, and wait as long as it takes."""
     monkeypatch.setattr(retry, "RETRY_LIMITS", ONCE)
     return ONCE
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server, impatient: retry.RetryLimits) -> Iterator[FaultyS3]:
-    """A proxy before the S3 server, still without faults."""
+def proxy(s3_server: S3Server, fast_retries: retry.RetryLimits) -> Iterator[FaultyS3]:
+    """A proxy before the S3 server, without faults at first."""
     with faulty(s3_server, slow=0.1) as proxy:
         yield proxy
 

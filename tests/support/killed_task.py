@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blocking task in a process of its own, with SIGTERM handled as Airflow's task runner does."""
+"""A blocking task in its own process, which handles SIGTERM as Airflow's task runner does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a power loss could take from a disk: traced at the file-system calls of this process."""
+"""What a power loss could take from a disk, traced at the file-system calls of this process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TRACED: list[Unsynced] = []
 
 
 class Unsynced:
-    """Names below `root` whose folders were not synced since they appeared, and contents that were not.
+    """Names below `root` that are newer than the last sync of their folder, and unsynced contents.
 
-    :param at_stop: called before each naming of a file and each sync; may raise, as a kill would.
+    :ivar before: called before each naming of a file and each sync; may raise, as a kill would.
     """
 
     def __init__(self, root: Path) -> None:
@@ -50,14 +50,14 @@ class Unsynced:
         self.names = {name for name in self.names if name.parent != path}
 
     def lost(self) -> list[str]:
-        """What a power loss now might take; scratch files and folders above them apart."""
+        """Return what a power loss now might take, except for scratch files."""
         there = {name for name in self.names if name.exists() and not name.name.startswith(".raybatch-")}
         return sorted(name.relative_to(self.root).as_posix() for name in there)
 
 
 @contextlib.contextmanager
 def traced(root: Path, patch: pytest.MonkeyPatch) -> Iterator[Unsynced]:
-    """Trace what this process does below `root`, which must not be there yet."""
+    """Trace this process's calls below `root`, which must not exist yet."""
     trace, fsync = Unsynced(root.parent), os.fsync
 
     def synced(number: int) -> None:
@@ -82,4 +82,4 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
                 trace.calls(event, arguments)
 
 
-sys.addaudithook(_hook)  # for good: Python has no way to remove one
+sys.addaudithook(_hook)  # it stays: Python can't remove an audit hook

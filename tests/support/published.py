@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reader finds in a destination while a job publishes there."""
+"""A reader of a destination while a job publishes there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS = 12
 
 
 def published(folder: Folder) -> BatchManifest | None:
-    """What a reader finds, all its files read and compared with the manifest."""
+    """Read the dataset, and compare all its files with the manifest."""
     last = Journal(folder, submitted().submission, take_over=False).last()
     if last is None or last.published is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts and datasets without Ray: what a job writes, written by hand."""
+"""Writes parts and datasets as a job does, without Ray."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ONE, SEVERAL = Generate(spec_of()), Generate(spec_of(sampling={"n": 2}))
 
 
 def response(text: str = "ok", *more: str, reason: str = "stop") -> Response:
-    """A response with a completion for each text; a word is a token."""
+    """Return a response with a completion for each text; a word is a token."""
     completions = tuple(Completion(one, reason, len(one.split())) for one in (text, *more))
     return Response(completions, input_tokens=3, cached_tokens=1)
 
@@ -48,7 +48,7 @@ def part(
     completions: bool = False,
     run: str = "_raybatch/parts/task/run",
 ) -> Part:
-    """Write a part: `rows` from ordinal `first` on, all with the same response unless `results` says more."""
+    """Write a part: `rows` from ordinal `first` on, all with the same response unless `results` is set."""
     table = rows if isinstance(rows, pa.Table) else table_of(rows)
     positions = list(ordinals if ordinals is not None else range(first, first + len(rows)))
     answers = results or [response(f"r{position}") for position in positions]
@@ -66,7 +66,7 @@ def publish(
     rows: int,
     spec: BatchInferenceSpec | None = None,
     schema: pa.Schema | None = None,
-    told: Report | None = None,
+    report: Report | None = None,
     **fields: Any,
 ) -> BatchManifest:
     """Claim and commit."""
@@ -74,7 +74,7 @@ def publish(
     assert whole.submission is not None
     journal = Journal(folder, whole.submission, take_over=False, fingerprint=whole.fingerprint)
     journal.claim()
-    manifest = prepare(whole, folder, journal, parts, rows, told or Report(), schema or pa.schema([]))
+    manifest = prepare(whole, folder, journal, parts, rows, report or Report(), schema or pa.schema([]))
     commit(folder, journal, manifest)
     return manifest
 
@@ -89,7 +89,7 @@ def commit_only(
 
 
 def publish_rows(folder: Folder, rows: Sequence[dict[str, Any]] | None, token: str = "token") -> Any:
-    """A dataset of `rows`; ``None`` only claims the folder."""
+    """Publish a dataset of `rows`; ``None`` only claims the folder."""
     if rows is None:
         submission = submitted(token=token).submission
         Journal(folder, submission, take_over=False).claim()
@@ -99,7 +99,7 @@ def publish_rows(folder: Folder, rows: Sequence[dict[str, Any]] | None, token: s
 
 
 def rows_of(folder: Folder, manifest: BatchManifest) -> list[dict[str, Any]]:
-    """The dataset as a reader of its files sees it."""
+    """Return the rows of the dataset as a reader of its files sees them."""
     data = manifest.uri[len(folder.uri) + 1 :]
     out: list[dict[str, Any]] = []
     for file in manifest.files:

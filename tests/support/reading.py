@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same rows in every format, and all that a listing reads as."""
+"""The same rows in every format, and the rows that a listing gives."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ WRITERS = {"jsonl": as_jsonl, "csv": as_csv, "parquet": as_parquet}
 
 
 def text_of(row: dict[str, Any]) -> dict[str, str]:
-    """A row as CSV has it."""
+    """Return a value in the form that CSV has."""
     return {name: "" if value is None else str(value) for name, value in row.items()}
 
 
@@ -68,7 +68,7 @@ def read_all(
     columns: Sequence[str] | None = None,
     credentials: Any = None,
 ) -> tuple[list[Chunk], list[dict[str, Any] | BadRow], list[dict[str, Any]]]:
-    """Chunks, rows and columns of a whole listing, read back to front."""
+    """Return chunks, rows and columns of a whole listing; the last chunk is read first."""
     found = cut(survey(listing, credentials), rows_per_chunk, limit)
     reader = Reader(listing, columns, credentials)
     read = {chunk.ordinal: reader.read(chunk) for chunk in reversed(found)}

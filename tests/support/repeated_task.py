@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One task that runs a whole job again and again in this process, and what its engines were asked."""
+"""One task that repeats a whole job in this process, with a log of its engines' requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RepeatedTask:
         stops: bool = False,
         **fields: Any,
     ) -> BatchManifest:
-        """A new submission of the task, of the run that `token` names.
+        """Run a new submission of the task, for the run that `token` names.
 
         :param run_id: another one is another task, with a folder of its own.
         :param on_commit: called at the `committed` event.
@@ -102,14 +102,14 @@ class RepeatedTask:
         return str(caught.value)
 
     def kept(self) -> int:
-        """Good rows in all parts so far."""
+        """Return the number of good rows in all parts so far."""
         folder = self.out
         paths = [entry.path for entry in folder.list("_raybatch/parts") if entry.path.endswith(".parquet")]
         tables = (pq.read_table(io.BytesIO(folder.read(path)), columns=["ok"]) for path in paths)
         return sum(sum(table["ok"].to_pylist()) for table in tables)
 
     def asked(self, manifest: BatchManifest) -> int:
-        """Requests that the engines of the submission that made a manifest have started, by their own log."""
+        """Return the requests that engines of a manifest's submission have started, by their own log."""
         return sum(
             len(engine.asked)
             for engine in engines(self._requests)
@@ -117,7 +117,7 @@ class RepeatedTask:
         )
 
     def asked_in_all(self) -> int:
-        """Requests that all engines have started so far."""
+        """Return the number of requests that all engines have started so far."""
         return sum(len(engine.asked) for engine in engines(self._requests))
 
     @property

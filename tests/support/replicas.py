@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas without a cluster, beside a coordinator in this process."""
+"""Replicas without a cluster, with a coordinator in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLUSTER = Cluster(({"CPU": 2.0},))
 
 
 class Handle:
-    """In place of the coordinator's actor handle: calls arrive at once, and what is waited for is there."""
+    """Stands for the coordinator's actor handle: calls arrive at once, and their results are ready."""
 
     def __init__(self, board: Coordinator) -> None:
         for name in ("report", "describe", "start"):
@@ -46,7 +46,7 @@ class Handle:
     @staticmethod
     def _awaited(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            # As Ray does it: sent at once, whenever the answer is waited for.
+            # As with Ray, a call is sent at once, whenever its result is awaited.
             answer = asyncio.get_running_loop().create_future()
             try:
                 answer.set_result(function(*args))
@@ -65,17 +65,17 @@ class Place:
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
-        # Its thread would outlive the test, and then ask a real Ray, which would start for it.
+        # Its thread would outlive the test, and then call ray, which would start a cluster.
         monkeypatch.setattr(Reporter, "_run", lambda reporter: None)
-        monkeypatch.setattr(tempfile, "tempdir", str(folder))  # what killed processes leave
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))  # left-overs of killed processes
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))
         self.board: Coordinator | None = None
 
-    def replica(self, settled: Collection[int] = (), **fields: Any) -> Replica:
-        """One more replica's process.
+    def replica(self, resolved: Collection[int] = (), **fields: Any) -> Replica:
+        """Start another replica's process.
 
-        :param settled: rows that are done already.
+        :param resolved: rows that are done already.
         """
         spec = submitted(**{
             "source": [str(self.source)],
@@ -85,11 +85,11 @@ class Place:
         })
         source = look_at_source(spec, None)
         if self.board is None:
-            done = np.isin(np.arange(source.rows), list(settled))
+            done = np.isin(np.arange(source.rows), list(resolved))
             self.board = Coordinator(input_of(source, done), self.out, "parts/0")
         job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
-        chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
-        return Replica(job, chosen, Handle(self.board))
+        job_plan = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
+        return Replica(job, job_plan, Handle(self.board))
 
     @property
     def report(self) -> ReplicaReport:
@@ -105,7 +105,7 @@ async def work(replica: Replica) -> None:
 
 
 def do(place: Place, replica: Replica) -> list[Done]:
-    """Let it work to its end. Returns what it has written since the last time."""
+    """Let it work to its end; return what it has written since the last call."""
     asyncio.run(work(replica))
     assert place.board is not None
     return [done for _, done in place.board.news()[1]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses to put into a store, and a store whose clock stands still."""
+"""Responses to put into a store, and a store with a fixed clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def output(text: str) -> dict[str, Any]:
 
 
 def table(names: Iterable[object], answer: str = "to", failed: Sequence[object] = ()) -> pa.Table:
-    """A row for each name, answered by ``<answer> <name>``; `failed` ones have no output."""
+    """Return a row for each name, answered by ``<answer> <name>``; `failed` ones have no output."""
     listed = list(names)
     outputs = [None if name in failed else output(f"{answer} {name}") for name in listed]
     keys = pa.array([digest(name) for name in listed], pa.binary(16))
@@ -46,31 +46,31 @@ def sorted_keys(names: Iterable[object]) -> Keys:
 
 
 def stored(submission: str) -> str:
-    """The first data file of what was added at the beginning."""
+    """Return the path of the first data file of a submission that was added at the start."""
     return data_file(submission, START, 0)
 
 
 def indexed(submission: str) -> str:
-    """The first segment of what was added at the beginning."""
+    """Return the path of the first segment of a submission that was added at the start."""
     return segment_file(submission, START, 0)
 
 
 @dataclass
 class Shop:
-    """A store, the time in it, and what it said."""
+    """A store with its clock and its notices."""
 
     folder: Folder
     now: float = START
-    said: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
 
     def store(self, max_age: float | None = None) -> ResponseStore:
         return ResponseStore(self.folder, self.hear, max_age, lambda: self.now)
 
     def hear(self, notice: Notice) -> None:
-        self.said.append(notice.text())
+        self.notices.append(notice.text())
 
     def answers(self, names: Iterable[object], max_age: float | None = None) -> dict[object, tuple[str, str]]:
-        """Response and payer for each name that has one, checked to be under its own key and position."""
+        """Return response and payer for each name that has one, and check key and position."""
         listed = list(names)
         store, keys = self.store(max_age), sorted_keys(listed)
         by_key = {digest(name): name for name in listed}
@@ -86,18 +86,18 @@ class Shop:
 
 
 def write_much(root: str, writer: int) -> None:
-    # More adds than are left uncompacted, so these processes compact at the same time as well.
+    # So many adds start a compaction, so these processes compact at the same time, too.
     shop = Shop(LocalFolder(root))
     for turn in range(10):
         first = writer * 600 + turn * 60
         rows = pa.concat_tables([table(range(first, first + 60)), table([f"shared {turn}"])])
         shop.store().add(f"w{writer}-{turn}", [rows])
-    assert shop.said == []
+    assert shop.notices == []
 
 
 @dataclass(frozen=True)
 class Faulty:
-    """A folder that does what `fault` says before it reads, writes or lists the paths with `word` in them."""
+    """A folder that calls `fault` before it reads, writes or lists paths that contain `word`."""
 
     inner: Folder
     word: str

@@ -17,7 +17,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 
 @dataclass(frozen=True)
 class S3Server:
-    """Where it listens. Its credentials are good for everything as long as it doesn't check any."""
+    """Its address and credentials; all credentials are valid unless moto is set to check them."""
 
     url: str
 
@@ -46,9 +46,9 @@ class S3Server:
 
 @contextlib.contextmanager
 def serving() -> Iterator[S3Server]:
-    """Skips the test where moto is not installed."""
+    """Serve S3 on a free port; skip the test without moto."""
     server_module = pytest.importorskip("moto.server")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it writes a line for each request
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs a line for each request
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

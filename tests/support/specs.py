@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specs to test with: small, whole, and different in what a test says."""
+"""Small, complete specs for tests, which replace single fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHER_PROMPTS = {"messages", "messages_column", "prompt_column", "prompt_functi
 
 
 def document(**fields: Any) -> dict[str, Any]:
-    """A spec as plain data; `fields` replace its own, and another way to ask replaces `prompt`."""
+    """Return a spec as plain data; `fields` replace its own, another prompt argument replaces `prompt`."""
     return {
         "source": ["/data/in.jsonl"],
         **asking("Say {row.text}", fields),
@@ -28,17 +28,17 @@ def document(**fields: Any) -> dict[str, Any]:
 
 
 def asking(prompt: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """`prompt` as the argument, unless `fields` ask in another way."""
+    """Return `prompt` as the argument, unless `fields` have another prompt argument."""
     return {} if _OTHER_PROMPTS & fields.keys() else {"prompt": prompt}
 
 
 def spec(**fields: Any) -> BatchInferenceSpec:
-    """The same, parsed."""
+    """Return the parsed :func:`document`."""
     return parse(BatchInferenceSpec, document(**fields))
 
 
 def spec_error(**fields: Any) -> str:
-    """The one sentence that refuses such a spec."""
+    """Return the sentence that refuses such a spec."""
     with pytest.raises(SpecError) as caught:
         spec(**fields)
     assert caught.value.failure_class is FailureClass.USER_ERROR
@@ -49,6 +49,6 @@ def spec_error(**fields: Any) -> str:
 def submitted(
     number: int = 0, token: str = "token", task: dict[str, Any] | None = None, **fields: Any
 ) -> Any:
-    """A spec that knows its submission."""
+    """Return a spec that knows its submission."""
     submission = {"task": task or TASK, "run_token": token, "submission_id": f"raybatch-x-{number}"}
     return spec(**{"submission": submission, **fields})

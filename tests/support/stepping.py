@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code on a disk, one file-system call after the other: told by Python's own audit events."""
+"""Runs code one file-system call at a time, by Python's audit events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HUNG = 60.0
 
 
 class Stepper:
-    """A function in a thread, which stops before each of its calls below `root`."""
+    """A function in a thread that stops before each file-system call below `root`."""
 
     def __init__(self, root: str, function: Callable[[], Any]) -> None:
         self._root, self._function = root, function
@@ -28,20 +28,20 @@ class Stepper:
         self._await(self._stopped)
 
     def step(self) -> None:
-        """Do the next call, up to the one after it."""
+        """Do the next call, and stop before the one after it."""
         if not self.is_done:
             self._go.release()
             self._await(self._stopped)
 
     def finish(self) -> None:
-        """Do all that is left; raises what the function raised."""
+        """Do all remaining calls; raise what the function raised."""
         self._free = True
         self.step()
         if self.error is not None:
             raise self.error
 
     def succeeded(self, refusal: type[Exception]) -> bool:
-        """The same, for a function that may be refused."""
+        """Do all remaining calls; return whether the function was not refused."""
         try:
             self.finish()
         except refusal:
@@ -66,8 +66,8 @@ class Stepper:
         self._await(self._go)
 
     @staticmethod
-    def _await(gate: threading.Semaphore) -> None:
-        assert gate.acquire(timeout=_HUNG), "the other side hangs"
+    def _await(turn: threading.Semaphore) -> None:
+        assert turn.acquire(timeout=_HUNG), "the other side hangs"
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -75,4 +75,4 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         stepper.before(arguments[0])
 
 
-sys.addaudithook(_hook)  # for good: Python has no way to remove one
+sys.addaudithook(_hook)  # it stays: Python can't remove an audit hook

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of a job in this process: the real `job.run`, with one replica beside it and no cluster."""
+"""A whole job in this process: the real `job.run` with one replica and no cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.specs import asking, submitted
 
 
 def without_cluster(patch: pytest.MonkeyPatch) -> None:
-    """Replace what a job asks Ray for."""
+    """Replace a job's calls to Ray."""
     patch.setattr(replica_module, "_actor", lambda: "replica")
     patch.setattr(replica_module, "_node", lambda: "node-1")
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
@@ -52,7 +52,7 @@ def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> pool.Ran:
 
 
 def attempt(place: Folder, number: int, source: str, /, **fields: Any) -> Summary:
-    """A submission's job, from preflight to commit.
+    """Run a submission's job, from preflight to commit.
 
     :param source: a file.
     """
@@ -68,8 +68,8 @@ def attempt(place: Folder, number: int, source: str, /, **fields: Any) -> Summar
             **fields,
         },
     )
-    said: list[events.Event] = []
+    emitted: list[events.Event] = []
     secrets = Secrets(aws=place.credentials) if isinstance(place, S3Folder) else None
-    summary = run_module.run(spec, spec.submission, said.append, secrets)
-    assert [event.summary for event in said if isinstance(event, events.Committed)] == [summary]
+    summary = run_module.run(spec, spec.submission, emitted.append, secrets)
+    assert [event.summary for event in emitted if isinstance(event, events.Committed)] == [summary]
     return summary

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Property tests that give the same answer on each run and however slow the machine is."""
+"""Property tests have the same result on each run, however slow the machine is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each test asserts something itself, or calls a helper that says so by its name, ``assert_...``."""
+"""Each test asserts something itself, or calls a helper whose name begins with ``assert_``."""
 
 from __future__ import annotations
 
@@ -44,3 +44,8 @@ def test_a_test_without_an_assertion_is_found() -> None:
         "def test_x():\n    check(1)\ndef test_y():\n    assert_readable(1)\ndef test_z():\n    assert 1\n"
     )
     assert [asserts(test) for test in read_tests(source)] == [False, True, True]
+
+
+def test_each_name_is_short() -> None:
+    names = [test.name for path in sorted(TESTS.rglob("test_*.py")) for test in read_tests(path.read_text())]
+    assert [name for name in names if len(name) >= 60] == []

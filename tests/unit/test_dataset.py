@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening a committed dataset: the same rows by each way, and a word about each file that isn't as it was."""
+"""A committed dataset has the same rows for each reader; a changed file is an error that names it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture
 def aws(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection ``lake`` reaches it; the environment doesn't."""
+    """An Airflow connection ``lake`` to the server; the environment has no credentials."""
     extra = {"endpoint_url": s3, "region_name": "us-east-1"}
     text = json.dumps({"conn_type": "aws", "login": "a", "password": "b", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", text)
@@ -52,7 +52,7 @@ def aws(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commit(base: str, kind: str, credentials: AwsCredentials | None = None) -> dict[str, Any]:
-    """A dataset as a job leaves it; returns what its task would."""
+    """Write a dataset as a job does; return the result of its task."""
     place = folder(base, credentials)
     files = []
     for number in range(PARTS):
@@ -87,7 +87,7 @@ def assert_readable(dataset: Dataset) -> None:
     assert connection.execute("select response from kept order by id").fetchall() == [
         ("answer 0",), ("answer 1",), ("answer 2",),
     ]  # fmt: skip
-    assert relation.aggregate("count(*)").fetchall() == [(ROWS,)]  # a second scan sees the same
+    assert relation.aggregate("count(*)").fetchall() == [(ROWS,)]  # a second scan has the same rows
 
 
 def test_a_destination_means_its_newest_dataset(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ class TestWhatIsNotAsItWas:
         with pytest.raises(DatasetError, match=r"has 5 bytes, but its manifest says [\d,]+; run the batch"):
             open_dataset(result)
 
-    def test_a_file_too_many(self, result: dict[str, Any]) -> None:
+    def test_extra_file_is_reported(self, result: dict[str, Any]) -> None:
         Path(result["uri"], "part-x.parquet").write_bytes(b"x")
         with pytest.raises(DatasetError, match=r"'part-x.parquet' in .* is not in the manifest; remove it"):
             open_dataset(result)
@@ -155,8 +155,8 @@ class TestWhatIsNotAsItWas:
     def test_other_rows_in_a_file_of_the_same_size(self, result: dict[str, Any]) -> None:
         opened = open_dataset(result)
         counts = Counts(input=ROWS + 1, ok=ROWS + 1, error=0)
-        told_otherwise = Dataset(opened.manifest.model_copy(update={"counts": counts}))
-        for read in (told_otherwise.to_arrow, told_otherwise.duckdb):
+        changed = Dataset(opened.manifest.model_copy(update={"counts": counts}))
+        for read in (changed.to_arrow, changed.duckdb):
             with pytest.raises(DatasetError, match=r"rows: .* has 1,200, but its manifest says 1,201"):
                 read()
 

@@ -46,7 +46,7 @@ def test_the_model_folder_has_the_hugging_face_layout(name: str, model: str) -> 
     assert (FOLDER / model / name).stat().st_size > 0
 
 
-def test_config_tokenizer_and_generation_agree_on_the_special_tokens() -> None:
+def test_files_of_the_model_agree_on_the_special_tokens() -> None:
     def read(name: str) -> dict[str, object]:
         loaded = json.loads((FOLDER / "model" / name).read_text(encoding="utf-8"))
         assert isinstance(loaded, dict)
@@ -70,7 +70,7 @@ def test_both_models_have_one_tokenizer() -> None:
         assert (FOLDER / "small_model" / name).read_bytes() == (FOLDER / "model" / name).read_bytes()
 
 
-def test_documents_of_a_split_are_told_by_their_text() -> None:
+def test_documents_show_topic_quality_and_split() -> None:
     drawn = [document(Random(seed), split) for seed in range(40) for split in ("train", "held_out")]
     assert {one.topic for one in drawn} == set(TOPICS)
     assert {one.quality for one in drawn} == set(QUALITIES)
@@ -98,7 +98,7 @@ def test_held_out_names_and_sums_are_never_trained_on() -> None:
     assert not asked("train") & asked("held_out")
 
 
-def test_a_combination_of_stem_and_telling_words_has_one_split_and_one_in_eight_is_held_out() -> None:
+def test_one_in_eight_name_combinations_is_held_out() -> None:
     splits = [split_of(stem, "Dairy Farms") for stem in map(str, range(4000))]
     assert 0.1 < splits.count("held_out") / len(splits) < 0.15
 
@@ -126,7 +126,7 @@ def test_each_topic_has_several_distinct_pairs() -> None:
         assert all(question.endswith("?") and answer.endswith(".") for question, answer in pairs), topic
 
 
-def test_company_rows_are_distinct_held_out_names_of_all_industries() -> None:
+def test_company_rows_are_distinct_held_out_names() -> None:
     rows = corpus.company_rows(400)
     assert [row["company_id"] for row in rows] == list(range(1, 401))
     assert len({row["company"] for row in rows}) == 400

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example DAGs as Airflow parses them, and what the demo shows of a log. Integration tests run them."""
+"""The example DAGs as Airflow parses them, and the demo's output. Integration tests run them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
 
-# In a process of its own: parsing reads the environment and fills Airflow's registry.
+# It runs in a process of its own: parsing reads the environment and fills Airflow's registry.
 LIST = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
@@ -113,18 +113,18 @@ OPERATOR = "airflow.task.operators.airflow_provider_raybatch.operators.ray_batch
         ("no JSON at all", ""),
     ],
 )
-def test_the_demo_shows_what_the_job_says(
+def test_demo_shows_the_events_of_the_job(
     demo: ModuleType, capsys: pytest.CaptureFixture[str], record: Any, shown: str
 ) -> None:
-    demo.tell(record if isinstance(record, str) else json.dumps(record), 0.0)
+    demo.show_event(record if isinstance(record, str) else json.dumps(record), 0.0)
     out = capsys.readouterr().out.strip()
     assert out.endswith(shown) if shown else out == ""
 
 
-def test_the_demo_gives_up_with_the_sentence_of_a_failed_task(demo: ModuleType) -> None:
+def test_demo_ends_with_the_error_of_a_failed_task(demo: ModuleType) -> None:
     failed = {"event": "Task failed", "error_detail": [{"exc_type": "E", "exc_value": "source: nothing."}]}
     with pytest.raises(SystemExit, match=r"^demo: source: nothing\. The whole log is "):
-        demo.tell(json.dumps(failed), 0.0)
+        demo.show_event(json.dumps(failed), 0.0)
 
 
 def test_the_demo_has_an_airflow_of_its_own(demo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +143,12 @@ def examples() -> ModuleType:
 
 
 def manifest(task_id: str, ok: int, paid: list[int]) -> bytes:
-    """Of a batch inference whose replicas generated so many tokens."""
+    """Return the manifest of a batch inference with so many generated tokens."""
     replicas = [{"input_tokens": tokens, "output_tokens": 1} for tokens in paid]
     return json.dumps({"owner": {"task_id": task_id}, "counts": {"ok": ok}, "replicas": replicas}).encode()
 
 
-def test_a_night_is_told_by_what_it_wrote(examples: ModuleType) -> None:
+def test_night_is_summarized_from_what_it_wrote(examples: ModuleType) -> None:
     card = {"funnel": [{"step": "input", "rows": 2000}, {"step": "last", "rows": 1270}]}
     curation = {
         "corpus/nights/one/card.json": json.dumps(card).encode(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of mutants fits the code and the tests; whether tests notice them, `make mutants` tells."""
+"""The list of mutants fits the code and the tests; `make mutants` shows whether tests notice them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_it_can_be_applied_and_its_tests_are_there(mutant: Mutant) -> None:
 
 
 def names_in(file: Path) -> set[str]:
-    """What pytest can be told to run of a test file."""
+    """Return the names in a test file that pytest can select."""
     found = {""}
     for one in ast.parse(file.read_text()).body:
         if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

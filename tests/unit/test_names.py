@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name says which thing is meant, wherever it is read: it is defined in one module of the package."""
+"""A public name has one meaning: it is defined in one module of the package."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_is_defined_once(defined: dict[str, list[str]], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["check", "look"])
-def test_that_says_nothing_is_not_there(defined: dict[str, list[str]], name: str) -> None:
+def test_vague_name_is_not_defined(defined: dict[str, list[str]], name: str) -> None:
     assert defined[name] == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The count of folders and arrows sees a circle, whichever way it is closed."""
+"""The script that counts folders and arrows finds every kind of import circle."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def tree() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 
 
 def package(root: Path, **modules: str) -> Path:
-    """A package `p` of modules, by their names with `_` for each dot."""
+    """Write a package `p` of modules, named with `_` for each dot."""
     for name, code in modules.items():
         path = root / "p" / f"{name.replace('_', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM does not promise to keep is where it was, in the installed vLLM; without starting an engine."""
+"""Semi-private names of vLLM are unchanged in the installed vLLM; no engine starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUBLIC = {"vllm.AsyncEngineArgs", "vllm.SamplingParams"}
 
 
 def names_of_vllm(path: Path) -> set[str]:
-    """Dotted names that a module imports from vLLM."""
+    """Return the dotted names that a module imports from vLLM."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":

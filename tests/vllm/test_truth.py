@@ -78,14 +78,14 @@ def spec(**fields: Any) -> BatchInferenceSpec:
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Any]:
-    """VLLM's own."""
+    """vLLM's own ``LLM``."""
     from vllm import LLM
     from vllm.platforms import current_platform
 
     with pytest.MonkeyPatch.context() as patch:
         if current_platform.is_cpu():
-            # In this process, since a second engine process would cost half a minute. A process that uses
-            # CUDA can start no other engine.
+            # The engine runs in this process, because a second engine process would cost half a minute. A
+            # process that uses CUDA can't start another engine.
             patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
         yield LLM(model=str(MODEL), **ARGS)
@@ -110,7 +110,7 @@ def engine(llm: Any) -> Iterator[Any]:
 
 
 def ours(engine: Any, *requests: Request) -> list[Any]:
-    """What a replica does with rows: encode, generate side by side, decode."""
+    """Handle rows as a replica does: encode, generate in parallel, decode."""
 
     async def generate(encoded: list[Any]) -> list[Any]:
         return await asyncio.gather(*(engine.generate(one) for one in encoded))
@@ -136,11 +136,11 @@ def assert_equal(llm: Any, engine: Any, *requests: Request) -> list[Any]:
     for request, response in zip(requests, responses, strict=True):
         expected = theirs(llm, request)
         assert response.input_tokens == len(expected.prompt_token_ids), request
-        told = [
+        actual = [
             (one.text, one.finish_reason, one.output_tokens + one.filled_tokens)
             for one in response.completions
         ]
-        assert told == [(one.text, one.finish_reason, len(one.token_ids)) for one in expected.outputs], (
+        assert actual == [(one.text, one.finish_reason, len(one.token_ids)) for one in expected.outputs], (
             request
         )
     return responses
@@ -156,7 +156,7 @@ def test_chats_are_rendered_as_vllm_renders_them(llm: Any, engine: Any) -> None:
 
 
 def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:
-    """The token that ended a completion is left out, whatever stopped it; half a character is, too."""
+    """The token that ended a completion is left out, whatever stopped it; an incomplete character is, too."""
     ids = list(theirs(llm, Request(messages=INDUSTRY, sampling=LONG)).outputs[0].token_ids)
     samplings: list[dict[str, Any]] = [
         LONG,
@@ -185,7 +185,7 @@ def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:
 
 
 def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> None:
-    """The tokens that a choice forces are not generated, and nothing else differs."""
+    """Tokens that a choice forces are not generated, and nothing else changes."""
     labels = [f"{industry} and its suppliers" for industry in INDUSTRIES]
     greedy = {"temperature": 0, "max_tokens": 40, "structured_outputs": {"choice": labels}}
     asked = [
@@ -194,9 +194,9 @@ def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> Non
     ]
     requests = [Request(messages=chat, sampling=greedy) for chat in asked]
     responses, expected = ours(engine, *requests), [theirs(llm, request).outputs[0] for request in requests]
-    told = [(one.completions[0].text, one.completions[0].finish_reason) for one in responses]
-    assert told == [(one.text, one.finish_reason) for one in expected]
-    assert len({text for text, _ in told}) > 5
+    actual = [(one.completions[0].text, one.completions[0].finish_reason) for one in responses]
+    assert actual == [(one.text, one.finish_reason) for one in expected]
+    assert len({text for text, _ in actual}) > 5
     generated = sum(one.output_tokens for one in responses)
     assert 3 * generated < sum(len(one.token_ids) for one in expected)
     assert sum(one.filled_tokens for one in responses) > generated
@@ -226,12 +226,12 @@ def test_any_choices_and_samplings_end_as_in_full(
     filled = ours(engine, *requests)
     monkeypatch.setattr(engine, "_fill_in", False)
     for request, response, expected in zip(requests, filled, ours(engine, *requests), strict=True):
-        told = [(one.text, one.finish_reason) for one in response.completions]
-        assert told == [(one.text, one.finish_reason) for one in expected.completions], request
+        actual = [(one.text, one.finish_reason) for one in response.completions]
+        assert actual == [(one.text, one.finish_reason) for one in expected.completions], request
 
 
 def test_random_texts_keep_their_shares(engine: Any) -> None:
-    """Without a seed nothing is generated twice, so each text is one of the choices after one request."""
+    """Without a seed no text is generated twice, so each text is a choice after one request."""
     sampling = {
         "temperature": 2.0,
         "structured_outputs": {"choice": ["agriculture", "banking", "construction"]},
@@ -244,7 +244,7 @@ def test_random_texts_keep_their_shares(engine: Any) -> None:
 
 
 def test_rows_with_equal_parameters_have_them_for_themselves(engine: Any) -> None:
-    """`max_tokens` is cut to what each prompt leaves of the context."""
+    """`max_tokens` is cut to the context that each prompt leaves."""
     sampling = {"temperature": 0, "max_tokens": 100_000}
     texts = ["short", "a longer prompt " * 9, "short"]
     encoded = engine.encode([Request(prompt=text, sampling=sampling) for text in texts])
@@ -259,22 +259,22 @@ def test_tokens_are_counted_while_they_come(engine: Any) -> None:
 
     async def generate() -> set[int]:
         asked = asyncio.ensure_future(engine.generate(encoded))
-        told = set()
+        counts = set()
         while not asked.done():
-            told.add(engine.tokens_in_flight())
+            counts.add(engine.tokens_in_flight())
             await asyncio.sleep(0.01)
         assert engine.tokens(await asked)[1] == 400
-        return told
+        return counts
 
     assert engine.tokens_in_flight() == 0
-    told = engine.loop.run_until_complete(generate())
-    assert len(told) > 2
-    assert max(told) <= 400
+    counts = engine.loop.run_until_complete(generate())
+    assert len(counts) > 2
+    assert max(counts) <= 400
     assert engine.tokens_in_flight() == 0
 
 
 def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path: Path) -> None:
-    """What the request keys take for the sampling in force is what vLLM takes."""
+    """The request keys use the same effective sampling as vLLM."""
     from airflow_provider_raybatch.job.preflight.model_check import check_model
 
     request = Request(messages=SUM)
@@ -295,8 +295,8 @@ def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path
     assert len({checked.digests.model, of_folder.digests.model, again.digests.model}) == 3
 
 
-def test_a_model_of_the_hub_is_loaded_at_the_commit_that_was_looked_at(hub_cache: Path) -> None:
-    """Whatever the hub's main branch or another node's cache has by the time the engine starts."""
+def test_hub_model_is_loaded_at_the_commit_that_was_checked(hub_cache: Path) -> None:
+    """Even if the hub's main branch or another node's cache has another commit when the engine starts."""
     from airflow_provider_raybatch.job.engine import vllm_compat
     from airflow_provider_raybatch.job.preflight.model_check import check_model
 
@@ -323,7 +323,7 @@ def test_a_model_of_the_hub_is_loaded_at_the_commit_that_was_looked_at(hub_cache
 
 
 def test_a_date_in_the_template_is_that_of_the_run() -> None:
-    """Chats of one run have one date, and the keys know it; other templates have keys without a date."""
+    """Chats of one run have one date, which is in their keys; other templates have keys without a date."""
     from airflow_provider_raybatch.job.preflight.model_check import check_model
 
     def digest(template: str | None, day: float, **kwargs: Any) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from airflow_provider_raybatch.contract.arguments.engine import check_reasoning
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
@@ -61,9 +61,10 @@ class VllmEngine:
     """
 
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True) -> None:
+        log = OwnLog()
+        fork_server.start()  # before the import, so that both go on at the same time
         import vllm
 
-        log = OwnLog()
         args = engine_args(spec)
         try:
             self._llm = vllm_compat.start_engine(args)

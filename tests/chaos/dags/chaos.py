@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch inferences with a pace, so that there is time to kill or stop; what they ask comes with the run."""
+"""Batch inferences with a pace, so that there is time to kill or stop; their rows come with the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POLL_INTERVAL = float(os.environ["CHAOS_POLL_INTERVAL"])
 
 
 class Sized(RayBatchInferenceOperator):
-    """Takes its sizes from the run's params, too."""
+    """A batch inference with sizes from the run's params."""
 
     def execute(self, context: Any) -> Any:
         self.replicas = int(context["params"]["replicas"])
@@ -46,7 +46,7 @@ class Sized(RayBatchInferenceOperator):
 
 
 class Mapped(Sized):
-    """One of several, each with a folder of its own below that of the run's params."""
+    """One of several mapped tasks, each with its own folder below that of the run's params."""
 
     def __init__(self, *, place: str, **options: Any) -> None:
         super().__init__(**options)
@@ -62,7 +62,7 @@ class Mapped(Sized):
 
 
 class WithBadTrigger(Sized):
-    """Its trigger raises, once the job has finished some rows."""
+    """A batch inference whose trigger raises once the job has finished some rows."""
 
     def defer(self, *, trigger: Any, **options: Any) -> Any:
         while not [*Path(self.destination).glob("_raybatch/parts/**/*.parquet")]:
@@ -84,7 +84,7 @@ def add(dag_id: str, deferrable: bool, kind: type[Sized] = Sized, **options: Any
             "engine": "echo",
             "engine_args": "{{ params.engine_args }}",
             "max_restarts": 10,
-            # Without an autoscaler a job whose nodes are being replaced is refused at once by default.
+            # By default, without an autoscaler, a job is refused at once while its nodes are being replaced.
             "cluster_wait": 180,
             **options,
         }

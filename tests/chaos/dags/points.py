@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch inferences whose own processes are struck at exactly one point each; the points come with the run."""
+"""Batch inferences whose processes are struck at exact points, which come with the run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SENT = {"DeferTask": "deferred", "SucceedTask": "succeeded"}
 
 
 class Aimed(RayBatchInferenceOperator):
-    """Strikes its own process at points of the way from the run token to the task's success."""
+    """Strikes its own process at points between the run token and the task's success."""
 
     _aims: dict[str, Any]
 
@@ -92,7 +92,7 @@ class Aimed(RayBatchInferenceOperator):
 
         self._aims = dict(context["params"]["aims"])
         submission.stop_run.__defaults__ = (_STOP_TIMEOUT,)
-        supervisor = type(task_runner.SUPERVISOR_COMMS)  # it has slots, so its class is changed
+        supervisor = type(task_runner.SUPERVISOR_COMMS)  # the object has slots, so its class is changed
         send = supervisor.send
 
         def sent(comms: Any, msg: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.chaos.points --results FILE``: each point, mode and store in a run of its own."""
+"""``python -m tests.chaos.points --results FILE``: a run for each point, mode and store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=4, help="runs at once")
     parser.add_argument("--only", default="", help="a regular expression that a cell's text must match")
     parser.add_argument("--journeys", type=int, help="instead, the runs of the checks with this CHAOS_TURN")
-    parser.add_argument("--note", default="", help="what else there is to say about the machine")
+    parser.add_argument("--note", default="", help="a remark on the machine")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     aims = table() if given.journeys is None else journeys(given.journeys)
@@ -44,7 +44,7 @@ def main() -> int:
 
     left = [aim for aim in aims if aim not in done]
     if left:
-        # Each run may have two drivers and their replicas, one of them frozen.
+        # Each run may have two drivers with replicas, and one of the drivers is frozen.
         with World(cpus=2 * given.parallel) as world, serving() as server:
             together(world, left, given.parallel, note, given.results.parent / "flawed", server)
     lines = results.read(given.results)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The points at which a process is struck: between two steps, after which something must go on."""
+"""The points between two steps at which a process is struck."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ ROWS_IN_FLIGHT = 16
 
 @dataclass(frozen=True)
 class Point:
-    """A point and what may follow from a strike there.
+    """A point between two steps, and the kinds of strikes there.
 
-    :param where: whose process is struck.
+    :param where: the process that is struck.
     :param between: the step before and the step after.
-    :param modes: in which of them a task comes by.
-    :param call: which call of the storage it is, and `at` which instant of it (:mod:`sitecustomize`), on
-        which `path`, for the how many `nth` time in a process. Points in tasks and triggers have none.
+    :param modes: the modes in which a task reaches the point.
+    :param call: the storage call, see :mod:`sitecustomize`. Points in tasks and triggers have none.
+    :param at: the instant of that call.
+    :param path: the path of that call, as a regular expression.
+    :param nth: which of a process's matching calls, from 1.
     :param by_another: whether another process of the job makes the call.
-    :param needs: a point at which a driver is killed before.
-    :param reuses: whether the run has a response store; `merges` one that has to be merged.
+    :param needs: a point at which an earlier driver is killed first.
+    :param reuses: whether the run has a response store.
+    :param merges: whether that store has to be merged.
     :param flush_interval: seconds after which the run writes an answer.
-    :param freezes: whether somebody takes over from a process that is frozen there.
+    :param freezes: whether another process takes over from one that is frozen there.
     """
 
     name: str
@@ -52,7 +55,7 @@ class Point:
 
     @property
     def fault(self) -> dict[str, Any] | None:
-        """For :mod:`sitecustomize`."""
+        """The fault for :mod:`sitecustomize`, if the point is a storage call."""
         if not self.call:
             return None
         return {
@@ -75,11 +78,11 @@ POINTS = {
     for point in (
         Point("token_stored", "task", "the run token is stored | the job's request is built"),
         Point("not_posted", "task", "the request is built and uploaded | it is posted"),
-        Point("posted", "task", "the job is posted | the answer is looked at"),
+        Point("posted", "task", "the job is posted | the answer is read"),
         Point("before_defer", "task", "the job is known | the task defers", _DEFERRABLE),
         Point("inside_defer", "task", "the deferral is raised | it is sent to Airflow", _DEFERRABLE),
         Point("deferred", "task", "Airflow has the deferral | the worker ends", _DEFERRABLE),
-        Point("before_yield", "trigger", "the trigger looked last | it yields its event", _DEFERRABLE),
+        Point("before_yield", "trigger", "the last poll ended | the trigger yields its event", _DEFERRABLE),
         Point("after_yield", "trigger", "the event is yielded | it is stored", _DEFERRABLE),
         Point("resumed", "task", "the task resumes | execute_complete begins", _DEFERRABLE),
         Point("handed_over", "task", "the result is made | it is recorded"),
@@ -100,7 +103,7 @@ POINTS = {
             call="put", at="naming", path=_PART, nth=3, flush_interval=0.05, freezes=False,
         ),
         Point(
-            "last_part", "replica", "the last part is there | the driver hears of it",
+            "last_part", "replica", "the last part is written | the driver gets its report",
             call="put", at="after", path=_PART_WITH_ALL, freezes=False,
         ),
         Point(
@@ -116,11 +119,11 @@ POINTS = {
             call="put", at="after", path=_JOURNAL, nth=2,
         ),
         Point(
-            "copied", "driver", "manifest.json is renewed | the driver says so",
+            "copied", "driver", "manifest.json is renewed | the driver reports the commit",
             call="put", at="after", path=r"^manifest\.json$",
         ),
         Point(
-            "said", "driver", "the driver said so | left-overs are looked for",
+            "reported", "driver", "the driver has reported it | left-overs are listed",
             call="list", at="before", path="^data$",
         ),
         Point(
@@ -153,9 +156,9 @@ POINTS = {
 
 @dataclass(frozen=True)
 class Aim:
-    """A run that is struck at one point or, one after another, at several.
+    """A run that is struck at one point, or at several one after another.
 
-    :param points: in the order in which a run comes by them, which what a strike leaves may change.
+    :param points: in the order in which an undisturbed run reaches them; a strike may change it.
     :param signal: for the last point; at those before it, processes are killed.
     """
 
@@ -166,7 +169,7 @@ class Aim:
 
     @property
     def signals(self) -> dict[str, str]:
-        """What the process gets at each point."""
+        """The signal of the process at each point."""
         return {**dict.fromkeys(self.points[:-1], "KILL"), self.points[-1]: self.signal}
 
     @property
@@ -178,7 +181,7 @@ class Aim:
 
 
 def table() -> list[Aim]:
-    """Every point in every mode and on every store, with each signal that makes sense."""
+    """Return every point in every mode and on every store, with each useful signal."""
     aims = []
     for point in POINTS.values():
         before = () if point.needs is None else (point.needs,)

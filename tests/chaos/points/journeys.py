@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All points in a few runs, each of which is struck at several, one after another.
+"""All points in a few runs, each struck at several points one after another.
 
-That takes a fraction of the time of a run for each point, and tries out pairs of kills besides. A seed says
-in which mode and on which store each run is, and where two processes are frozen instead.
+That takes a fraction of the time of one run per point, and also covers pairs of kills. A seed selects mode
+and store of each run, and the two points where processes are frozen instead.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from ..plan import MODES
 from .catalogue import POINTS, STORES, Aim
 
 _PATHS = (
-    # A driver comes by a point of the response store once: with its dataset, the run has succeeded.
-    ("token_stored", "not_posted", "before_claim", "claimed", "part_rename", "said", "handed_over"),
+    # A run reaches a point of the response store once: by then it has its dataset and has succeeded.
+    ("token_stored", "not_posted", "before_claim", "claimed", "part_rename", "reported", "handed_over"),
     ("posted", "last_part", "publishing", "manifest_named", "leftover", "recorded"),
     ("before_defer", "inside_defer", "before_yield", "journalled", "copied", "post_execute"),
     ("deferred", "after_yield", "resumed"),
@@ -25,7 +25,7 @@ _PATHS = (
 
 
 def journeys(turn: int) -> list[Aim]:
-    """Every point once by SIGKILL, and two by SIGSTOP.
+    """Return aims that strike every point once by SIGKILL, and two by SIGSTOP.
 
     :param turn: see :mod:`..turn`.
     """
@@ -35,7 +35,7 @@ def journeys(turn: int) -> list[Aim]:
         point = able[turn % len(able)]
         before = () if point.needs is None else (point.needs,)
         frozen.append(_aim((*before, point.name), turn // len(able), "STOP"))
-    # First those that wait longest for others.
+    # First the runs that wait longest for others.
     return [*frozen, *(_aim(points, turn + number) for number, points in enumerate(_PATHS))]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run stores something, on disk or in S3, read without the code under test."""
+"""The stores of a run, on disk or in S3, read without the code under test."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Place(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a job needs in its environment to reach it."""
+        """Environment variables with which a job reaches it."""
 
     @property
     def credentials(self) -> AwsCredentials | None: ...
 
     def contents(self, prefix: str) -> dict[str, bytes]:
-        """All files whose paths begin so, by path."""
+        """Return all files whose paths have this prefix, by path."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Bucket:
 
 
 def place(store: str, server: S3Server, bucket: str, folder: Path, name: str) -> Place:
-    """A new place in `folder`, or in a bucket."""
+    """Return a new place in `folder`, or in a bucket."""
     return (
         Disk(folder / name) if store == "disk" else Bucket(server, bucket, f"{uuid.uuid4().hex[:8]}/{name}")
     )
@@ -119,12 +119,12 @@ def place(store: str, server: S3Server, bucket: str, folder: Path, name: str) ->
 
 @dataclass(frozen=True)
 class Published:
-    """What readers of a destination find.
+    """The published state that readers of a destination find.
 
     :param commits: run tokens of the journal's commits, oldest first.
-    :param uri: of the dataset that the last entry names.
+    :param uri: uri of the dataset that the last entry names.
     :param copied: whether ``manifest.json`` is the manifest that the last entry names.
-    :param rows: of that dataset, as read by one who takes all files of its folder.
+    :param rows: rows of all files in that dataset's folder.
     """
 
     commits: tuple[str, ...]
@@ -138,7 +138,7 @@ class Published:
 
 
 def published(destination: Place) -> Published:
-    """Read a destination as it is now."""
+    """Read the present state of a destination."""
     journal = [json.loads(entry) for entry in destination.contents("_raybatch/journal/").values()]
     commits = tuple(entry["run_token"] for entry in journal if entry["kind"] == "commit")
     if not journal or journal[-1]["published"] is None:

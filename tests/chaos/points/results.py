@@ -22,9 +22,9 @@ _HEAD = f"""<!-- SPDX-License-Identifier: Apache-2.0 -->
 
 `make kill-points` strikes a process of a batch inference between two steps, at each point below in each
 mode and on each store: by SIGKILL, and by SIGSTOP with a SIGCONT after another process has taken over and the
-DAG run has succeeded. Who watches over a frozen process is frozen with it, and a task whose driver is frozen
-is cleared, as a user would. Each run asks {ROWS} rows, {BATCH} a part, of one `echo` engine. How points are
-hit is told in `tests/chaos/points/catalogue.py`, what is looked at in `tests/chaos/points/striking.py`.
+DAG run has succeeded. Supervisors of a frozen process are frozen with it, and a task whose driver is frozen
+is cleared, as a user would do. Each run has {ROWS} rows, {BATCH} a part, and one `echo` engine.
+`tests/chaos/points/catalogue.py` has the points, `tests/chaos/points/striking.py` the checks.
 
 A run is *good* if its task succeeded and returned the dataset that the journal names; that has each row once
 with the right answer; `manifest.json` is the journal's manifest; each run token committed at most once; no
@@ -36,19 +36,22 @@ hit is a flaw.
 
 
 def append(file: Path, outcome: Outcome, code: Version) -> None:
-    """:param code: what ran."""
+    """Append a line to the results.
+
+    :param code: the version of the code that ran.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as lines:
         lines.write(json.dumps({**asdict(code), **asdict(outcome)}) + "\n")
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """All lines: a run that is done again hides no earlier one."""
+    """Return all lines; a repeated run does not hide an earlier one."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def page(lines: Sequence[dict[str, Any]], note: str = "") -> Iterator[str]:
-    """A table of all cells, and the runs with flaws."""
+    """Yield a table of all cells, and the runs with flaws."""
     yield _HEAD
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("apache-airflow", "ray"))
@@ -69,8 +72,10 @@ def page(lines: Sequence[dict[str, Any]], note: str = "") -> Iterator[str]:
         for point in POINTS.values():
             if signal == "KILL" or point.freezes:
                 before, _, after = point.between.partition(" | ")
-                told = [_cell(lines, point.name, signal, *cell) for cell in cells]
-                yield f"| `{point.name}` | {point.where} | {before}, and {after} | " + " | ".join(told) + " |"
+                marks = [_cell(lines, point.name, signal, *cell) for cell in cells]
+                yield (
+                    f"| `{point.name}` | {point.where} | {before}, and {after} | " + " | ".join(marks) + " |"
+                )
         yield ""
     yield (
         "Figures are requests that the engines began, jobs, and tries of the task. A replica is not frozen: "

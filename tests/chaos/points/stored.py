@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A response store that has to be merged, and what it still holds after a strike."""
+"""A response store before a merge, and its responses after a strike."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ROWS = 3
 
 
 def fill(place: Place) -> None:
-    """Store so many small submissions that the next one is followed by a merge."""
+    """Store enough small submissions that a merge follows the next one."""
     store = _store(place, [])
     for submission in range(MANY):
         store.add(f"earlier-{submission}", [_table(f"{submission}-{row}" for row in range(_ROWS))])
 
 
 def lost(place: Place) -> int:
-    """How many of the responses that :func:`fill` stored are not found any more, or are other ones."""
+    """Return how many responses of :func:`fill` are missing or changed."""
     texts = [f"{submission}-{row}" for submission in range(MANY) for row in range(_ROWS)]
     return len(
         {_key(text): _output(text) for text in texts}.items() ^ _found(place, map(_key, texts)).items()
@@ -39,7 +39,7 @@ def lost(place: Place) -> int:
 
 
 def wrong(place: Place, destination: Place) -> int:
-    """How many rows of a run have another response in the store than in their part."""
+    """Return how many rows of a run have another response in the store than in their part."""
     paid: dict[bytes, str] = {}
     for path, content in destination.contents("_raybatch/parts/").items():
         if path.endswith(".parquet"):
@@ -49,16 +49,16 @@ def wrong(place: Place, destination: Place) -> int:
     return sum(paid[key] != response for key, response in found.items())
 
 
-def _store(place: Place, said: list[Any]) -> ResponseStore:
-    return ResponseStore(folder(place.uri, place.credentials), said.append)
+def _store(place: Place, notices: list[Any]) -> ResponseStore:
+    return ResponseStore(folder(place.uri, place.credentials), notices.append)
 
 
 def _found(place: Place, keys: Iterable[bytes]) -> dict[bytes, str]:
-    said: list[Any] = []
-    store = _store(place, said)
+    notices: list[Any] = []
+    store = _store(place, notices)
     wanted = np.unique(from_arrow(pa.array(list(keys), pa.binary(16))))
     tables = list(store.read(store.lookup(wanted)))
-    assert not said, said
+    assert not notices, notices
     return {row["key"]: row["output"]["response"] for table in tables for row in table.to_pylist()}
 
 

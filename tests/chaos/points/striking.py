@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is struck at its points, what follows, and what is wrong with it."""
+"""A run that is struck at its points, and the search for its flaws."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _PROCESS = re.compile(r"-(\d+)-[0-9a-f]{8}-\d{6}\.[^/]*\.parquet$")
 """In the path of a part, the id of the process that wrote it."""
 _KEEPERS = ("LocalExecutor", "JobSupervisor", "triggerer")
 _LONGEST = 400.0
-_LOOK = 0.5
+_POLL_INTERVAL = 0.5
 _TAKEN_OVER = 6.0
 """Seconds in which a run goes on without a frozen driver, if it can; else its task is cleared."""
 _THAWED = 40.0
-_SETTLED = 8.0
+_AFTER_THAW = 8.0
 _JOBS_END = 60.0
 _TERMINAL = {"SUCCEEDED", "FAILED", "STOPPED"}
 
@@ -56,8 +56,8 @@ class Outcome:
     """One line of the results.
 
     :param struck: points at which a process was struck, in that order.
-    :param flaws: what must not be; empty when all is well.
-    :param generated: requests in the engines' own logs, of `rows` of the input.
+    :param flaws: violated promises; empty if all is well.
+    :param generated: requests in the engines' own logs, for `rows` rows of input.
     """
 
     points: tuple[str, ...]
@@ -74,9 +74,9 @@ class Outcome:
     seconds: float
 
     def __str__(self) -> str:
-        told = f"FLAWS: {', '.join(self.flaws)}" if self.flaws else "good"
+        verdict = f"FLAWS: {', '.join(self.flaws)}" if self.flaws else "good"
         return (
-            f"SIG{self.signal} at {' + '.join(self.points)} ({self.mode}, {self.store}): {told}; "
+            f"SIG{self.signal} at {' + '.join(self.points)} ({self.mode}, {self.store}): {verdict}; "
             f"generated {self.generated} for {self.rows}, {self.jobs} jobs, {self.tries} tries, "
             f"{self.commits} commits, {self.seconds:.0f} s"
         )
@@ -90,12 +90,12 @@ def together(
     keep: Path,
     server: S3Server,
 ) -> list[Outcome]:
-    """A run for each aim, several at once; each is noted as it ends.
+    """Start a run for each aim, several at once, and note each as it ends.
 
     :param keep: a folder for the evidence of those with flaws.
     """
     bucket = server.new_bucket()
-    # There is one triggerer, and a second one while that is frozen: both must not be struck.
+    # There is one triggerer, and a second one while the first is frozen: not both may be struck.
     alone = threading.Lock() if any(_freezes_triggerer(aim) for aim in aims) else None
 
     def one(aim: Aim) -> Outcome:
@@ -110,7 +110,7 @@ def together(
         try:
             return list(pool.map(one, aims))
         finally:
-            # When interrupted, the world ends first; what still runs in it then ends by itself.
+            # After an interruption the world ends first, so that the runs in it end by themselves.
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -131,7 +131,7 @@ class Strike:
         self._generated = self._jobs = self._tries = self._commits = 0
 
     def outcome(self, keep: Path) -> Outcome:
-        """Do it all; whatever goes wrong with the harness is a flaw of the run."""
+        """Do the run; a failure of the harness is a flaw of the run, too."""
         began = time.monotonic()
         for step in (self._go, self._thaw, self._judge):
             try:
@@ -180,13 +180,13 @@ class Strike:
         if state != "success":
             self._flaws.append(f"state={state}")
             return
-        before = self._look(run, source)
-        # A driver goes on after its task has the dataset; so it may be struck only now.
+        before = self._read_published(run, source)
+        # A driver continues after its task has the dataset, so the strike may come only now.
         with suppress(AssertionError):
             wait_for("the end of all jobs", lambda: self._frozen() or self._ended(run), _JOBS_END)
         if self._frozen():
             self._thaw()
-            after = self._look(run, source)
+            after = self._read_published(run, source)
             if after != before:
                 self._flaws.append("changed when the frozen process went on")
         try:
@@ -214,7 +214,7 @@ class Strike:
         }
 
     def _end(self, run: Run) -> str:
-        """Wait for the run's end, and do meanwhile what users do about a job that is frozen."""
+        """Wait for the run's end; meanwhile act as users do if a job is frozen."""
         deadline, helped = time.monotonic() + _LONGEST, False
         while time.monotonic() < deadline:
             state = _state(run)
@@ -224,7 +224,7 @@ class Strike:
             if frozen is not None and not helped and time.time() - frozen["at"] > _TAKEN_OVER:
                 helped = True
                 self._help(run, frozen)
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         return "still running"
 
     def _help(self, run: Run, frozen: dict[str, Any]) -> None:
@@ -235,25 +235,25 @@ class Strike:
         elif where == "trigger":
             self._world.airflow.start("triggerer", beside="triggerer-2")
 
-    def _look(self, run: Run, source: dict[int, dict[str, Any]]) -> tuple[Published, str]:
-        """What readers find now; notes what is wrong with it."""
+    def _read_published(self, run: Run, source: dict[int, dict[str, Any]]) -> tuple[Published, str]:
+        """Return what readers find now, and note its flaws."""
         found = published(self._destination)
-        told = run.task("infer").xcom()["uri"]
+        returned = run.task("infer").xcom()["uri"]
         flaws = [
             f"{name}={number}" for name, number in vars(check(source, _own_columns(found))).items() if number
         ]
-        if found.uri != told:
-            flaws.append(f"the task told {told}, the journal tells {found.uri}")
+        if found.uri != returned:
+            flaws.append(f"the task returned {returned}, the journal names {found.uri}")
         if not found.copied:
             flaws.append("manifest.json is not the journal's manifest")
-        # One commit a run; a task that was cleared, since its driver was frozen, has a second run.
+        # One commit per run; a task that was cleared because its driver was frozen has a second run.
         if len(found.commits) != len({*found.commits}) or len(found.commits) > 1 + self._cleared:
             flaws.append(f"commits={len(found.commits)}")
         self._flaws += [flaw for flaw in flaws if flaw not in self._flaws]
-        return found, told
+        return found, returned
 
     def _thaw(self) -> None:
-        """Let frozen processes go on, and wait until they have done what they still do."""
+        """Let frozen processes continue, and wait until they are done."""
         frozen = self._frozen()
         if frozen is None or self._thawed:
             return
@@ -261,14 +261,14 @@ class Strike:
         victim, *keepers = frozen["pids"]
         where = self._where(frozen)
         if where == "driver":
-            # The driver first: its keeper has orders to end it.
+            # The driver first, because its supervisor has orders to end it.
             _resume([victim])
             _wait_for_end(victim)
             _resume(keepers)
         else:
             _resume([*keepers, victim])
             if where == "trigger":
-                time.sleep(_SETTLED)
+                time.sleep(_AFTER_THAW)
                 self._world.airflow.stop("triggerer-2")
             else:
                 _wait_for_end(victim)
@@ -287,7 +287,7 @@ class Strike:
         return sorted(hits, key=lambda hit: hit["at"])
 
     def _judge(self) -> None:
-        """Note what is wrong, whether or not the run succeeded."""
+        """Note the flaws, whether or not the run succeeded."""
         points, struck = self._aim.found, {hit["point"] for hit in self._hits()}
         missed = [name for name in self._aim.points if name not in struck]
         if missed:
@@ -306,20 +306,20 @@ class Strike:
             self._flaws.append(f"lost from the store={lost}")
 
     def _count(self) -> None:
-        """Count the requests that the engines began; note those that nothing explains."""
+        """Count the requests that the engines began; note those without an explanation."""
         asked = Counter[str]()
         for file in self._folder.glob("requests/*.jsonl"):
             for line in file.read_text().splitlines():
-                told = json.loads(line)
-                if told.get("event", "start") == "start":
-                    asked[told["prompt"]] += 1
+                record = json.loads(line)
+                if record.get("event", "start") == "start":
+                    asked[record["prompt"]] += 1
         self._generated = sum(asked.values())
         most = ROWS + self._lost()
         if not ROWS <= self._generated <= most:
             self._flaws.append(f"generated={self._generated} of {ROWS} to {most}")
 
     def _lost(self) -> int:
-        """Rows that struck replicas had not written, which may be generated once more."""
+        """Return how many rows struck replicas had not written; these may be generated once more."""
         written = Counter[str]()
         for path, content in self._destination.contents("_raybatch/parts/").items():
             process = _PROCESS.search(path)
@@ -331,11 +331,11 @@ class Strike:
 
 @contextmanager
 def _triggerer_comes_back(world: World) -> Iterator[None]:
-    """Who runs Airflow starts a component again that has ended."""
+    """Restart the triggerer after its end, as an operator of Airflow would."""
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_LOOK):
+        while not over.wait(_POLL_INTERVAL):
             if not _lives(world.airflow.pid("triggerer")):
                 world.airflow.start("triggerer")
 
@@ -377,5 +377,5 @@ def _wait_for_end(pid: int) -> None:
 def _state(run: Run) -> str:
     try:
         return run.state
-    except httpx.TransportError:  # the machine is busy: ask again
+    except httpx.TransportError:  # the machine is busy, so ask again
         return "unknown"

@@ -31,7 +31,7 @@ place.replace("created", b"content", b"other content")
 print([entry.path for entry in place.list("data")])
 place.delete([f"data/{number}" for number in range(3)])
 """
-# A job without Ray: what replicas and driver store, in one process, in a folder with a left-over.
+# A job without Ray: the storage calls of replicas and driver in one process, in a folder with a left-over.
 _WHOLE_JOB = """
 import os, pathlib, sys
 from airflow_provider_raybatch.job.output import cleanup
@@ -114,9 +114,9 @@ def run(target: Place, folder: Path, **fault: object) -> subprocess.CompletedPro
 def test_kills_at_the_call_it_names_and_only_once(fault, left, target, tmp_path):
     assert run(target, tmp_path, **fault).returncode == -signal.SIGKILL
     assert sorted(target.contents("")) == sorted(left)
-    told = json.loads((tmp_path / "p.json").read_text())
-    assert (told["point"], told["signal"]) == ("p", "KILL")
-    if "created" not in left:  # else creating it again fails by itself
+    record = json.loads((tmp_path / "p.json").read_text())
+    assert (record["point"], record["signal"]) == ("p", "KILL")
+    if "created" not in left:  # otherwise the second creation fails by itself
         assert run(target, tmp_path, **fault).returncode == 0
         assert {*target.contents("")} == {"created"}
 
@@ -135,7 +135,7 @@ def test_without_a_fault_that_fits_nothing_happens(target, tmp_path):
     assert "data/2" in done.stdout
 
 
-def test_a_job_comes_by_every_point_that_is_a_call_in_the_order_of_the_catalogue(tmp_path):
+def test_storage_points_of_a_job_come_in_catalogue_order(tmp_path):
     struck, reuse = tmp_path / "struck", Disk(tmp_path / "reuse")
     struck.mkdir()
     stored.fill(reuse)
@@ -155,7 +155,7 @@ def test_a_job_comes_by_every_point_that_is_a_call_in_the_order_of_the_catalogue
     )
     assert done.returncode == 0, done.stderr
     hits = sorted((json.loads(file.read_text()) for file in struck.glob("*.json")), key=lambda hit: hit["at"])
-    after_commit = ("said", "leftover")
+    after_commit = ("reported", "leftover")
     expected = [point.name for point in points if point.name not in after_commit]
     assert [hit["point"] for hit in hits] == [*expected, *after_commit]
     assert not stored.lost(reuse)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that watches over a frozen one is frozen with it, but not in the middle of a transaction."""
+"""The supervisor of a frozen process is frozen with it, but not in the middle of a transaction."""
 
 from __future__ import annotations
 

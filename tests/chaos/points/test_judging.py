@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness sees what it looks for: a run that went wrong in any way has a flaw that says so."""
+"""The harness finds flaws: each kind of wrong run has a flaw that names it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .catalogue import POINTS, ROWS, Aim
 from .journeys import journeys
 from .striking import INSIDE, Strike
 
-AIM = Aim(("manifest_named", "said"), "blocking", "disk")
+AIM = Aim(("manifest_named", "reported"), "blocking", "disk")
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def flawed_runs_keep_their_folders_here(tmp_path_factory, monkeypatch):
 
 
 class FakeRun:
-    """A DAG run that has ended when it begins: `do` is what its job did."""
+    """A DAG run that has already ended; `do` does the work of its job."""
 
     def __init__(self, params: dict[str, Any], do: Callable[[dict[str, Any]], None]) -> None:
         self.state = "success"
@@ -61,9 +61,9 @@ class FakeRun:
 
 
 def outcome(do: Callable[[dict[str, Any]], None], tmp_path: Path, *statuses: str, aim: Aim = AIM) -> Any:
-    """What the harness says of a run in which `do` happened.
+    """Return the harness's outcome of a run in which `do` happened.
 
-    :param statuses: of its jobs.
+    :param statuses: the statuses of its jobs.
     """
     jobs = [{"status": status} for status in statuses or ("FAILED", "FAILED")]
     world = SimpleNamespace(
@@ -75,8 +75,8 @@ def outcome(do: Callable[[dict[str, Any]], None], tmp_path: Path, *statuses: str
 
 def struck(params: dict[str, Any], *points: str) -> None:
     for point in points:
-        told = {"point": point, "signal": "KILL", "pids": [1], "at": time.time()}
-        Path(params["aims"]["struck"], f"{point}.json").write_text(json.dumps(told))
+        record = {"point": point, "signal": "KILL", "pids": [1], "at": time.time()}
+        Path(params["aims"]["struck"], f"{point}.json").write_text(json.dumps(record))
 
 
 def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", times: int = 1) -> None:
@@ -85,10 +85,10 @@ def published(params: dict[str, Any], rows: int = ROWS, token: str = "token", ti
         for file in Path(params["source"]).iterdir()
         for line in file.read_text().splitlines()
     ][:rows]
-    told = [output_of(row) for row in source]
+    output = [output_of(row) for row in source]
     answers = [
         Response((Completion(one.response, one.finish_reason, one.output_tokens),), one.input_tokens)
-        for one in told
+        for one in output
     ]
     place = folder(params["destination"])
     spec = submitted(token=token, destination=place.uri)
@@ -115,7 +115,7 @@ def test_a_good_run(tmp_path):
 
 def test_a_point_that_was_never_hit(tmp_path):
     def do(params):
-        struck(params, "said")
+        struck(params, "reported")
         published(params)
 
     assert outcome(do, tmp_path).flaws == ("never struck at manifest_named",)
@@ -192,7 +192,7 @@ def test_what_breaks_in_the_harness_is_a_flaw_of_the_run(tmp_path):
 
     flaws = outcome(do, tmp_path).flaws
     assert "RuntimeError: no answer" in flaws
-    assert "never struck at manifest_named, said" in flaws
+    assert "never struck at manifest_named, reported" in flaws
 
 
 def test_a_frozen_process_is_frozen_with_its_keeper_and_goes_on(tmp_path):
@@ -202,8 +202,10 @@ def test_a_frozen_process_is_frozen_with_its_keeper_and_goes_on(tmp_path):
     )
     keeper = subprocess.Popen(["/bin/sh", "-c", '"$@"; exit 0', "the-keeper", sys.executable, "-c", code])
     try:
-        told = tmp_path / "p.json"
-        pids = wait_for("the strike", lambda: told.exists() and json.loads(told.read_text())["pids"], 60)
+        struck_file = tmp_path / "p.json"
+        pids = wait_for(
+            "the strike", lambda: struck_file.exists() and json.loads(struck_file.read_text())["pids"], 60
+        )
         assert pids[-1] == keeper.pid
         for pid in pids:
             wait_for("its freeze", lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED, 30)
@@ -231,7 +233,7 @@ def test_every_point_is_frozen_within_some_turns():
 
 def test_the_page_shows_cells_and_flaws(tmp_path):
     def do(params):
-        struck(params, "said")
+        struck(params, "reported")
         published(params)
 
     file = tmp_path / "results.jsonl"

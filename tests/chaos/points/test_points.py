@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every point between two steps is hit once, and nothing is lost, paid twice or published twice."""
+"""Every point between two steps is struck once, and nothing is lost, paid twice or published twice."""
 
 from __future__ import annotations
 

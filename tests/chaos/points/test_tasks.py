@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task and its trigger come by every point of theirs: Airflow's own task runner, and a fake Ray."""
+"""A task and its trigger reach all their points, with Airflow's own task runner and a fake Ray."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAGS = Path(__file__).parents[1] / "dags" / "points.py"
 def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, test_dag, tmp_path, monkeypatch):  # noqa: F811
     points = [point.name for point in POINTS.values() if not point.call and mode in point.modes]
     with suppress(ValueError):
-        points.remove("after_yield")  # this runner takes an event and asks the trigger for no other one
+        points.remove("after_yield")  # this runner takes one event of the trigger, and no second one
     monkeypatch.setattr(submission.stop_run, "__defaults__", submission.stop_run.__defaults__)
     monkeypatch.setattr(sys, "path", [str(INSIDE), str(DAGS.parent), *sys.path])
     monkeypatch.setenv("CHAOS_POLL_INTERVAL", "0.05")
@@ -35,12 +35,12 @@ def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, test_dag, tmp_path, m
         "source": "/in",
         "destination": "s3://lake/out/",
         "prompt": "Say {row.x}",
-        # A signal that does nothing.
+        # A signal without an effect.
         "aims": {"struck": str(tmp_path), "signals": dict.fromkeys(points, "CONT"), "keepers": []},
     }
     for params in (dag.params, dag.get_task("infer").params):
         params.update(given)
-    ray.script = lasting(1)  # else there is nothing to wait for, and the task does not defer
+    ray.script = lasting(1)  # otherwise the job has ended, and the task does not defer
     assert test_dag(dag).state == "success"
     hits = [json.loads(file.read_text()) for file in tmp_path.glob("*.json")]
     assert [hit["point"] for hit in sorted(hits, key=lambda hit: hit["at"])] == points

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all bad inputs share."""
+"""Fixtures of all bad inputs."""
 
 from __future__ import annotations
 

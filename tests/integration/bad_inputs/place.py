@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a case puts its input and finds its output, and what a case is."""
+"""Input and output of a case, and the case itself."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ KEY = "ab" * 32
 TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}
 GOOD = [{"id": number, "text": f"row {number}"} for number in range(20)]
 FIELDS = "|".join([*BatchInferenceSpec.model_fields, "credentials"])
-"""What a sentence begins with: the field that the user set, or a part of it."""
+"""The beginning of an error: the field that the user set, or a part of it."""
 
 
 class Place:
-    """Where a case puts its input and finds its output."""
+    """Input and output of a case."""
 
     def __init__(self, folder: Path, s3: S3Server, modules: Path) -> None:
         self.folder = folder
         self.modules = modules
         self.out = folder / "out"
         self.s3 = s3
-        self.said: list[Any] = []
+        self.emitted: list[Any] = []
 
     def file(self, name: str, content: bytes | str) -> list[str]:
-        """Write a file; a source of it."""
+        """Write a file; return a source of it."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -70,39 +70,39 @@ class Place:
         }
 
     def run(self, **fields: Any) -> BatchManifest:
-        """The job, from spec to manifest."""
+        """Run the job, from spec to manifest."""
         from airflow_provider_raybatch.job.control import private_package as credentials
         from airflow_provider_raybatch.job.driver import run
 
         spec = parse(BatchInferenceSpec, json.dumps(self.document(**fields)))
         assert spec.submission is not None
-        self.said.clear()
+        self.emitted.clear()
         package = credentials.fetch(spec.submission.secrets_package)
-        summary = run(spec, spec.submission, self.said.append, package.secrets())
+        summary = run(spec, spec.submission, self.emitted.append, package.secrets())
         return parse(BatchManifest, Path(summary.manifest_uri).read_bytes())
 
     def refused(self, **fields: Any) -> events.Failed:
-        """The job as its driver does it, from the spec file to the event with which it ends badly."""
+        """Run the job as its driver does, from the spec file to the `failed` event, and return that."""
         import ray
 
         from airflow_provider_raybatch.job.entry import main as driver
 
-        path = self.folder.with_suffix(".spec")  # beside what a case makes a source of
+        path = self.folder.with_suffix(".spec")  # beside the sources of cases
         path.write_text(json.dumps(self.document(**fields)))
         printed = io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-            patch.setattr(ray, "init", lambda **_: None)  # this process is connected already
+            patch.setattr(ray, "init", lambda **_: None)  # this process is already connected
             patch.setattr(driver, "EventWriter", _signing_speaker)
-            patch.setattr(driver, "stop_on_sigterm", lambda control: None)  # this process isn't the driver's
+            patch.setattr(driver, "stop_on_sigterm", lambda control: None)  # this is not the driver's process
             assert driver.main([str(path)]) == 1
         found = [events.read_line(line, KEY) for line in printed.getvalue().splitlines()]
-        self.said[:] = [one.event for one in found if one is not None]
-        failed = self.said.pop()
+        self.emitted[:] = [one.event for one in found if one is not None]
+        failed = self.emitted.pop()
         assert isinstance(failed, events.Failed)
         return failed
 
     def dead_letters(self, manifest: BatchManifest) -> dict[int, dict[str, Any]]:
-        """By ordinal."""
+        """Return the dead letters by ordinal."""
         if manifest.dead_letter_uri is None:
             return {}
         letters = [
@@ -119,7 +119,7 @@ class Place:
 
 
 def _signing_speaker() -> Any:
-    """As of a driver that has found its key already, so that also what ends it before that is an event."""
+    """Return the writer of a driver that already has its key, so that earlier failures are events, too."""
     from airflow_provider_raybatch.job.control.control import EventWriter
 
     writer = EventWriter()
@@ -129,22 +129,22 @@ def _signing_speaker() -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """Something wrong.
+    """A mistake of a user.
 
-    :param fields: of the spec, made at the place; may put files there first.
-    :param telling: parts of the sentence: the value and the remedy.
+    :param fields: makes the fields of the spec at the place; may put files there first.
+    :param fragments: parts of the error: the value and the remedy.
     :param ends: class of the failure.
     """
 
     name: str
     fields: Callable[[Place], dict[str, Any]]
-    telling: tuple[str, ...]
+    fragments: tuple[str, ...]
     ends: FailureClass = FailureClass.USER_ERROR
 
 
-def case(name: str, fields: Any, *telling: str, ends: FailureClass = FailureClass.USER_ERROR) -> Any:
+def case(name: str, fields: Any, *fragments: str, ends: FailureClass = FailureClass.USER_ERROR) -> Any:
     made = fields if callable(fields) else lambda place: fields
-    return pytest.param(Case(name, made, telling, ends), id=name.replace(" ", "-"))
+    return pytest.param(Case(name, made, fragments, ends), id=name.replace(" ", "-"))
 
 
 def assert_one_sentence(error: RaybatchError | events.Failed, expected: Case) -> None:
@@ -154,7 +154,7 @@ def assert_one_sentence(error: RaybatchError | events.Failed, expected: Case) ->
     assert "\x1b" not in sentence
     assert sentence.endswith((".", "?")), sentence
     assert len(sentence) < 700
-    for part in expected.telling:
+    for part in expected.fragments:
         assert part in sentence, sentence
     assert error.failure_class is expected.ends
 
@@ -164,7 +164,7 @@ def template(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def function(place: Place, body: str) -> dict[str, Any]:
-    """A module of the user's, importable here and in the workers."""
+    """Write a user's module, which this process and the workers can import."""
     name = f"bad_prompts_{place.folder.name}"
     (place.modules / f"{name}.py").write_text(body)
     importlib.invalidate_caches()
@@ -172,9 +172,9 @@ def function(place: Place, body: str) -> dict[str, Any]:
 
 
 def assert_nothing_happened(place: Place) -> None:
-    """No engine, no part, no dataset."""
-    phases = [event.phase for event in place.said if isinstance(event, events.Phase)]
-    # The package is opened before the first one; the second one is the look for answers.
+    """Check that there is no engine, no part and no dataset."""
+    phases = [event.phase for event in place.emitted if isinstance(event, events.Phase)]
+    # The package is opened before the first phase; the second one is the search for reusable answers.
     assert phases in (
         [],
         ["preflight"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users get wrong, case by case: one sentence before an engine starts.
+"""Each mistake of a user is one sentence before an engine starts.
 
 The driver runs here, with the echo engine on a Ray of this process, and its last event is what counts.
 """
@@ -46,7 +46,7 @@ def formats_mixed(place: Place) -> dict[str, Any]:
 
 
 def sealed_package(key: bytes) -> dict[str, Any]:
-    """Credentials as they travel, put where they are fetched from."""
+    """Put sealed credentials where the job fetches them."""
     from ray.experimental.internal_kv import _internal_kv_put
 
     buffer = io.BytesIO()
@@ -314,7 +314,7 @@ S3 = [
 
 
 def with_keys(monkeypatch: pytest.MonkeyPatch, server: S3Server) -> None:
-    """The cluster's own identity, as its nodes' environment gives it."""
+    """The cluster's own identity, from the environment of its nodes."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)

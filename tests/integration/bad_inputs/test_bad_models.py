@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM would refuse is refused before vLLM starts: one sentence in the driver's last event."""
+"""Models that vLLM would refuse are refused before it starts, by one sentence in the driver's last event."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def structured(**outputs: Any) -> dict[str, Any]:
 
 
 def without_a_template(place: Place) -> dict[str, Any]:
-    """The demo model's folder, its chat template left out."""
+    """Copy the demo model's folder without its chat template."""
     folder = place.folder / "model"
     folder.mkdir()
     for path in MODEL.iterdir():
         if path.name != "chat_template.jinja":
             (folder / path.name).symlink_to(path)
     config = folder / "tokenizer_config.json"
-    told = json.loads(config.read_text())
-    told.pop("chat_template", None)
+    settings = json.loads(config.read_text())
+    settings.pop("chat_template", None)
     config.unlink()
-    config.write_text(json.dumps(told))
+    config.write_text(json.dumps(settings))
     return vllm(model=str(folder))
 
 
@@ -101,7 +101,7 @@ VLLM = [
 
 @pytest.mark.parametrize("wrong", VLLM)
 def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place, ray_here: Any) -> None:
-    """The check runs in a Ray worker, with the installed vLLM and the demo model; the driver ends with it."""
+    """The check runs in a Ray worker with the installed vLLM; the driver ends with its error."""
     pytest.importorskip("vllm")
     assert_one_sentence(place.refused(**wrong.fields(place)), wrong)
     assert_nothing_happened(place)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that fail, each at its step: a dead letter with the reason, beside all other rows."""
+"""Each failed row is a dead letter with step and reason, and all other rows are delivered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEADING = 1000
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that fails, among good ones. `row` is its line of JSONL, or its line of CSV."""
+    """A row that fails among good ones. `row` is its line of JSONL or CSV."""
 
     step: str
     reason: str
@@ -87,7 +87,7 @@ def make(row):
 
 @dataclass(frozen=True)
 class Delivered:
-    """A finished job with bad rows in it, after `leading` good ones that are left out of `rows`."""
+    """A finished job with bad rows after `leading` good ones, which are not in `rows`."""
 
     rows: list[dict[str, Any]]
     letters: dict[int, dict[str, Any]]
@@ -128,7 +128,7 @@ def deliveries(
             }[name]
             rows = [row for number, bad in enumerate(found.values()) for row in (good(number), bad.row)]
             if name == "jsonl":
-                # Past the rows that preflight looks at: there it would refuse the output column.
+                # After the rows that preflight reads, where it would refuse the output column.
                 rows = [good(number) for number in range(-LEADING, 0)] + rows
             fields["source"] = place.jsonl(*rows)
         if name == "jsonl":
@@ -185,7 +185,7 @@ def test_all_other_rows_are_delivered(group: str, deliveries: dict[str, Delivere
 
 
 @pytest.mark.parametrize("in_s3", [False, True])
-def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(
+def test_too_many_errors_end_the_job_and_publish_nothing(
     in_s3: bool, place: Place, ray_here: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last event counts the failed rows and says where their dead letters are."""
@@ -204,18 +204,18 @@ def test_too_many_errors_end_the_job_while_it_runs_and_publish_nothing(
         destination=uri,
     )
     assert failed.failure_class is FailureClass.TOO_MANY_ERRORS
-    told = re.fullmatch(
+    matched = re.fullmatch(
         r"max_error_fraction: \d+ rows failed(?: so far)?, more than the 10 of 1,050 rows that "
         r"max_error_fraction=0.01 allows; "
         r"the finished rows are kept for the next attempt; "
         r"the dead letters of (\d+) failed rows are in (\S+): (\d+) in step 'engine' \(row (\d+): .*\)\.",
         failed.message,
     )
-    assert told is not None, failed.message
-    folder = open_folder(told[2], aws)
+    assert matched is not None, failed.message
+    folder = open_folder(matched[2], aws)
     letters = [json.loads(line) for entry in folder.list() for line in folder.read(entry.path).splitlines()]
-    assert len(letters) == int(told[1]) == int(told[3]) > 10
+    assert len(letters) == int(matched[1]) == int(matched[3]) > 10
     assert {letter["row"]["text"] for letter in letters} == {"poison"}
-    assert int(told[4]) in {letter["ordinal"] for letter in letters}
+    assert int(matched[4]) in {letter["ordinal"] for letter in letters}
     kinds = {entry.path.split("/")[0] for entry in open_folder(uri, aws).list()}
     assert kinds == {"_raybatch", "dead_letter"}

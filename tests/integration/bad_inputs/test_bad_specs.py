@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specs that are wrong in themselves, refused before any cluster is asked."""
+"""Wrong specs are refused before any request to a cluster."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Airflow for all tests of this folder, and what they need around it."""
+"""One Airflow for all tests of this folder, with its clusters and stores."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def airflow() -> Iterator[AirflowStack]:
 
 @pytest.fixture(scope="session")
 def api(airflow: AirflowStack) -> AirflowApi:
-    """Its REST API. Connections for clusters are made by the fixtures that start them."""
+    """Airflow's REST API. The fixtures that start clusters make the connections."""
     return airflow.api
 
 
 def connect(api: AirflowApi, conn_id: str, cluster: RayCluster, extra: Any = None) -> RayJobs:
-    """Make `cluster` known to Airflow."""
+    """Add a connection for `cluster` to Airflow."""
     host, _, port = cluster.url.removeprefix("http://").partition(":")
     api.connection(conn_id, "ray", host=host, port=int(port), password=cluster.address.token, extra=extra)
     return RayJobs(cluster.url, cluster.address.token)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def batch(folder: Path, texts: Iterable[str], name: str = "rows", **conf: Any) -> dict[str, Any]:
-    """Writes a row for each text; what comes back makes a run ask about them."""
+    """Write a row for each text; return the params of a run that asks about them."""
     source = folder / f"{name}.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return {"source": str(source), "destination": f"{folder}/{name}", **conf}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S3 that wants keys (moto's server: the real API over HTTP)."""
+"""S3 that requires keys (moto's server: the real API over HTTP)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUCKET = "lake"
 
 @dataclass(frozen=True)
 class Lake:
-    """An S3 server, and a key that opens it."""
+    """An S3 server and a valid key."""
 
     url: str
     key_id: str
@@ -45,7 +45,7 @@ class Lake:
         return {"login": self.key_id, "password": self.secret, "extra": extra}
 
     def connect(self, api: AirflowApi, conn_id: str) -> None:
-        """Make it known to Airflow, with this key."""
+        """Add a connection with this key to Airflow."""
         api.connection(conn_id, "aws", **self.connection())
 
     def write_rows(self, key: str, rows: Iterable[dict[str, Any]]) -> None:
@@ -53,12 +53,12 @@ class Lake:
         self.client().put_object(Bucket=BUCKET, Key=key, Body=body.encode())
 
     def document(self, uri: str) -> Any:
-        """A JSON object by its ``s3://`` uri."""
+        """Return a JSON object by its ``s3://`` uri."""
         key = uri.removeprefix(f"s3://{BUCKET}/")
         return json.loads(self.client().get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
     def contents(self, prefix: str) -> dict[str, bytes]:
-        """All objects below `prefix`, by key."""
+        """Return all objects below `prefix`, by key."""
         s3 = self.client()
         pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
@@ -67,9 +67,9 @@ class Lake:
 
 @contextmanager
 def locked_lake(for_a_session: bool = False) -> Iterator[Lake]:
-    """A server with a bucket ``lake``, which answers 403 to every other key.
+    """Serve a bucket ``lake``, with 403 for every other key.
 
-    :param for_a_session: whether the key is a role's short-lived one, with a session token.
+    :param for_a_session: whether the key is a role's short-lived key with a session token.
     """
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -77,7 +77,7 @@ def locked_lake(for_a_session: bool = False) -> Iterator[Lake]:
     open_door = Lake(f"http://{host}:{port}", "anybody", "anything")
     try:
         lake = _role(open_door) if for_a_session else _user(open_door)
-        # From here on moto checks keys and signatures, in all servers of this process.
+        # From here on, moto checks keys and signatures in all servers of this process.
         requests.post(f"{lake.url}/moto-api/reset-auth", data=b"0", timeout=10).raise_for_status()
         lake.client().create_bucket(Bucket=BUCKET)
         yield lake

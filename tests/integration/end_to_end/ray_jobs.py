@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Ray cluster says about its jobs, asked without the code under test."""
+"""A Ray cluster's answers about its jobs, without the code under test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .waiting import wait_for
 class RayJobs:
     """The Jobs API of one cluster.
 
-    :param url: of the dashboard.
-    :param token: for a cluster that wants one.
+    :param url: URL of the dashboard.
+    :param token: token of a cluster that requires one.
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
@@ -31,7 +31,7 @@ class RayJobs:
         return answer.text
 
     def answer(self, path: str) -> str:
-        """Whatever is answered, errors too: Ray 2.60 answers some questions about its events with 500."""
+        """Return any answer, errors too: Ray 2.60 answers some requests about its events with 500."""
         return self._http.get(path).text
 
     def all(self) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ class RayJobs:
         return jobs
 
     def of(self, task: Task) -> list[dict[str, Any]]:
-        """Every job that was ever submitted for this task, the oldest first."""
+        """Return every job that was ever submitted for this task, the oldest first."""
         wanted = {
             "raybatch.dag_id": task.run.dag_id,
             "raybatch.run_id": task.run.run_id,
@@ -52,12 +52,12 @@ class RayJobs:
     def wait_for_one(self, task: Task, *statuses: str, timeout: float = 60.0) -> dict[str, Any]:
         """Wait until the task's only job has one of these statuses."""
 
-        def look() -> dict[str, Any] | None:
+        def job_in_status() -> dict[str, Any] | None:
             jobs = self.of(task)
             assert len(jobs) <= 1, jobs
             return jobs[0] if jobs and jobs[0]["status"] in statuses else None
 
-        return wait_for(f"a job that is {' or '.join(statuses)}", look, timeout, task.run.evidence)
+        return wait_for(f"a job that is {' or '.join(statuses)}", job_in_status, timeout, task.run.evidence)
 
     def stop(self, submission_id: str) -> None:
         self._http.post(f"/api/jobs/{submission_id}/stop").raise_for_status()
@@ -67,7 +67,7 @@ class RayJobs:
         return logs
 
     def replicas(self, job: dict[str, Any]) -> list[dict[str, Any]]:
-        """The living replicas of a job, without the actors that Ray Data leaves on a cluster for good."""
+        """Return the living replicas of a job, without the actors that Ray Data leaves on a cluster."""
         answer = self._http.get("/api/v0/actors", params={"limit": 1000}).raise_for_status().json()
         actors = answer["data"]["result"]["result"]
         wanted = (job["job_id"], "ALIVE")
@@ -75,12 +75,12 @@ class RayJobs:
         return [actor for actor in own if "Replica" in actor["class_name"]]
 
     def datasets(self, job: dict[str, Any]) -> list[str]:
-        """The names under which the dashboard shows the datasets of a job."""
+        """Return the names under which the dashboard shows the datasets of a job."""
         answer = self._http.get(f"/api/data/datasets/{job['job_id']}").raise_for_status().json()
         return [one["dataset"] for one in answer["datasets"]]
 
     def has_package(self, name: str) -> bool:
-        """Whether the cluster's store holds a package."""
+        """Return whether the cluster's store holds a package."""
         answer = self._http.get(f"/api/packages/gcs/{name}")
         assert answer.status_code in {200, 404}, answer.text
         return answer.status_code == httpx.codes.OK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Airflow's public REST API, as far as the tests drive it."""
+"""The part of Airflow's public REST API that the tests use."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TASK_ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
 
 
 class AirflowApi:
-    """Logged in as the stack's admin.
+    """A client that is logged in as the stack's admin.
 
-    :param evidence: what to add to the message of a wait that was in vain.
+    :param evidence: text to add to the error of a wait that failed.
     """
 
     def __init__(self, url: str, username: str, password: str, evidence: Callable[[], str]) -> None:
@@ -31,26 +31,26 @@ class AirflowApi:
         answer.raise_for_status()
         self._http.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
         self.evidence = evidence
-        # Airflow's event loop logs each change (`action_logging`). On SQLite it waits for the change before,
-        # whose transaction in turn waits for the loop: for 30 s the server answers no request at all.
+        # Airflow's event loop logs each change (`action_logging`). On SQLite it waits for the transaction of
+        # the previous change, which itself waits for the loop: for 30 s the server answers no request.
         self._one_change = threading.Lock()
 
     def close(self) -> None:
         self._http.close()
 
     def call(self, method: str, path: str, **options: Any) -> Any:
-        """The answer's document; an error status raises with the answer's text.
+        """Return the answer's document; raise an error status with the answer's text.
 
-        SQLite has one writer at a time, and Airflow answers 500 to whom it kept waiting too long: nothing was
-        done then, so it is asked again.
+        SQLite has one writer at a time. A request that waits too long gets 500 and has no effect, so it is
+        repeated.
         """
 
-        def look() -> httpx.Response | None:
+        def request() -> httpx.Response | None:
             with nullcontext() if method == "GET" else self._one_change:
                 answer = self._http.request(method, f"/api/v2/{path}", **options)
             return None if answer.status_code == 500 and "Database error" in answer.text else answer
 
-        answer = wait_for(f"an answer to {method} {path}", look, 60, self.evidence)
+        answer = wait_for(f"an answer to {method} {path}", request, 60, self.evidence)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
@@ -71,7 +71,7 @@ class AirflowApi:
         return Run(self, dag_id, answer["dag_run_id"])
 
     def first_run(self, dag_id: str) -> Run:
-        """The run that Airflow starts by itself when a DAG is unpaused; where it was before, a new one."""
+        """Return the run that Airflow starts when a DAG is unpaused; a new one if the DAG was not paused."""
         if self.runs(dag_id):
             return self.trigger(dag_id)
         self.unpause(dag_id)
@@ -82,26 +82,26 @@ class AirflowApi:
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": False})
 
     def read_at(self, dag_id: str) -> datetime:
-        """When its file was last read."""
+        """Return when its file was last read."""
         return datetime.fromisoformat(self.call("GET", f"dags/{dag_id}")["last_parsed_time"])
 
     def pause(self, dag_id: str) -> None:
-        """Let the scheduler leave this DAG's runs alone."""
+        """Pause the DAG, so that the scheduler ignores its runs."""
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": True})
 
     def runs(self, dag_id: str) -> list[Run]:
-        """All runs, the oldest first."""
+        """Return all runs, the oldest first."""
         answer = self.call("GET", f"dags/{dag_id}/dagRuns", params={"order_by": "id"})
         return [Run(self, dag_id, run["dag_run_id"]) for run in answer["dag_runs"]]
 
     def asset_events(self, **filters: Any) -> list[dict[str, Any]]:
-        """Newest first.
+        """Return the events, the newest first.
 
-        Airflow 3.3 answers 500 while a run that an event created is still queued, since its answer has no
-        place for a start date that is missing; so that answer means "not yet".
+        Airflow 3.3 answers 500 while a run of an event is still queued, because its response model needs a
+        start date; so that answer means "not yet".
         """
 
-        def look() -> dict[str, Any] | None:
+        def read_events() -> dict[str, Any] | None:
             params = {"order_by": "-timestamp", **filters}
             answer = self._http.get("/api/v2/assets/events", params=params)
             if answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
@@ -110,7 +110,9 @@ class AirflowApi:
             document: dict[str, Any] = answer.json()
             return document
 
-        events: list[dict[str, Any]] = wait_for("asset events", look, 60, self.evidence)["asset_events"]
+        events: list[dict[str, Any]] = wait_for("asset events", read_events, 60, self.evidence)[
+            "asset_events"
+        ]
         return events
 
 
@@ -138,7 +140,7 @@ class Run:
         return [Task(self, ti["task_id"], ti["map_index"]) for ti in answer["task_instances"]]
 
     def wait(self, state: str = "success", timeout: float = 120.0) -> Run:
-        """Wait for the run's end, which must be `state`."""
+        """Wait for the run's end, which must have this `state`."""
         ended = wait_for(
             f"end of {self.dag_id} {self.run_id}",
             lambda: self.state if self.state in RUN_ENDED else None,
@@ -149,12 +151,12 @@ class Run:
         return self
 
     def evidence(self) -> str:
-        """States and logs of the run's tasks, and the ends of the stack's logs."""
-        told = []
+        """Return states and logs of the run's tasks, and the ends of the stack's logs."""
+        lines = []
         for task in self.tasks():
-            told.append(f"--- task {task.task_id}[{task.map_index}]: {task.state}")
-            told += [line for number in range(1, task.read()["try_number"] + 1) for line in task.log(number)]
-        return "\n".join([*told[-200:], self.api.evidence()])
+            lines.append(f"--- task {task.task_id}[{task.map_index}]: {task.state}")
+            lines += [line for number in range(1, task.read()["try_number"] + 1) for line in task.log(number)]
+        return "\n".join([*lines[-200:], self.api.evidence()])
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,9 @@ class Task:
         return state
 
     def wait(self, *states: str, timeout: float = 60.0) -> dict[str, Any]:
-        """Wait for one of these states; an end in another one is an error at once."""
+        """Wait for one of these states; any other final state is an error at once."""
 
-        def look() -> dict[str, Any] | None:
+        def read_state() -> dict[str, Any] | None:
             found = self.read()
             if found["state"] in states:
                 return found
@@ -194,7 +196,7 @@ class Task:
             )
             return None
 
-        return wait_for(f"{self.task_id} to be {' or '.join(states)}", look, timeout, self.run.evidence)
+        return wait_for(f"{self.task_id} to be {' or '.join(states)}", read_state, timeout, self.run.evidence)
 
     def xcom(self, key: str = "return_value") -> Any:
         params = {"map_index": self.map_index, "deserialize": False}
@@ -206,7 +208,7 @@ class Task:
         return {entry["key"] for entry in answer["xcom_entries"]}
 
     def log_events(self, try_number: int = 1) -> list[dict[str, Any]]:
-        """The structured log of one try; empty before that has started."""
+        """Return the structured log of one try; empty before its start."""
         if self.read()["try_number"] < try_number or self.state in {None, "scheduled", "queued"}:
             return []
         params: dict[str, Any] = {"full_content": True, "map_index": self.map_index}
@@ -214,7 +216,7 @@ class Task:
         return [event for event in answer["content"] if isinstance(event, dict)]
 
     def log(self, try_number: int = 1) -> list[str]:
-        """What the log of one try says, errors with their text."""
+        """Return the lines of the log of one try, errors with their text."""
         lines = []
         for event in self.log_events(try_number):
             lines.append(str(event["event"]))
@@ -224,11 +226,11 @@ class Task:
         return lines
 
     def mark(self, state: str) -> None:
-        """What a user does with "Mark state as..."."""
+        """Do what "Mark state as..." does in the UI."""
         self.run.api.call("PATCH", self.instance_path, json={"new_state": state})
 
     def clear(self) -> None:
-        """What a user does with "Clear"."""
+        """Do what "Clear" does in the UI."""
         body = {
             "dry_run": False,
             "dag_run_id": self.run.run_id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a secret could be read: everything that Airflow, Ray and a batch show or leave behind."""
+"""All places where a secret could be read: everything that Airflow, Ray and a batch show or leave."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _PATHS_OF_RAY = (
 
 
 class Secrets:
-    """What must not be found, each by a name that may be told.
+    """Secrets that must not be found, each with a public name.
 
-    :param values: secrets by name.
+    :param values: the secrets by name.
     """
 
     def __init__(self, values: Mapping[str, str]) -> None:
@@ -52,16 +52,16 @@ class Secrets:
         }
 
     def within(self, content: bytes) -> list[str]:
-        """Names of those that `content` tells."""
+        """Return the names of the secrets in `content`."""
         return [name for name, forms in self._forms.items() if any(form in content for form in forms)]
 
     def leaks(self, shown: Iterable[tuple[str, bytes]]) -> list[str]:
-        """Each place that tells one, with its name."""
+        """Return each place with a secret, and the secret's name."""
         return [f"{where}: {name}" for where, content in shown for name in self.within(content)]
 
 
 class CommandLines:
-    """Reads the command lines of all of this machine's processes for as long as it is entered."""
+    """Reads the command lines of all processes of this machine while it is entered."""
 
     def __init__(self, secrets: Secrets) -> None:
         self.leaks: set[str] = set()
@@ -91,7 +91,7 @@ class CommandLines:
 
 
 def shown_by_airflow(task: Task) -> Iterator[tuple[str, bytes]]:
-    """Logs of all tries, rendered fields and XComs of a task."""
+    """Yield logs of all tries, rendered fields and XComs of a task."""
     read = task.read()
     yield "the task instance", json.dumps(read).encode()
     for number in range(1, read["try_number"] + 1):
@@ -101,7 +101,7 @@ def shown_by_airflow(task: Task) -> Iterator[tuple[str, bytes]]:
 
 
 def shown_by_ray(jobs: RayJobs) -> Iterator[tuple[str, bytes]]:
-    """What the dashboard answers about jobs, actors, tasks, workers and all else, and the drivers' logs."""
+    """Yield the dashboard's answers about jobs, actors, tasks, workers and more, and the drivers' logs."""
     nodes = json.loads(jobs.text("/api/v0/nodes"))["data"]["result"]["result"]
     for path in (*_PATHS_OF_RAY, *(f"/nodes/{node['node_id']}" for node in nodes)):
         yield f"Ray's {path}", jobs.answer(path).encode()
@@ -112,14 +112,14 @@ def shown_by_ray(jobs: RayJobs) -> Iterator[tuple[str, bytes]]:
 
 
 def left_in_files(*folders: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file below the folders."""
+    """Yield every file below the folders."""
     for folder in folders:
         for path in files(folder):
             yield str(path), path.read_bytes()
 
 
 def left_in_objects(contents: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
-    """Objects as they are, and Parquet also as it reads."""
+    """Yield the bytes of objects, and the rows of Parquet files."""
     for key, content in contents.items():
         yield key, content
         if key.endswith(".parquet"):
@@ -129,14 +129,14 @@ def left_in_objects(contents: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]
 
 
 def session_folder(jobs: RayJobs) -> Path:
-    """Folder of a cluster's session on this machine."""
+    """Return the folder of a cluster's session on this machine."""
     session = json.loads(jobs.text("/api/version"))["session_name"]
     (home,) = Path(tempfile.gettempdir()).glob(f"rb-*/{session}")
     return home
 
 
 def secrets_packages(session: Path) -> list[str]:
-    """Names of the packages that credentials travelled in, out of the specs that Ray unpacked."""
+    """Return the names of the packages of credentials, from the specs that Ray unpacked."""
     specs = [json.loads(file.read_text()) for file in files(session) if file.name == "spec.json"]
     names = [spec["submission"]["secrets_package"] for spec in specs]
     return [name for name in names if name is not None]

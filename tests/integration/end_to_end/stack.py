@@ -26,28 +26,29 @@ from cryptography.fernet import Fernet
 from .rest import AirflowApi
 from .waiting import tail, wait_for
 
-# Airflow's defaults suit clusters; these let tests see in seconds what otherwise takes minutes.
+# Airflow's defaults suit clusters; with these, changes are noticed in seconds instead of minutes.
 INTERVALS = {
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
-    # The scheduler has a DAG that was read again within half a minute, too.
+    # A DAG that was read again reaches the scheduler within half a minute, too.
     "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
-    # How soon tasks that a killed scheduler had queued are queued again, once its heartbeat is 30 s old.
+    # Tasks that a killed scheduler had queued are queued again once its heartbeat is 30 s old.
     "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
-    # A worker that died with its supervisor is noticed after this.
+    # Airflow notices after this time that a worker died with its supervisor.
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "25",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
-    # How soon a running task learns that it was marked or cleared.
+    # A running task learns after this time that it was marked or cleared.
     "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
-    "WORKERS__MAX_FAILED_HEARTBEATS": "20",  # as they come more often
+    "WORKERS__MAX_FAILED_HEARTBEATS": "20",  # because heartbeats come more often
     "TRIGGERER__JOB_HEARTBEAT_SEC": "2",
-    # How soon a new triggerer takes over what a gone one left.
+    # A triggerer takes over the triggers of a dead one after this time.
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
 }
 
 _SERVER = ["api-server", "--host", "127.0.0.1", "--workers", "1", "--apps"]
-# Two servers, since one alone may wait for itself: its event loop logs what users do (`action_logging`), and
-# waits for SQLite's lock, while a task's request in the same process has that lock and waits for the loop.
+# Two servers, because one alone may wait for itself. Its event loop logs users' actions (`action_logging`)
+# and waits for SQLite's lock, while a task's request in the same process holds that lock and waits for the
+# loop.
 API_SERVERS = ("api-server", "execution-api")
 _COMPONENTS = {
     "api-server": [*_SERVER, "core"],
@@ -65,7 +66,7 @@ class AirflowStack:
 
     :param bundles: folders of DAG files by name.
     :param expected: ids of the DAGs that must be there before the stack counts as started.
-    :param settings: Airflow's, by default those that say how soon something is noticed.
+    :param settings: Airflow's settings, by default those above for quick reactions.
     """
 
     def __init__(
@@ -93,10 +94,10 @@ class AirflowStack:
         self._exit.close()
 
     def show_dags(self, env: Mapping[str, str], read: str | None = None) -> None:
-        """Let DAG files see these environment variables: what reads and runs them is restarted for it.
+        """Set environment variables for DAG files, and restart the components that read and run them.
 
-        :param read: a DAG to wait for, whose tasks depend on them; until it is read again, the scheduler has
-            the old ones.
+        :param read: a DAG to wait for whose tasks depend on the variables; until it is read again, the
+            scheduler has its old tasks.
         """
         if env == self._shown:
             return
@@ -117,7 +118,7 @@ class AirflowStack:
     def start(self, name: str, beside: str | None = None) -> None:
         """Start one component; it has a process group and a log file of its own.
 
-        :param beside: the name under which a second one of its kind is known.
+        :param beside: name of a second component of this kind.
         """
         command = [sys.executable, "-m", "airflow", *_COMPONENTS[name]]
         environment = {**self.environment, **self._shown}
@@ -139,7 +140,7 @@ class AirflowStack:
             )
 
     def stop(self, *names: str) -> None:
-        """End components and everything they started: SIGINT, and SIGKILL to what is left."""
+        """End components and everything they started: SIGINT, then SIGKILL to the rest."""
         processes = [self._processes.pop(name) for name in names if name in self._processes]
         family: list[psutil.Process] = []
         for process in processes:
@@ -157,8 +158,8 @@ class AirflowStack:
     def kill(self, name: str, *, with_family: bool) -> None:
         """SIGKILL a component.
 
-        :param with_family: and all that it started, as when a container dies; else that lives on, as when the
-            kernel takes the one process that holds most memory.
+        :param with_family: also kill all that it started, as when a container dies; otherwise its children
+            live on, as when the kernel kills the process with most memory.
         """
         process = self._processes.pop(name)
         family = psutil.Process(process.pid).children(recursive=True)
@@ -170,7 +171,7 @@ class AirflowStack:
             self._orphans += family
 
     def wait_until_healthy(self) -> None:
-        """Until every started component says so."""
+        """Wait until every started component reports that it is healthy."""
         wait_for("a healthy Airflow", self._is_healthy, _START_TIMEOUT, self.evidence)
 
     def pid(self, name: str) -> int:
@@ -183,7 +184,7 @@ class AirflowStack:
         return "\n".join(tail(self.log_of(name)) for name in _COMPONENTS)
 
     def _start(self) -> None:
-        # Ray's sockets lie below TMPDIR, and a socket's path is at most 107 bytes long.
+        # Ray's sockets are below TMPDIR, and a socket's path is at most 107 bytes long.
         self.home = Path(tempfile.mkdtemp(prefix="af-", dir="/tmp"))
         self._exit.callback(shutil.rmtree, self.home, ignore_errors=True)
         self.temp = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))
@@ -250,7 +251,7 @@ class AirflowStack:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         with closing(sqlite3.connect(self.home / "airflow.db")) as database:
-            # So that readers and the writer don't wait for each other; the file keeps it.
+            # Then readers and the writer don't wait for each other; the file keeps this mode.
             database.execute("PRAGMA journal_mode=WAL")
 
     def _is_healthy(self) -> bool:
@@ -268,13 +269,13 @@ class AirflowStack:
         )
 
     def _wait_for_dags(self) -> None:
-        def look() -> bool:
+        def dags_are_there() -> bool:
             errors = self.api.call("GET", "importErrors")["import_errors"]
             assert not errors, errors
             listed = self.api.call("GET", "dags", params={"limit": 100})["dags"]
             return set(self._expected) <= {dag["dag_id"] for dag in listed}
 
-        wait_for("the DAGs", look, _START_TIMEOUT, self.evidence)
+        wait_for("the DAGs", dags_are_there, _START_TIMEOUT, self.evidence)
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:

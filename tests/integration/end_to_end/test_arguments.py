@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments as authors write them, through Airflow's own runner: rendered, converted, or refused at once."""
+"""Authors' arguments through Airflow's own runner: rendered, converted, or refused at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 class Refusal:
     """A run that must fail at once.
 
-    :param on_cluster: whether only the job's own preflight can know.
+    :param on_cluster: whether only the job's own preflight can find it.
     """
 
     conf: dict[str, Any]
@@ -61,7 +61,7 @@ REFUSALS = {
 def tasks(
     api: AirflowApi, jobs: RayJobs, lake: Lake, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Task]:
-    """All of them at once, and one that is right."""
+    """All wrong tasks at once, and one that is right."""
     lake.connect(api, "lake_keys")
     api.connection("lake_bare", "aws", extra={"endpoint_url": lake.url})
     lake.write_rows("arguments/rows.jsonl", ({"text": f"one two three {n}"} for n in range(10)))
@@ -107,12 +107,12 @@ def test_templates_and_xcoms_reach_every_argument(
     rows = open_dataset(result).to_arrow().to_pylist()
     # The prefix is a template, and max_tokens was the text "2" in it.
     assert {row["llm_echo_output_tokens"] for row in rows} == {2}
-    assert tasks["templates"].read()["rendered_fields"]["max_errors"] == 3  # out of an XCom
+    assert tasks["templates"].read()["rendered_fields"]["max_errors"] == 3  # from an XCom
 
 
 @pytest.mark.parametrize("as_stored", [True, False])
 def test_connection_that_the_docs_name_can_be_tested(api: AirflowApi, jobs: RayJobs, as_stored: bool) -> None:
-    """What Airflow's form sends: all fields as they are stored, the password masked."""
+    """Airflow's form sends all stored fields, with a masked password."""
     stored = api.call("GET", "connections/ray_default")
     form = {name: stored[name] for name in ("connection_id", "conn_type", "host", "port", "schema")}
     if not as_stored:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canary secrets in every channel, and runs that end in every way: no artefact tells one.
+"""Canary secrets in every channel, and runs that end in every way: no artefact contains one.
 
-The exceptions are documented: the environment of processes, and Airflow's table of connections, which holds
-the key's id as a login and all else encrypted.
+The exceptions are documented: the environment of processes, and Airflow's table of connections, which has the
+key's id as a login and encrypts the rest.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PACKAGE_SECONDS = 90
 
 @dataclass(frozen=True)
 class Place:
-    """Where the runs happen, and the canaries."""
+    """Places of the runs, and the canaries."""
 
     lake: Lake
     cluster: RayCluster
@@ -103,7 +103,7 @@ def place(api: AirflowApi) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def unread_package(place: Place) -> tuple[str, float]:
-    """Of a job that ended before it read its credentials, and when it was uploaded."""
+    """The package of a job that ended before it read its credentials, and the time of its upload."""
 
     async def submit() -> str:
         document = {
@@ -149,7 +149,7 @@ def command_lines(place: Place) -> Iterator[CommandLines]:
 def tasks(
     api: AirflowApi, place: Place, unread_package: tuple[str, float], command_lines: CommandLines
 ) -> dict[str, Task]:
-    """One task for each way to end."""
+    """One task for each kind of end."""
     place.lake.write_rows("in/rows.jsonl", ({"text": f"text {n}"} for n in range(20)))
 
     def start(name: str, dag_id: str, **conf: object) -> Task:
@@ -171,7 +171,7 @@ def tasks(
     for name in ("failure", "locked"):
         tasks[name].run.wait("failed", timeout=300)
 
-    # Each in the middle, and together, since they mostly wait.
+    # Each is ended in the middle; together, because they mostly wait.
     tasks["kill"] = start("kill", "once_blocking", engine_args=SLOWLY)
     tasks["crash"] = start("crash", "batch_deferrable", engine_args=SLOWLY)
     job_with_credentials(place, tasks["kill"])
@@ -185,13 +185,13 @@ def tasks(
 
 
 def job_with_credentials(place: Place, task: Task) -> dict[str, Any]:
-    """The task's job, as soon as it has replicas: by then its driver has read the credentials."""
+    """Return the task's job once it has replicas: by then its driver has read the credentials."""
 
-    def look() -> dict[str, Any] | None:
+    def credentials_read() -> dict[str, Any] | None:
         jobs = place.jobs.of(task)
         return jobs[-1] if jobs and place.jobs.replicas(jobs[-1]) else None
 
-    return wait_for("a job that has its credentials", look, 120, task.run.evidence)
+    return wait_for("a job that has its credentials", credentials_read, 120, task.run.evidence)
 
 
 def test_every_run_ended_its_way(tasks, place):
@@ -207,26 +207,26 @@ def test_every_run_ended_its_way(tasks, place):
     assert tasks["success"].xcom()["rows"] == tasks["crash"].xcom()["rows"] == 20
 
 
-def test_airflow_tells_none(tasks, place):
+def test_airflow_shows_no_secret(tasks, place):
     for name, task in tasks.items():
-        told = dict(shown_by_airflow(task))
-        assert b"ray_canary" in told["the task instance"], name
-        assert len(told) > 1 + task.read()["try_number"], name
-        assert not place.secrets.leaks(told.items()), name
-        assert not place.key_id.leaks(told.items()), name
+        shown = dict(shown_by_airflow(task))
+        assert b"ray_canary" in shown["the task instance"], name
+        assert len(shown) > 1 + task.read()["try_number"], name
+        assert not place.secrets.leaks(shown.items()), name
+        assert not place.key_id.leaks(shown.items()), name
 
 
-def test_ray_tells_none(tasks, place):
-    told = dict(shown_by_ray(place.jobs))
-    assert b"raybatch" in told["Ray's /api/jobs/"]
-    assert b"Replica" in told["Ray's /api/v0/actors?detail=1&limit=10000"]
+def test_ray_shows_no_secret(tasks, place):
+    shown = dict(shown_by_ray(place.jobs))
+    assert b"raybatch" in shown["Ray's /api/jobs/"]
+    assert b"Replica" in shown["Ray's /api/v0/actors?detail=1&limit=10000"]
     for kind in ("tasks", "workers", "runtime_envs", "jobs", "nodes"):
-        assert b'"result": true' in told[f"Ray's /api/v0/{kind}?detail=1&limit=10000"], kind
-    assert not place.secrets.leaks(told.items())
-    assert not place.key_id.leaks(told.items())
+        assert b'"result": true' in shown[f"Ray's /api/v0/{kind}?detail=1&limit=10000"], kind
+    assert not place.secrets.leaks(shown.items())
+    assert not place.key_id.leaks(shown.items())
 
 
-def test_destinations_hold_none(tasks, place):
+def test_destinations_hold_no_secret(tasks, place):
     left = dict(left_in_objects(place.lake.contents("out/")))
     for name in ("/manifest.json", "_raybatch/journal/", "_raybatch/parts/", "data/"):
         assert any(name in key for key in left), name
@@ -234,16 +234,16 @@ def test_destinations_hold_none(tasks, place):
     assert not place.key_id.leaks(left.items())
 
 
-def test_files_hold_none(tasks, place, airflow: AirflowStack):
+def test_files_hold_no_secret(tasks, place, airflow: AirflowStack):
     left = dict(left_in_files(airflow.home, airflow.temp, session_folder(place.jobs)))
     assert any(name.endswith("airflow.db") for name in left)
     assert len([content for content in left.values() if b"raybatch" in content]) > 10
     arguments = b"".join(content for name, content in left.items() if "DATASET_METADATA" in name)
-    assert arguments.count(b"HF_TOKEN") >= len(tasks) - 1  # all but one came as far as their replicas
+    assert arguments.count(b"HF_TOKEN") >= len(tasks) - 1  # all but one reached their replicas
     assert not place.secrets.leaks(left.items())
 
 
-def test_command_lines_show_none(tasks, command_lines):
+def test_command_lines_show_no_secret(tasks, command_lines):
     assert any("airflow_provider_raybatch.job" in line for line in command_lines.seen)
     assert not command_lines.leaks
 
@@ -253,6 +253,6 @@ def test_every_package_is_gone(tasks, place, unread_package):
     read = [each for each in secrets_packages(session_folder(place.jobs)) if each != name]
     assert len(read) >= len(tasks)
     assert not [each for each in read if place.jobs.has_package(each)]
-    # Nobody read this one: Ray drops it by itself.
+    # No job read this package: Ray deletes it by itself.
     time.sleep(max(0.0, uploaded + PACKAGE_SECONDS + 10 - time.monotonic()))
     assert not place.jobs.has_package(name)

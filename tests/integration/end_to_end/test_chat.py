@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a vLLM engine is asked and what of its answer is kept: one job on two CPUs, a question a row."""
+"""Requests to a vLLM engine, and the kept parts of its answers: one job on two CPUs, a question a row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = EXAMPLES / "demo_model/model"
 INDUSTRY = {"role": "user", "content": "What industry is this company in: Redwood Dairy Farms"}
 SUM = {"role": "user", "content": "What is 3 + 4?"}
 JSON_ONLY = {"role": "system", "content": "Answer in JSON."}
-CHOICES = ["Zebra", "Yak"]  # which the model would never say by itself
+CHOICES = ["Zebra", "Yak"]  # which the model would never generate by itself
 # The branches differ in type and in keywords, which Arrow would merge if it saw them.
 ANY_OF = {
     "type": "object",
@@ -128,7 +128,7 @@ def test_begin_of_sequence_comes_once(answers):
     for name, row in answers.items():
         text = tokenizer.apply_chat_template(QUESTIONS[name][0], tokenize=False, add_generation_prompt=True)
         assert row["input_tokens"] == count(text, add_special_tokens=False)
-        # The trap is there: tokenised as plain text, the same chat has a second one.
+        # Tokenised as plain text, the same chat has a second one.
         assert count(text) == row["input_tokens"] + 1
 
 
@@ -139,12 +139,12 @@ def test_two_cpus_are_enough(jobs, dataset):
 
 
 def test_a_refusal_is_one_sentence_in_the_task_log(api, jobs, tmp_path):
-    """The model is looked at in a Ray task; its sentence comes back through Ray, the driver and Airflow."""
+    """A Ray task checks the model; its error comes back through Ray, the driver and Airflow."""
     source = tmp_path / "chats.jsonl"
     source.write_text(json.dumps({"messages": [INDUSTRY], "sampling": None}) + "\n")
     run = api.trigger("chat", source=str(source), destination=f"{tmp_path}/out", model="/no/such/model")
     task = run.wait("failed", timeout=240).task("infer")
-    assert task.read()["try_number"] == 1  # though the DAG allows a retry
+    assert task.read()["try_number"] == 1  # although the DAG allows a retry
     (line,) = [line for line in task.log() if line.startswith("RayBatchFailException: ")]
     assert " failed: model: nothing is at '/no/such/model' on the node" in line
     assert "ray::" not in line

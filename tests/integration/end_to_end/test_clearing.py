@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users do to running tasks, the counters by which a clear is told, and the id of an Airflow.
+"""Actions of users on running tasks, the counters that show a clear, and the id of an Airflow.
 
 The counters are Airflow's own, and `operators/run_record.py` relies on them.
 """
@@ -41,18 +41,18 @@ def test_cleared_while_it_runs(mode, tasks, jobs):
 
 
 def assert_a_new_run_followed(task, jobs):
-    def look():
+    def two_jobs():
         found = jobs.of(task)
         return found if [job["status"] for job in found] == ["STOPPED", "RUNNING"] else None
 
-    old, new = wait_for("a second job", look, 120, task.run.evidence)
+    old, new = wait_for("a second job", two_jobs, 120, task.run.evidence)
     assert old["metadata"]["raybatch.run_token"] != new["metadata"]["raybatch.run_token"]
     found = task.read()
-    # A clear leaves as many tries as there were so far, and one retry. On a slow machine a killed attempt may
-    # have been followed by one more before its DAG run was over.
+    # A clear allows the tries so far and one retry. On a slow machine, one more attempt may follow a killed
+    # one before its DAG run is over.
     assert found["max_tries"] == found["try_number"] >= 2
-    # Airflow forgets a trigger that no triggerer has started when its task is marked. SQLite gives its number
-    # to the next one, whose task may get the old one's event; then a retry follows the new job.
+    # When a task is marked, Airflow deletes a trigger that no triggerer has started. SQLite reuses its number
+    # for the next trigger, whose task may get the old event; then a retry follows the new job.
     wait_for("its follower", lambda: is_followed(task), 90, task.run.evidence)
     task.mark("failed")
     wait_for_all_stopped(task, jobs)

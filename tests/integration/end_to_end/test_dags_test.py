@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``airflow dags test``, with which authors try a DAG first: it runs tasks and triggers in one process."""
+"""``airflow dags test``, with which authors try a DAG, runs tasks and triggers in one process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_deferrable_task(airflow, api, jobs, tmp_path):
-    # `dags test` writes its run to the database, where a scheduler that is up takes the tasks of each running
-    # run of a DAG that is not paused: the task would be run by both, and one of them refused with 409.
+    # `dags test` writes its run to the database. If the DAG is not paused, a scheduler also runs the tasks of
+    # that run, and one of the two gets a 409.
     api.pause("batch_deferrable")
     conf = batch(tmp_path, ["one", "two"])
     command = ["-m", "airflow", "dags", "test", "batch_deferrable", "--conf", json.dumps(conf)]
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *command],
         env=airflow.environment,
         cwd=airflow.home,
@@ -32,8 +32,8 @@ def test_deferrable_task(airflow, api, jobs, tmp_path):
         timeout=240,
         check=False,
     )
-    output = told.stdout + told.stderr
-    assert told.returncode == 0, output
+    output = completed.stdout + completed.stderr
+    assert completed.returncode == 0, output
     assert "was not found" not in output
     rows = open_dataset(f"{conf['destination']}/manifest.json").to_arrow()["response"].to_pylist()
     assert sorted(rows) == ["Say one", "Say two"]

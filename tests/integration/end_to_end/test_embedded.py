@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mapped tasks without a cluster: each starts a private Ray in its turn, and leaves nothing."""
+"""Mapped tasks without a cluster: each starts a private Ray in turn, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of synthetic data as it is: a night with vLLM that Airflow starts by itself."""
+"""The unchanged example of synthetic data: a night with vLLM that Airflow starts by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def night(airflow: AirflowStack, api: AirflowApi, jobs: RayJobs) -> Run:
     airflow.show_dags({})
-    api.unpause("report_on_questions")  # first: a paused DAG takes no notice of events
+    api.unpause("report_on_questions")  # first, because events don't start a paused DAG
     return api.first_run("nightly_synthetic_data").wait(timeout=700)
 
 
@@ -37,7 +37,7 @@ def test_table_holds_what_was_accepted(night, airflow):
     left = {step["step"]: step["rows"] for step in card["funnel"]}
     assert left["input"] == 800  # two samples
     assert left["schema"] > 0.9 * left["input"]
-    # The judge knows these facts: what the model wrote is right.
+    # The judge knows these facts: the model's answers are right.
     assert left["score_threshold"] == len(rows) > 0.9 * left["near_duplicates"] > 0
     assert Rows(accepted["rejected"]).count >= left["repair"] - len(rows)
     with duckdb.connect(str(airflow.home / "raybatch_example/warehouse.duckdb"), read_only=True) as warehouse:
@@ -66,5 +66,5 @@ def test_asset_starts_the_second_dag(night):
         assert (extra["manifest_uri"], extra["rows"]) == (result["manifest_uri"], result["rows"])
     report = run_after(night, "load").wait()
     assert report.dag_id == "report_on_questions"
-    (told,) = report.task("report").xcom()
-    assert (told["uri"], told["rows"]) == (accepted["uri"], accepted["rows"])
+    (reported,) = report.task("report").xcom()
+    assert (reported["uri"], reported["rows"]) == (accepted["uri"], accepted["rows"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A night's `partition_key` goes from the run through the outlet's event to the run of the consumer."""
+"""A night's `partition_key` passes from the run through the outlet's event to the consumer's run."""
 
 from __future__ import annotations
 

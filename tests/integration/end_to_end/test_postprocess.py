@@ -24,7 +24,7 @@ TEXTS = [*(f"company {number}" for number in range(40)), "company without a numb
 
 @dataclass(frozen=True)
 class Runs:
-    """The same rows, with one function and then with another.
+    """Runs of the same rows, with one function and then with another.
 
     :param generated: responses that engines had generated after each of them.
     """
@@ -58,15 +58,15 @@ def rows_by_text(dataset: Dataset) -> dict[str, dict[str, Any]]:
     return {row["text"]: row for row in dataset.to_arrow().to_pylist()}
 
 
-def test_columns_of_the_function_and_the_response_under_its_name(runs: Runs) -> None:
+def test_function_columns_beside_the_renamed_response(runs: Runs) -> None:
     result = runs.first.xcom()
     dataset = open_dataset(result)
     rows = rows_by_text(dataset)
     assert len(rows) == result["rows"] == 40
-    assert len(dataset.files) == 4  # of ten rows each; the one in error is in none
+    assert len(dataset.files) == 4  # files of ten rows each; the failed row is in none
     assert {row["inferred_industry"] for row in rows.values()} == {f"Say {text}" for text in TEXTS[:-1]}
     assert all(row["same"] for row in rows.values())
-    # Halves beside whole numbers: one type for all files.
+    # Halves and whole numbers: one type for all files.
     assert rows["company 3"]["number"] == 3.0
     assert rows["company 6"]["number"] == 3.0
     columns = {column.name: column.type for column in dataset.manifest.columns}
@@ -91,7 +91,7 @@ def test_another_function_pays_for_nothing(runs: Runs) -> None:
     assert "number" not in rows["company 7"]
 
 
-def test_a_function_that_takes_no_response_is_refused_in_preflight(runs: Runs) -> None:
+def test_function_without_a_response_argument_is_refused(runs: Runs) -> None:
     sentence = (
         "postprocess: 'labels:alone' can't be called with a row and a response (too many positional "
         "arguments); write it as def alone(row, response)."

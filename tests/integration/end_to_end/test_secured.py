@@ -48,7 +48,7 @@ def task(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake
     """The example's first batch inference, deferrable, from S3 to S3 over the secured cluster."""
     lake.connect(api, "lake")
     lake.write_rows("in/rows.jsonl", ({"topic_id": n, "topic": f"topic {n}"} for n in range(ROWS)))
-    api.unpause("report_on_questions")  # a paused DAG takes no notice of events
+    api.unpause("report_on_questions")  # events don't start a paused DAG
     example = {
         "SOURCE": "s3://lake/in/",
         "OUTPUT": "s3://lake/out",
@@ -64,7 +64,7 @@ def task(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake
 
 @pytest.fixture
 def as_airflow(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-    """The connection as this process, which is not part of the stack, finds it."""
+    """The connection for this process, which is not part of the stack."""
     connection = {"conn_type": "aws", **lake.connection()}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
 
@@ -94,8 +94,8 @@ def test_tasks_and_dags_behind_it_read_from_the_bucket(task):
     accepted = task.run.task("accept").xcom()
     assert accepted["bucket"] == "lake"
     assert event_of(task.run, "load")["extra"]["manifest_uri"] == accepted["manifest_uri"]
-    (told,) = run_after(task.run, "load").wait().task("report").xcom()
-    assert (told["uri"], told["rows"]) == (accepted["uri"], accepted["rows"])
+    (reported,) = run_after(task.run, "load").wait().task("report").xcom()
+    assert (reported["uri"], reported["rows"]) == (accepted["uri"], accepted["rows"])
 
 
 def test_progress_and_link_of_a_deferred_task(task, token_ray_cluster):
@@ -108,7 +108,7 @@ def test_progress_and_link_of_a_deferred_task(task, token_ray_cluster):
 
 
 def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
-    """The echo says the same on both nights: first what is not JSON, which is repaired."""
+    """The echo is the same on both nights: first text that is not JSON, which is then repaired."""
     first, second = task.run, task.run.api.trigger("nightly_synthetic_data").wait(timeout=400)
     accepted = first.task("accept").xcom()
     left = {step["step"]: step["rows"] for step in lake.document(accepted["card_uri"])["funnel"]}
@@ -129,15 +129,15 @@ def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
 
 def test_keys_are_nowhere_to_be_read(task, token_jobs, token_ray_cluster, lake, airflow):
     secrets = Secrets({"key id": lake.key_id, "key": lake.secret, "token": token_ray_cluster.address.token})
-    told = dict(shown_by_airflow(task))
-    assert b"ray_token" in told["the task instance"]
-    assert not secrets.leaks(told.items())
+    shown = dict(shown_by_airflow(task))
+    assert b"ray_token" in shown["the task instance"]
+    assert not secrets.leaks(shown.items())
     assert not secrets.leaks(shown_by_ray(token_jobs))
     assert not secrets.leaks(left_in_objects(lake.contents("out/")))
 
 
 def test_keys_are_in_no_file(task, token_jobs, token_ray_cluster, lake, airflow):
-    """Logs, the metadata database, what Ray unpacked: whatever the two wrote."""
+    """All files of Airflow and Ray: logs, the metadata database, unpacked packages."""
     # Airflow's connections show the login, which is the key's id.
     secrets = Secrets({"key": lake.secret, "token": token_ray_cluster.address.token})
     left = dict(left_in_files(airflow.home, session_folder(token_jobs)))
@@ -146,7 +146,7 @@ def test_keys_are_in_no_file(task, token_jobs, token_ray_cluster, lake, airflow)
 
 
 def test_credentials_are_gone_from_the_package_store(task, token_jobs, token_ray_cluster):
-    """The job took them away when it had read them."""
+    """The job deletes them after it has read them."""
     names = secrets_packages(session_folder(token_jobs))
     assert names
     assert not [name for name in names if token_jobs.has_package(name)]

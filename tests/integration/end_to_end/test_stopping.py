@@ -28,7 +28,7 @@ FOLLOWED_IN = {"blocking": "running", "deferrable": "deferred"}
 
 @pytest.fixture(scope="module")
 def start_endless(api, jobs, tmp_path_factory):
-    """Starts a run in each mode, together, since they mostly wait; their jobs don't end by themselves."""
+    """Starts a run in each mode, both at once, because they mostly wait; their jobs never end."""
 
     def start(name):
         folder = tmp_path_factory.mktemp(name)
@@ -54,7 +54,7 @@ def runs_with_timeout(start_endless):
 def test_marked_as_failed(mode, runs_to_mark, jobs):
     task = runs_to_mark[mode].task("infer")
     task.wait(FOLLOWED_IN[mode], timeout=60)
-    # Up to the replica: that is what holds GPUs.
+    # Wait for the replica, which holds the GPUs.
     job = wait_for("a replica", lambda: with_replica(jobs, task), 180, task.run.evidence)
     task.mark("failed")
     jobs.wait_for_one(task, "STOPPED", timeout=60)
@@ -72,11 +72,11 @@ def with_replica(jobs, task):
 @pytest.mark.parametrize("mode", MODES)
 def test_timeout(mode, runs_with_timeout, jobs):
     run = runs_with_timeout[mode].wait("failed", timeout=120)
-    # This driver knows its deadline, and ends itself even where nobody is left to stop it.
+    # This driver knows its deadline, and ends itself even if no process can stop it.
     assert_one_sentence(run.task("infer"), "timeout: the job's deadline passed")
     (job,) = jobs.of(run.task("infer"))
     assert job["status"] in {"FAILED", "STOPPED"}
-    # This one doesn't.
+    # This driver does not know it.
     assert_one_sentence(run.task("sleep"), "was stopped")
     (job,) = jobs.of(run.task("sleep"))
     assert job["status"] == "STOPPED"
@@ -91,7 +91,7 @@ def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
         late = api.trigger("timeout_deferrable", seconds=1, **batch(tmp_path, ["on"])).task("sleep")
         for task in (ended, endless, late):
             task.wait("deferred")
-        # The scheduler ends deferrals that took too long; not before these jobs are where they should be.
+        # The scheduler ends deferrals that took too long; it is suspended until these jobs are in place.
         scheduler.suspend()
         jobs.wait_for_one(endless, "RUNNING")
         for task in (ended, late):
@@ -100,7 +100,7 @@ def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
         endless.run.wait("failed", timeout=120)
         assert jobs.of(endless)[0]["status"] == "STOPPED"
         assert_one_sentence(endless, "timeout: the trigger did not end the job at its deadline")
-        # The job itself is asked first: by the worker where Airflow gave the trigger up ...
+        # The job itself is asked first: by the worker, after Airflow gave up the trigger ...
         assert ended.run.wait(timeout=120).task("sleep").xcom()["status"] == "SUCCEEDED"
         # ... and by a trigger that starts after the deadline.
         began = datetime.fromisoformat(late.read()["start_date"]).timestamp()
@@ -113,7 +113,7 @@ def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
     assert late.xcom()["status"] == "SUCCEEDED"
 
 
-# Two words an answer, so eight rows are done every second.
+# An answer has two words, so eight rows are done every second.
 ROW_BY_ROW = {"seconds_per_token": 0.5, "max_num_seqs": 8}
 ROWS = [f"row{number}" for number in range(300)]
 DONE = " of 300 rows ("
@@ -121,7 +121,7 @@ DONE = " of 300 rows ("
 
 @pytest.fixture(scope="module")
 def runs_of_killed_workers(api, jobs, tmp_path_factory):
-    """Together, since they mostly wait."""
+    """Runs with killed workers, in parallel, because they mostly wait."""
     folder = tmp_path_factory.mktemp("killed")
     runs = {
         "later_deadline": api.trigger(
@@ -135,24 +135,24 @@ def runs_of_killed_workers(api, jobs, tmp_path_factory):
 
 
 def kill_worker(task, when):
-    """SIGKILL the task's process, once its job has said something."""
-    wait_for(when, lambda: said(task, when), 180, task.run.evidence)
+    """SIGKILL the task's process once its log has `when`."""
+    wait_for(when, lambda: has_logged(task, when), 180, task.run.evidence)
     psutil.Process(task.read()["pid"]).kill()
 
 
-def said(task, text):
+def has_logged(task, text):
     return any(text in line for line in task.log())
 
 
 def kept(run):
-    """Good rows in the parts of a run's destination."""
+    """Return the number of good rows in the parts of a run's destination."""
     destination = Path(run.api.call("GET", run.path)["conf"]["destination"])
     paths = (destination / "_raybatch/parts").rglob("*.parquet")
     return sum(sum(pq.read_table(path, columns=["ok"])["ok"].to_pylist()) for path in paths)
 
 
-def told_at_the_end(jobs, job):
-    """The last event of a job's driver, read from its log without the key."""
+def last_event(jobs, job):
+    """Return message and finished rows of the driver's last event, read without the key."""
     last = [line for line in jobs.log(job["submission_id"]).splitlines() if "::raybatch:: " in line][-1]
     event = json.loads(last[last.index("{") :])
     assert event["event"] == "failed", event
@@ -160,11 +160,11 @@ def told_at_the_end(jobs, job):
     return event["message"], int(found[1])
 
 
-def test_job_that_nobody_follows_ends_itself(runs_of_killed_workers, jobs):
+def test_job_without_a_follower_ends_itself(runs_of_killed_workers, jobs):
     task = runs_of_killed_workers["orphan"].task("infer")
     task.run.wait("failed", timeout=120)
     job = jobs.wait_for_one(task, "FAILED", timeout=120)
-    message, done = told_at_the_end(jobs, job)
+    message, done = last_event(jobs, job)
     assert message.startswith("orphan_timeout: no task has followed the job for 10 s, so it ended itself")
     rows = kept(task.run)
     assert rows >= done > 0
@@ -185,16 +185,16 @@ def test_adopted_job_gets_the_deadline_of_the_retry(runs_of_killed_workers, jobs
 
 def test_stopped_job_keeps_its_finished_rows(api, jobs, tmp_path):
     task = api.trigger("batch_deferrable", **batch(tmp_path, ROWS, engine_args=ROW_BY_ROW)).task("infer")
-    wait_for("rows", lambda: said(task, DONE), 180, task.run.evidence)
+    wait_for("rows", lambda: has_logged(task, DONE), 180, task.run.evidence)
     task.mark("failed")
     job = jobs.wait_for_one(task, "STOPPED", timeout=60)
-    message, done = told_at_the_end(jobs, job)
+    message, done = last_event(jobs, job)
     assert message.startswith("the job was stopped after")
-    # None of them has waited for flush_interval.
+    # They are written although flush_interval has not passed.
     assert kept(task.run) >= done > 0
 
 
-def test_what_a_prompt_function_prints_is_no_event(api, jobs, tmp_path):
+def test_output_of_a_prompt_function_is_not_an_event(api, jobs, tmp_path):
     run = api.trigger("forged", **batch(tmp_path, ["x"], engine_args={"fail_pattern": "fail"}))
     task = run.wait("failed", timeout=240).task("infer")
     (job,) = jobs.of(task)

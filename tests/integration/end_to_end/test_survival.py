@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job per run of a task, whoever dies; a new one when a user asks for it."""
+"""One job per run of a task, whatever dies; a new one if a user asks for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-# Each row's answer has two words: long enough to kill somebody meanwhile.
+# Each answer has two words: long enough for a kill meanwhile.
 SLOWLY = {"seconds_per_token": 5}
 
 
@@ -31,7 +31,7 @@ def conf(tmp_path):
 
 @pytest.fixture(scope="module")
 def dead_workers_runs(api, jobs, tmp_path_factory):
-    """Runs by mode; together, since half of their time passes until Airflow misses the workers."""
+    """Runs by mode, in parallel, because Airflow notices the dead workers late."""
     folder = tmp_path_factory.mktemp("dead")
     return {mode: api.trigger(f"dies_after_post_{mode}", **batch(folder, TEXTS, mode)) for mode in MODES}
 
@@ -81,7 +81,7 @@ def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     (job,) = jobs.of(task)
     assert job["status"] == "SUCCEEDED"
     assert_result_of(task, job)
-    # What people see in Ray's dashboard.
+    # The name in Ray's dashboard.
     assert re.fullmatch(r"raybatch-batch-deferrable-infer-[0-9a-f]{24}-0", job["submission_id"])
     assert job["metadata"]["job_name"] == f"batch_deferrable.infer / {task.run.run_id}"
     assert any(name.startswith("batch_deferrable.infer_") for name in jobs.datasets(job))
@@ -108,7 +108,7 @@ def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, j
     assert_result_of(task, job)
 
 
-def test_retry_of_a_task_that_only_submits_leaves_its_job_alone(runs_that_fail_afterwards, jobs):
+def test_retry_of_a_task_that_only_submits_keeps_its_job(runs_that_fail_afterwards, jobs):
     task = runs_that_fail_afterwards["submit"].wait(timeout=180).task("sleep")
     assert counters(task) == (2, 1)
     (job,) = jobs.of(task)
@@ -129,22 +129,22 @@ def test_cleared_success_runs_again(api, jobs, conf):
     assert old["submission_id"] != new["submission_id"]
     assert first["manifest_uri"] != second["manifest_uri"]
     assert_result_of(task, new)
-    # Who still reads last night's dataset is not disturbed.
+    # Readers of last night's dataset are not disturbed.
     assert answers(first) == answers(second)
     assert not {*open_dataset(first).files} & {*open_dataset(second).files}
 
 
 def wait_until_followed(task):
-    """Until the driver's lines appear in the task's log, by worker or triggerer."""
+    """Wait until the driver's lines appear in the task's log, by worker or triggerer."""
 
-    def look():
+    def has_driver_line():
         return any("checking source" in line for line in task.log())
 
-    wait_for("the driver's first line", look, 90, task.run.evidence)
+    wait_for("the driver's first line", has_driver_line, 90, task.run.evidence)
 
 
 def counters(task):
-    """What a retry and a clear are told by."""
+    """Return the counters that distinguish a retry from a clear."""
     found = task.read()
     return found["try_number"], found["max_tries"]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Curation and evaluation through a real Airflow, two runs each, from S3 to S3, with the engine `echo`.
 
-What their tasks make of data is shown by the unit tests; here, how tasks, XComs, assets and batch inferences
-fit together, what a second night pays, and what a candidate does that can't be loaded.
+Unit tests show what the tasks do with data. These tests show how tasks, XComs, assets and batch inferences
+fit together, the cost of a second night, and the effect of a broken candidate.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def ask(lake: Lake, rows: Iterable[dict[str, Any]]) -> None:
 
 @pytest.fixture(scope="module")
 def first_runs(airflow: AirflowStack, api: AirflowApi, jobs: RayJobs, lake: Lake) -> dict[str, Run]:
-    """The first run of each DAG; side by side, since each waits for Ray most of the time.
+    """The first run of each DAG; in parallel, because each mostly waits for Ray.
 
-    The known answer is the question, which the echo of `cut` cuts, and that of `whole` does not.
+    The known answer is the question itself: the echo of `cut` truncates it, that of `whole` does not.
     """
     lake.connect(api, "lake")
     for path in (EXAMPLES / "data/documents").iterdir():
@@ -64,13 +64,13 @@ def first_runs(airflow: AirflowStack, api: AirflowApi, jobs: RayJobs, lake: Lake
     ask(lake, ({**row, "answer": row["question"]} for row in questions()))
     settings = {f"RAYBATCH_EXAMPLE_{name}": value for name, value in SETTINGS.items()}
     airflow.show_dags(settings, read="model_evaluation")  # it has a task for each candidate
-    api.unpause("use_promoted_model")  # a paused DAG takes no notice of events
+    api.unpause("use_promoted_model")  # events don't start a paused DAG
     return {dag_id: api.first_run(dag_id) for dag_id in ("data_curation", "model_evaluation")}
 
 
 @pytest.fixture(autouse=True)
 def as_airflow(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
-    """The connection as this process, which is not part of the stack, finds it."""
+    """The connection for this process, which is not part of the stack."""
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "aws", **lake.connection()}))
 
 
@@ -109,7 +109,7 @@ def test_the_better_model_is_promoted_and_a_broken_one_reported(
 
 
 def test_a_tie_is_held(first_runs: dict[str, Run], api: AirflowApi, lake: Lake) -> None:
-    """No echo is the sum."""
+    """No echo equals the sum, so both candidates score zero."""
     first_runs["model_evaluation"].wait(timeout=400)
     ask(lake, questions())
     run = api.trigger("model_evaluation").wait(timeout=400)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting with a bound, and with evidence when it was in vain."""
+"""Waits with a time limit, and with evidence in the error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Found = TypeVar("Found")
 
 def wait_for(
     what: str,
-    look: Callable[[], Found | None],
+    poll: Callable[[], Found | None],
     timeout: float,
     evidence: Callable[[], str] = str,
     pause: float = 0.4,
 ) -> Found:
-    """The first truthy value of `look`; after `timeout` seconds an error that ends with `evidence`."""
+    """Return the first truthy value of `poll`; after `timeout` seconds, raise an error with `evidence`."""
     deadline = time.monotonic() + timeout
-    while not (found := look()):
+    while not (found := poll()):
         if time.monotonic() >= deadline:
             raise AssertionError(f"{what}: not within {timeout:.0f} s\n{evidence()}")
         time.sleep(pause)
@@ -28,7 +28,7 @@ def wait_for(
 
 
 def tail(path: Path, lines: int = 30, width: int = 300) -> str:
-    """The end of a log file, under its name, long lines cut."""
+    """Return the end of a log file under its name, with long lines cut."""
     try:
         last = path.read_text(errors="replace").splitlines()[-lines:]
     except FileNotFoundError:

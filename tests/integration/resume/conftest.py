@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task that is run several times."""
+"""A task that runs several times."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal requests of one run are generated once, where their responses must be equal."""
+"""Equal requests of one run are generated once if their responses must be equal."""
 
 from __future__ import annotations
 

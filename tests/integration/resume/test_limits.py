@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of tokens and time, and a stop, keep finished rows; a slow response is not a stall."""
+"""Token limits, time limits and stops keep finished rows; a slow response is not a stall."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
         "replicas": 1,
         "batch_size": 200,
     }
-    made, ends, telling = LIMITS[limit]
+    made, ends, fragment = LIMITS[limit]
     sentence = task.refused(ends, **slowly, **made(), stops=limit == "stop")
-    assert telling in sentence
+    assert fragment in sentence
     kept = task.kept()
     assert 0 < kept < ROWS
-    # The rows that the message counts are written, although flush_interval has not passed.
+    # The counted rows are written, although flush_interval has not passed.
     assert int(re.findall(r" after ([\d,]+) of 400 rows", sentence)[0]) <= kept
     assert not task.out.list("data")
     manifest = task.run(engine="echo")
@@ -57,7 +57,7 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
 def test_a_slow_response_does_not_count_as_a_stall(
     task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray's own timeout would end the job: it counts finished chunks, and the only chunk takes longer."""
+    """Ray's own timeout counts finished chunks and would end the job, because the only chunk takes longer."""
     import ray
 
     context = ray.data.DataContext.get_current()

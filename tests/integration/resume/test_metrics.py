@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus finds on a node of Ray where a job ran."""
+"""The metrics that Prometheus finds on a Ray node after a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 40
 
 
 def scraped(ray: Any, submission_id: str) -> dict[str, float]:
-    """By name, without Ray's prefix."""
+    """Return the metrics by name, without Ray's prefix."""
     (node,) = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     with urllib.request.urlopen(url, timeout=20) as answer:
@@ -31,7 +31,7 @@ def test_prometheus_finds_rows_and_tokens_on_the_node(task: RepeatedTask, ray_he
     task.input([*(f"text {number}" for number in range(ROWS)), "fail me"])
     task.run(token="metrics", engine_args={"fail_pattern": "fail me"}, max_errors=1)
     shown = wait_for("metrics", lambda: scraped(ray_here, "raybatch-metrics-0"), 30)
-    assert shown.pop("raybatch_rows_in_flight", 0) == 0  # Ray forgets it soon after its process
+    assert shown.pop("raybatch_rows_in_flight", 0) == 0  # Ray drops them soon after their process ends
     assert shown == {
         "raybatch_rows_total": ROWS + 1,
         "raybatch_failed_rows_total": 1,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that kill the engine: one is found, too many end the job."""
+"""A row that kills the engine is found; too many of them end the job."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_a_poison_row_fails_a_job_that_allows_no_failure(
     ended = threading.Event()
     consume = pool._consume
 
-    def consume_and_tell(*args: Any) -> None:
+    def consume_and_note(*args: Any) -> None:
         consume(*args)
         ended.set()
 
-    monkeypatch.setattr(pool, "_consume", consume_and_tell)
-    # The driver checks once, and not again before all work has ended.
+    monkeypatch.setattr(pool, "_consume", consume_and_note)
+    # The driver checks once, and again only after all work has ended.
     monkeypatch.setattr(pool, "_check_moving", lambda *_: ended.wait(200))
     task.input(["a", "kill", "b"])
     engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs with folders of their own, which share a response store."""
+"""Runs with their own folders share a response store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_only_changed_rows_are_paid_for(task: RepeatedTask, reuse: dict[str, Any
     payers = {row["id"]: row["reused_from"] for row in rows_of(second)}
     assert {payers[f"r{number}"] for number in range(ROWS) if number % 100 != 7} == {first.submission_id}
     assert {payers[f"r{number}"] for number in range(7, ROWS, 100)} == {None}
-    # The third run reuses what the second one paid for.
+    # The third run reuses the responses of the second one.
     assert task.asked(task.run(run_id="r3", **reuse)) == 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one attempt of a task to the next: the run record, the events of triggers, what earlier runs left."""
+"""From one attempt of a task to the next: run record, events of triggers, jobs of earlier runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ MUTANTS = (
         _RECORD,
         "if known is not None and known.token == token:  # else a clear",
         "if known is not None:  # else a clear",
-        "A run that a clear has overtaken puts its result on record: the clear returns the old dataset.",
+        "A run that a clear has overtaken records its result: the clear returns the old dataset.",
         _RECORDED,
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         _RECORD,
         "namespace=namespace() if known is None else known.namespace,",
         "namespace=namespace(),",
-        "After an upgrade, a cleared task is refused by the dataset that it owns.",
+        "After an upgrade, a cleared task may not replace its own dataset.",
         _RECORDED,
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
         _RESUMED,
     ),
     Mutant(
-        "triggers-word-counts",
+        "trigger-event-decides",
         _BASE,
         "        if not outcome.saw_the_end:\n"
         '            outcome = self._resumption(context).recheck(outcome, str(handle["submission_id"]))\n',
@@ -194,9 +194,7 @@ MUTANTS = (
             stop_earlier_runs(address, run, submitted.submission_id, self.log)
 """,
         "A worker that is killed in between leaves the cleared run's job running for good.",
-        (
-            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
-        ),
+        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "unstopped-runs-forgotten",
@@ -204,9 +202,7 @@ MUTANTS = (
         "        return False\n",
         "        return True\n",
         "A job that could not be stopped at once runs on for good.",
-        (
-            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
-        ),
+        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "earlier-runs-that-can-not-be-stopped-fail-the-task",
@@ -214,9 +210,7 @@ MUTANTS = (
         "    except RaybatchError as error:\n        log.warning(",
         "    except ZeroDivisionError as error:\n        log.warning(",
         "A task fails because of a job that is not its own.",
-        (
-            "operators/test_earlier_runs.py::test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt",
-        ),
+        ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
     Mutant(
         "kill-during-the-post-finds-no-id",
@@ -263,7 +257,7 @@ MUTANTS = (
         _BASE,
         "                run.deadline.refuse_if_passed()  # here,",
         "                pass  # here,",
-        "A job is submitted that no attempt has time for.",
+        "A job is submitted after its deadline.",
         ("operators/test_deadline.py",),
     ),
 )

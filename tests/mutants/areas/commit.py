@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who publishes, what, and in which order: journal, fence, commit, copy, left-overs."""
+"""Which job publishes what, and in which order: journal, fence, commit, copy, left-overs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         ("job/output/test_publish.py::TestNothing::test_a_missing_row_publishes_nothing",),
     ),
     Mutant(
-        "publishes-without-looking",
+        "publishes-without-a-check",
         _COMMIT,
         "    journal.check()\n    name =",
         "    name =",
@@ -76,7 +76,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         ("job/output/test_publish.py::TestNothing::test_a_claim_in_between_publishes_nothing",),
     ),
     Mutant(
-        "commit-after-anybody",
+        "commit-after-any-entry",
         _JOURNAL,
         'self._append("commit", self._mine, published)',
         'self._append("commit", self.last(), published)',
@@ -104,10 +104,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
 """,
         "",
         "A run commits twice: all rows are paid for again where parts were lost.",
-        (
-            "job/output/test_journal.py::"
-            "test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again",
-        ),
+        ("job/output/test_journal.py::test_commit_during_preflight_is_not_done_again",),
     ),
     Mutant(
         "claim-without-owner",
@@ -137,17 +134,15 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         ("job/output/test_journal.py::test_the_dataset_stays_published_while_a_new_run_claims",),
     ),
     Mutant(
-        "any-run-is-mine",
+        "any-run-matches",
         _JOURNAL,
         "if published is None or published.run_token != self._submission.run_token:",
         "if published is None:",
         "A cleared task returns its old dataset and runs nothing.",
-        (
-            "job/output/test_journal.py::test_a_second_submission_of_the_same_run_finds_what_the_first_committed",
-        ),
+        ("job/output/test_journal.py::test_second_submission_of_a_run_finds_its_dataset",),
     ),
     Mutant(
-        "any-arguments-are-mine",
+        "any-arguments-match",
         _JOURNAL,
         "if published.fingerprint != self._fingerprint:",
         "if not published.fingerprint:",
@@ -160,9 +155,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "            self._folder.sync(JOURNAL)",
         "            pass",
         "A dataset that was reported is gone after a power loss.",
-        (
-            "storage/test_durable.py::test_a_commit_that_is_reported_by_another_process_than_the_one_that_died",
-        ),
+        ("storage/test_durable.py::test_commit_reported_by_another_process_is_synced",),
     ),
     Mutant(
         "entries-by-spelling",
@@ -191,11 +184,11 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         ("job/output/test_journal.py::test_two_processes_of_one_submission_id_are_two",),
     ),
     Mutant(
-        "clear-told-by-the-last-entry",
+        "clear-judged-by-the-last-entry",
         _JOURNAL,
         "for entry in self.history())",
         "for entry in self.history()[-1:])",
-        "The retry of a cleared run takes the answers that the user wanted anew.",
+        "The retry of a cleared run reuses answers that the user wanted to regenerate.",
         ("job/output/test_journal.py::test_a_cleared_run_stays_one_after_it_has_claimed",),
     ),
     Mutant(
@@ -203,7 +196,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         _JOURNAL,
         "return min(datetime",
         "return max(datetime",
-        "A retry asks with another date in its prompts than the first attempt: all rows have other keys.",
+        "A retry has another date in its prompts than the first attempt, so all rows have other keys.",
         ("job/preflight/test_ready.py::test_the_date_of_a_run_is_that_of_its_first_claim",),
     ),
     Mutant(
@@ -212,7 +205,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         " or run_number(token) < max(newest)",
         "",
         "A cleared run that had not claimed takes the destination from its successor.",
-        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
     Mutant(
         "same-number-same-run",
@@ -220,7 +213,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "newest.get(run_number(token)) != token or ",
         "",
         "A run of a deleted DAG run, or of an older version, claims after its successor.",
-        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
     Mutant(
         "runs-of-a-deleted-dag-run-stay",
@@ -228,7 +221,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "return {number: token} if number in runs else {**runs, number: token}",
         "return {**runs, number: token}",
         "A DAG run that was deleted and made again can't publish.",
-        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
     Mutant(
         "copy-read-too-late",
@@ -242,7 +235,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         old = _content(folder)
 """,
         "A writer that is frozen between the two puts an older `manifest.json` back.",
-        ("job/output/test_manifest_copy.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_newer_writer_on_a_disk_before_each_call",),
     ),
     Mutant(
         "copy-overwritten",
@@ -250,10 +243,10 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "folder.replace(NEWEST_MANIFEST, old, new)",
         "folder.write(NEWEST_MANIFEST, new)",
         "A writer that is frozen before it puts an older `manifest.json` back.",
-        ("job/output/test_manifest_copy.py::test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_newer_writer_on_a_disk_before_each_call",),
     ),
     Mutant(
-        "copy-of-my-own",
+        "copy-of-the-own-run",
         _NEWEST,
         "last = journal.last()",
         "last = journal._mine or journal.last()",
@@ -283,17 +276,19 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         dead = unpublished(files, history)
 """,
         "The dataset that a newer run publishes meanwhile is deleted.",
-        ("job/output/test_collecting.py::test_a_newer_run_that_publishes_before_each_call_of_a_collector",),
+        ("job/output/test_collecting.py::test_newer_run_publishes_before_each_call_of_a_collector",),
     ),
     Mutant(
-        "left-overs-without-a-look",
+        "left-overs-without-a-check",
         _LEFTOVERS,
         "        journal.check()\n",
         "",
         "An overtaken driver collects, too.",
         ("job/output/test_cleanup.py", "job/output/test_collecting.py"),
-        equivalent="Files are listed before the history is read. So whoever wrote one had claimed by then. "
-        "Where the last entry is a commit, this writer's own is in the history, or its place is taken.",
+        equivalent=(
+            "Files are listed before the history is read, so each writer had claimed by then. If the last "
+            "entry is a commit, that writer's own commit is in the history, or its place is taken."
+        ),
     ),
     Mutant(
         "left-overs-beside-a-claim",
@@ -308,7 +303,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         _LEFTOVERS,
         "for entry in history if entry.published}",
         "for entry in history[-1:] if entry.published}",
-        "Older datasets are deleted while somebody reads them.",
+        "Older datasets are deleted while they are read.",
         ("job/output/test_cleanup.py::TestDecision::test_what_any_entry_published_stays",),
     ),
     Mutant(
@@ -316,7 +311,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         _LEFTOVERS,
         " and name not in published and name >= began",
         " and name not in published",
-        "Where the journal was deleted, all older datasets are.",
+        "After the journal was deleted, all older datasets are deleted, too.",
         ("job/output/test_cleanup.py::TestDecision::test_what_is_older_than_the_journal_stays",),
     ),
     Mutant(

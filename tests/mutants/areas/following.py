@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a look at a job means, and who may stop it: judge, follower, trigger."""
+"""The meaning of a poll, and which process may stop a job: judge, follower, trigger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CONTROL = "cluster/follow/control.py"
 _SHARED = "cluster/follow/loop.py"
 _TRIGGER = "triggers/ray_job.py"
 _JUDGED = ("cluster/follow/test_outcome.py",)
-_FOLLOWED = ("cluster/follow/test_poll.py", "cluster/follow/test_last_words.py")
+_FOLLOWED = ("cluster/follow/test_poll.py", "cluster/follow/test_last_event.py")
 _KILLED = ("triggers/test_ray_job.py",)
 
 MUTANTS = (
@@ -24,7 +24,7 @@ MUTANTS = (
         _JUDGED,
     ),
     Mutant(
-        "last-word-decides",
+        "last-event-decides",
         _JUDGING,
         "    committed = next((event for event in told if isinstance(event, Committed)), None)\n",
         "    committed = next((event for event in told[:1] if isinstance(event, Committed)), None)\n",
@@ -94,18 +94,18 @@ MUTANTS = (
         "        tail, limit = await _end_of_log(client, info, state)\n"
         "        info = await client.info(submission_id) or info\n",
         "A job that commits between the two has no dataset: it is paid for again.",
-        ("cluster/follow/test_last_words.py::test_a_job_that_commits_and_ends_right_after_its_log_was_read",),
+        ("cluster/follow/test_last_event.py::test_commit_right_after_the_log_was_read_is_seen",),
     ),
     Mutant(
-        "last-look-is-short",
+        "last-poll-is-short",
         _FOLLOWING,
         "    if state.log_read and not info.status.is_terminal and state.expected_lines < TAIL_LINES:\n",
         "    if state.log_read and state.expected_lines < TAIL_LINES:\n",
         "Noise after a commit hides it: the dataset is paid for again.",
-        ("cluster/follow/test_last_words.py::test_a_job_that_is_stopped_after_its_commit_was_shown",),
+        ("cluster/follow/test_last_event.py::test_a_job_that_is_stopped_after_its_commit_was_shown",),
     ),
     Mutant(
-        "unreachable-ends-the-look",
+        "unreachable-ends-the-poll",
         _FOLLOWING,
         "    except ClusterError as error:\n        return Observation(at=time.time(), error=str(error))\n",
         "    except NotImplementedError as error:\n"
@@ -130,11 +130,11 @@ MUTANTS = (
         ("cluster/follow/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
     ),
     Mutant(
-        "told-end-is-asked-again",
+        "known-end-is-polled-again",
         _SHARED,
         "    if told.saw_the_end:\n        return told\n",
         "",
-        "A deferred task whose job was lost waits for a cluster that doesn't know it.",
+        "A deferred task whose job was lost waits for a cluster without that job.",
         ("operators/test_resuming.py", "triggers/test_ray_job.py"),
         equivalent="Its callers ask `saw_the_end` themselves.",
     ),
@@ -147,7 +147,7 @@ MUTANTS = (
         ("operators/test_resuming.py",),
     ),
     Mutant(
-        "healthy-job-followed-by-nobody",
+        "healthy-job-without-a-follower",
         _SHARED,
         "        if not leave_to_a_retry:\n",
         "        if False:\n",
@@ -180,8 +180,8 @@ MUTANTS = (
         "        except ClusterUnreachableError:\n"
         "            raise\n"
         "        await asyncio.sleep(_ASK_AGAIN_SECONDS)\n",
-        "A cluster that is away for a second keeps the job of a task that can't go on.",
-        ("operators/test_deadline.py::test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it",),
+        "If the cluster is unreachable for a second, the job of an ended task keeps running.",
+        ("operators/test_deadline.py::test_stop_is_repeated_while_the_cluster_is_unreachable",),
     ),
     Mutant(
         "asked-after-the-order",
@@ -202,7 +202,7 @@ MUTANTS = (
                 if not may_come():
 """,
         "A killed task leaves the job whose POST arrived right after the order to stop.",
-        ("triggers/test_stop_at_once.py::test_a_job_that_arrives_between_the_order_and_the_next_look",),
+        ("triggers/test_stop_at_once.py::test_job_submitted_after_the_stop_order_is_stopped",),
     ),
     Mutant(
         "one-order-to-stop",
@@ -211,7 +211,7 @@ MUTANTS = (
         "                    return True\n",
         "                    return True\n",
         "Ray ignores the order to stop a pending job: a killed task leaves it.",
-        ("triggers/test_stop_at_once.py::test_a_job_that_has_not_begun_is_told_again",),
+        ("triggers/test_stop_at_once.py::test_pending_job_is_asked_again_to_stop",),
     ),
     Mutant(
         "stops-deferred-tasks-jobs",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done already, and what is left to do."""
+"""Finished rows and missing rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ MUTANTS = (
         "        if part.is_solid:\n",
         "        if part.ok:\n",
         "Rows that failed, or that no part has, are never asked: the commit lacks them.",
-        (
-            "job/reuse/test_remaining.py::"
-            "TestLookBack::test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not",
-        ),
+        ("job/reuse/test_remaining.py::TestLookBack::test_only_good_rows_of_all_submissions_are_done",),
     ),
     Mutant(
         "failed-rows-are-done",
@@ -30,10 +27,7 @@ MUTANTS = (
         "good[ordinals[inside & ok]] = True",
         "good[ordinals[inside]] = True",
         "A row that failed once is not asked again.",
-        (
-            "job/reuse/test_remaining.py::"
-            "TestLookBack::test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not",
-        ),
+        ("job/reuse/test_remaining.py::TestLookBack::test_only_good_rows_of_all_submissions_are_done",),
     ),
     Mutant(
         "good-rows-keep-their-failures",
@@ -52,15 +46,12 @@ MUTANTS = (
         ("job/reuse/test_remaining.py::TestLookBack::test_a_row_that_fails_each_time_is_given_up",),
     ),
     Mutant(
-        "parts-of-another-question",
+        "parts-of-another-config",
         _LEDGER,
         'own = [file for file in files if file.path.startswith(f"{run_folder}/")]',
         "own = files",
         "Answers to another prompt or input are published under this one.",
-        (
-            "job/reuse/test_reuse.py::"
-            "TestRegenerate::test_a_retry_over_a_changed_input_keeps_what_its_own_run_paid_for",
-        ),
+        ("job/reuse/test_reuse.py::TestRegenerate::test_retry_over_a_changed_input_keeps_paid_responses",),
     ),
     Mutant(
         "drivers-share-a-folder",
@@ -68,32 +59,23 @@ MUTANTS = (
         'return f"{run}/{submission_id}~{uuid.uuid4().hex[:8]}"',
         'return f"{run}/{submission_id}~0"',
         "After a head restart, two drivers of one submission id write over each other's parts.",
-        (
-            "job/reuse/test_reuse.py::"
-            "TestFromNightToNight::test_a_driver_with_the_id_of_an_earlier_one_stores_its_rows_too",
-        ),
+        ("job/reuse/test_reuse.py::TestFromNightToNight::test_driver_with_a_reused_id_stores_its_rows_too",),
     ),
     Mutant(
-        "folder-knows-no-question",
+        "folder-without-the-config",
         _LAYOUT,
         'return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"',
         'return f"{task_folder(submission)}/{listing_digest[:16]}"',
         "Answers to another prompt are published under this one.",
-        (
-            "job/output/test_publish.py::"
-            "TestLedger::test_the_folder_of_a_run_depends_on_task_question_and_input_only",
-        ),
+        ("job/output/test_publish.py::TestLedger::test_run_folder_depends_on_task_config_and_input_only",),
     ),
     Mutant(
-        "folder-knows-no-input",
+        "folder-without-the-listing",
         _LAYOUT,
         'return f"{task_folder(submission)}/{question[:16]}-{listing_digest[:16]}"',
         'return f"{task_folder(submission)}/{question[:16]}-"',
         "Answers are published beside rows of a changed input that never asked for them.",
-        (
-            "job/output/test_publish.py::"
-            "TestLedger::test_the_folder_of_a_run_depends_on_task_question_and_input_only",
-        ),
+        ("job/output/test_publish.py::TestLedger::test_run_folder_depends_on_task_config_and_input_only",),
     ),
     Mutant(
         "part-says-all-good",
@@ -120,7 +102,7 @@ MUTANTS = (
         "        for outcome in outcomes\n"
         "        if isinstance(outcome.result, Response)\n"
         "    )",
-        "`max_tokens_total` is passed by the rows that fail.",
+        "Failed rows exceed `max_tokens_total`.",
         ("job/execution/replica/test_replica.py::test_what_should_be_json_is_checked",),
     ),
     Mutant(
@@ -129,14 +111,14 @@ MUTANTS = (
         "        return places[right], rows_there[right]\n",
         "        return places, rows_there\n",
         "A row gets the answer of a request that is not its own.",
-        ("job/reuse/test_reuse.py::test_a_function_that_asks_another_thing_each_time_is_told",),
+        ("job/reuse/test_reuse.py::test_nondeterministic_function_is_reported",),
     ),
     Mutant(
         "failures-shared-as-answers",
         _RESPONSES,
         'pc.equal(table["ok"], not self._failures)',
         'pc.or_(table["ok"], True)',
-        "Equal rows share a failure where one of them has an answer.",
+        "Equal rows share a failure although one of them has an answer.",
         ("job/reuse/test_response_store.py::test_the_ledger_gives_its_answers_or_its_failures",),
     ),
     Mutant(
@@ -144,7 +126,7 @@ MUTANTS = (
         _RESUME,
         "WorkItem(chunk, _runs(done), numbers)",
         "WorkItem(chunk, (), numbers)",
-        "A resume pays for whole chunks of which one row is left.",
+        "A resume pays for whole chunks in which one row is missing.",
         ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
     Mutant(

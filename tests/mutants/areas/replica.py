@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row's way through one engine, and what its death leaves."""
+"""A row's way through one engine, and the state after the engine's death."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MUTANTS = (
         _REPLICA,
         "self._board.lost.remote(self._process, not error.killed,",
         "self._board.lost.remote(self._process, True,",
-        "Two kills from outside make a dead letter of an innocent row.",
+        "After two kills from outside, an innocent row becomes a dead letter.",
         _POISON,
     ),
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS = (
         _REPLICA,
         "        if in_vain > most:\n",
         "        if in_vain > most + 100:\n",
-        "An engine that dies of everything is restarted for hours.",
+        "An engine that dies of every row is restarted for hours.",
         _POISON,
     ),
     Mutant(
@@ -33,7 +33,7 @@ MUTANTS = (
         "        await self._write_the_rest()\n        landed",
         "        landed",
         "Rows that a dead engine had finished are paid for again.",
-        (f"{_SHIFT}::test_a_dead_engine_writes_what_it_has_and_names_what_was_in_it",),
+        (f"{_SHIFT}::test_dead_engine_leaves_finished_rows_and_names_the_others",),
     ),
     Mutant(
         "drain-writes-nothing",
@@ -41,15 +41,15 @@ MUTANTS = (
         "        await self._flight.cancel()\n        await self._write_the_rest()\n",
         "        await self._flight.cancel()\n",
         "Rows that a stopped job had finished are paid for again.",
-        (f"{_SHIFT}::test_a_replica_that_drains_writes_what_is_finished_and_begins_nothing",),
+        (f"{_SHIFT}::test_draining_replica_writes_finished_rows_and_begins_none",),
     ),
     Mutant(
         "slow-row-holds-all-back",
         _REPLICA,
         "return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval",
         "return not self._unanswered",
-        "A killed replica loses all rows that it has finished, not those of one `flush_interval`.",
-        (f"{_SHIFT}::test_a_slow_row_holds_back_the_others_for_flush_interval_only",),
+        "A killed replica loses all its finished rows, and not only those of one `flush_interval`.",
+        (f"{_SHIFT}::test_slow_row_delays_the_others_by_flush_interval_only",),
     ),
     Mutant(
         "goes-on-when-it-was-given-up",
@@ -68,7 +68,7 @@ MUTANTS = (
         ("job/control/test_control.py",),
     ),
     Mutant(
-        "every-look-renews-the-lease",
+        "every-poll-renews-the-lease",
         _CONTROL,
         "        if order is None or order == self._seen:\n",
         "        if order is None:\n",

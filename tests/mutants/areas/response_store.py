@@ -36,7 +36,7 @@ MUTANTS = (
         "            written = data.write(self.folder, driver, tables, at)\n",
         '            self.folder.write(f"{DATA}/{submission}/{WHOLE}", b"{}")\n'
         "            written = data.write(self.folder, driver, tables, at)\n",
-        "The same, and a store that fails while it is written keeps nothing.",
+        "A driver that is killed in between has stored nothing, nor has one whose store fails.",
         (_ADDING,),
     ),
     Mutant(
@@ -44,7 +44,7 @@ MUTANTS = (
         _STORE,
         "        if self.holds(driver):\n            return 0\n",
         "",
-        "Each retry stores its rows again, as young ones: they never expire.",
+        "Each retry stores its rows again as new ones, which never expire.",
         (_ADDING,),
     ),
     Mutant(
@@ -69,7 +69,7 @@ MUTANTS = (
         _COMPACTION,
         "        folder.delete(made)\n",
         "        pass\n",
-        "Two merges at once leave segments that double each other.",
+        "Two merges at once leave duplicate segments.",
         (_COMPACTING,),
     ),
     Mutant(
@@ -94,10 +94,7 @@ MUTANTS = (
     files = [entry for entry in folder.list(STORE_DATA) if entry.path.endswith(".parquet")]
 """,
         "Data that came between the two, with an old date, is deleted and still named.",
-        (
-            "job/reuse/store/test_sweeping.py::"
-            "test_an_add_before_each_listing_of_a_sweep_by_a_clock_that_is_behind",
-        ),
+        ("job/reuse/store/test_sweeping.py::test_add_by_a_late_clock_before_each_listing_of_a_sweep",),
     ),
     Mutant(
         "data-of-unreadable-segments-deleted",
@@ -132,11 +129,11 @@ MUTANTS = (
         (_COMPACTING, _EXPIRY),
     ),
     Mutant(
-        "surpassed-at-once",
+        "superseded-at-once",
         _COMPACTION,
         " & (entries.at[newest] < now - grace)",
         "",
-        "A reader that has looked an answer up finds its file gone.",
+        "After a look-up, the file of an answer is gone.",
         (_COMPACTING, _SWEEPING),
     ),
     Mutant(
@@ -152,7 +149,7 @@ MUTANTS = (
         _INDEX,
         "newer = entries.at > at[position]",
         "newer = (entries.at < at[position]) | (at[position] < 0)",
-        "A regenerated answer is passed over for the one that it replaced.",
+        "A look-up prefers the old answer to the regenerated one.",
         (_LOOK_UP,),
     ),
     Mutant(
@@ -168,7 +165,7 @@ MUTANTS = (
         _INDEX,
         "alive = (entries.until[index] > wanted.now) & (entries.at[index] >= wanted.since)",
         "alive = entries.until[index] > wanted.now",
-        "`max_age` is not kept.",
+        "`max_age` is ignored.",
         (_EXPIRY,),
     ),
     Mutant(

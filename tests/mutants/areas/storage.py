@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are whole or not there, names that survive a power loss, and calls that are made again."""
+"""Whole files, names that survive a power loss, and repeated calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MUTANTS = (
         ("storage/test_durable.py::test_each_way_of_writing",),
     ),
     Mutant(
-        "folder-sync-fails-unheard",
+        "failed-folder-sync-is-ignored",
         _DURABLE,
         "        if error.errno not in _NO_SUCH_CALL:\n            raise\n",
         "        pass\n",
@@ -85,7 +85,7 @@ MUTANTS = (
         "                scratch.touch()\n"
         "                exclusive and self._name(",
         "A reader sees half a file, and a killed writer leaves one.",
-        ("storage/test_full_disk.py::test_what_does_not_fit_is_refused_in_one_sentence_and_leaves_nothing",),
+        ("storage/test_full_disk.py::test_write_that_does_not_fit_leaves_nothing",),
     ),
     Mutant(
         "creates-over-another",
@@ -102,7 +102,7 @@ MUTANTS = (
         _FOLDER,
         "if scratch.stat().st_nlink != 2:",
         "if scratch.stat().st_nlink:",
-        "On NFS a job takes its own journal entry for another's, and throws its rows away.",
+        "On NFS a job takes its own journal entry for another's, and discards its rows.",
         ("storage/test_folder.py::TestLocal::test_a_link_whose_answer_was_lost_is_ours",),
     ),
     Mutant(
@@ -184,16 +184,16 @@ MUTANTS = (
         _S3,
         "if there != content:",
         "if there:",
-        "A job whose answer S3 lost throws its rows away.",
-        ("storage/test_faults.py::TestCreate::test_what_a_lost_call_created_is_ours",),
+        "A job discards its rows after S3 has lost an answer.",
+        ("storage/test_faults.py::TestCreate::test_object_created_by_a_lost_call_is_ours",),
     ),
     Mutant(
         "conflict-counts-as-taken",
         _S3,
         'raise ConflictError("another creation was under way") from error',
         'raise TakenError("another creation was under way") from error',
-        "After S3's 409 that no writer won, a job throws its rows away.",
-        ("storage/test_faults.py::TestCreate::test_a_conflict_that_nobody_won_is_no_loss",),
+        "After an S3 409 without a winner, a job discards its rows.",
+        ("storage/test_faults.py::TestCreate::test_conflict_without_a_winner_is_retried",),
     ),
     Mutant(
         "put-without-if-match",
@@ -201,26 +201,26 @@ MUTANTS = (
         'mode={"e_tag": found.meta["e_tag"]}',
         'mode="overwrite"',
         "A frozen writer in S3 puts the copy back.",
-        ("job/output/test_manifest_copy.py::test_a_newer_writer_in_s3_before_each_call_of_an_older_one",),
+        ("job/output/test_manifest_copy.py::test_newer_writer_in_s3_before_each_call",),
     ),
     Mutant(
         "own-replacement-counts-as-change",
         _S3,
         "            if there == new:\n                return  # by a call whose answer was lost\n",
         "",
-        "A commit whose copy's answer S3 lost fails, after it was published.",
+        "If S3's answer about the copy is lost, a published commit is reported as failed.",
         ("job/output/test_manifest_copy.py::TestReplace::test_one_whose_answer_was_lost_counts",),
     ),
     Mutant(
-        "never-patient",
+        "never-retried",
         _RETRY,
         "            if tried + pause > RETRY_LIMITS.whole:",
         "            if tried + pause:",
         "One lost answer of S3 ends the job.",
-        ("storage/test_faults.py::test_every_operation_bears_every_fault",),
+        ("storage/test_faults.py::test_every_operation_survives_every_fault",),
     ),
     Mutant(
-        "ever-patient",
+        "retried-for-ever",
         _RETRY,
         "            if tried + pause > RETRY_LIMITS.whole:",
         "            if tried + pause < 0:",
@@ -232,25 +232,25 @@ MUTANTS = (
         _RETRY,
         "        except RaybatchError:\n            raise\n",
         "",
-        "That a journal entry is taken ends the job, in place of the next entry being tried.",
+        "A taken journal entry ends the job, although the next one is free.",
         (
             "storage/test_folder.py::TestEveryFolder::test_creating_what_exists_is_refused_and_changes_nothing",
         ),
     ),
     Mutant(
-        "conflicts-do-not-heal",
+        "conflicts-are-not-retried",
         _ERRORS,
         "(exceptions.GenericError, exceptions.AlreadyExistsError, ConflictError)",
         "(exceptions.GenericError, exceptions.AlreadyExistsError)",
-        "After S3's 409 that no writer won, a job throws its rows away.",
-        ("storage/test_faults.py::TestCreate::test_a_conflict_that_nobody_won_is_no_loss",),
+        "After an S3 409 without a winner, a job discards its rows.",
+        ("storage/test_faults.py::TestCreate::test_conflict_without_a_winner_is_retried",),
     ),
     Mutant(
-        "s3s-own-call-for-a-retry",
+        "s3s-request-for-a-retry",
         _ERRORS,
         "    if said and said.group(1) in _PASSING:\n        return True\n",
         "",
         "A request that S3 asks to repeat ends the job.",
-        ("storage/test_faults.py::TestCreate::test_what_somebody_else_created_is_not",),
+        ("storage/test_faults.py::TestCreate::test_object_created_by_another_is_not_ours",),
     ),
 )

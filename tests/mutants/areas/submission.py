@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One submission, whatever dies: what is looked at before a POST, what is adopted, replaced and stopped."""
+"""One submission, whatever dies: checks before a POST, and jobs that are adopted, replaced or stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TESTS = ("cluster/submit/test_resolve.py",)
 
 MUTANTS = (
     Mutant(
-        "no-look-before-the-post",
+        "no-check-before-the-post",
         _SUBMISSION,
         "        k, latest = await latest_submission(client, key)\n",
         "        k, latest = -1, None\n",
@@ -20,7 +20,7 @@ MUTANTS = (
         _TESTS,
     ),
     Mutant(
-        "no-look-after-a-lost-answer",
+        "no-check-after-a-lost-answer",
         _SUBMISSION,
         "        info = await client.info(request.submission_id)\n"
         "        if info is not None:\n"
@@ -43,7 +43,7 @@ MUTANTS = (
         _SUBMISSION,
         "        number = k + 1\n",
         "        number = k + 2\n",
-        "Two processes that submit at once make two jobs, and the walk finds none of them.",
+        "Two processes that submit at once make two jobs, and the next attempt finds neither.",
         _TESTS,
     ),
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = (
         _SUBMISSION,
         "    if latest.metadata.get(RUN_TOKEN) != run_token:\n",
         "    if False:\n",
-        "A job that a user gave this id to is taken for the run's own.",
+        "A user's job with this id is taken for the run's own.",
         _TESTS,
     ),
     Mutant(
@@ -76,7 +76,7 @@ MUTANTS = (
         "    return await finished(job)\n",
         "    return job.status is JobStatus.SUCCEEDED and await finished(job)\n",
         "A dataset whose driver was stopped after it had published is paid for again.",
-        ("operators/test_one_submission.py::test_a_retry_returns_what_a_job_published_before_it_was_ended",),
+        ("operators/test_one_submission.py::test_retry_returns_what_an_ended_job_had_published",),
     ),
     Mutant(
         "fingerprint-not-compared",
@@ -140,9 +140,7 @@ MUTANTS = (
         "        await asyncio.shield(task)\n",
         "        await task\n",
         "A task that is killed during its POST leaves a job that no task follows.",
-        (
-            "cluster/submit/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",
-        ),
+        ("cluster/submit/test_cancelled_post.py::test_cancelled_submission_returns_once_its_job_exists",),
     ),
     Mutant(
         "kill-does-not-await-the-post",
@@ -150,16 +148,14 @@ MUTANTS = (
         "        await asyncio.wait([task], timeout=_POST_GRACE)\n",
         "",
         "A task that is killed during its POST leaves a job that no task follows.",
-        (
-            "cluster/submit/test_cancelled_post.py::test_a_submission_that_is_cancelled_leaves_its_job_to_be_found",
-        ),
+        ("cluster/submit/test_cancelled_post.py::test_cancelled_submission_returns_once_its_job_exists",),
     ),
     Mutant(
         "stops-its-successors-job",
         _SUBMISSION,
         "        and (job.start_time or 0) <= (kept.start_time or 0)\n",
         "",
-        "A straggling process of an older run stops the newer run's job.",
+        "A late process of an older run stops the newer run's job.",
         _TESTS,
     ),
     Mutant(
@@ -175,7 +171,7 @@ MUTANTS = (
         _SUBMISSION,
         "    if kept is None:\n        return []\n",
         '    if kept is None:\n        kept = JobInfo("", JobStatus.RUNNING, start_time=2**62)\n',
-        "A process that asks a restarted head stops its successor's job.",
+        "A process that reaches a restarted head stops its successor's job.",
         _TESTS,
     ),
     Mutant(
@@ -210,10 +206,10 @@ MUTANTS = (
         r'try(\d+)-")',
         r'try(\d)")',
         "From the tenth try on, a clear counts as an older run and can't publish.",
-        ("job/output/test_fence.py::test_an_older_run_is_told_from_a_newer_one",),
+        ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
     Mutant(
-        "anybodys-events",
+        "unsigned-events-count",
         _CONTROL,
         "    return hmac.compare_digest(sign(key, purpose, content).encode(), signature.encode())\n",
         "    return len(signature) == len(sign(key, purpose, content))\n",
@@ -225,7 +221,7 @@ MUTANTS = (
         _CONTROL,
         "    return hmac.new(bytes.fromhex(run_key), submission_id.encode(), hashlib.sha256).hexdigest()\n",
         "    return run_key\n",
-        "An order for one job of a run is obeyed by another.",
+        "Another job of the run obeys an order.",
         ("contract/test_control.py",),
     ),
 )

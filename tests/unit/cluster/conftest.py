@@ -25,7 +25,7 @@ def ray() -> Iterator[FakeRay]:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "_STOP_AGAIN_SECONDS", 0.02)
     monkeypatch.setattr(submission, "_POST_WAIT", 0.01)
 

@@ -42,5 +42,5 @@ def test_an_order_arrives_whole() -> None:
         write_order(ORDER, KEY)[:-1],
     ],
 )
-def test_what_nobody_signed_is_no_order(content: bytes) -> None:
+def test_unsigned_text_is_not_an_order(content: bytes) -> None:
     assert read_order(content, KEY) is None

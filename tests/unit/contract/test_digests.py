@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which changes of a spec make another dataset, and which make other responses."""
+"""Which changes of a spec lead to another dataset, and which to other responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.specs import spec, submitted
 
 
 class TestFingerprint:
-    def test_who_runs_it_and_its_limits_are_no_part(self) -> None:
+    def test_submission_and_limits_are_not_part(self) -> None:
         one = submitted(0, deadline=1.0)
         other = submitted(1, token="other", max_error_fraction=0.5)
         assert one.fingerprint == other.fingerprint == spec().fingerprint
@@ -28,7 +28,7 @@ class TestFingerprint:
             {"preserve_order": True},
         ],
     )
-    def test_everything_that_changes_the_dataset_is_part(self, fields: dict[str, Any]) -> None:
+    def test_arguments_that_change_the_dataset_are_part(self, fields: dict[str, Any]) -> None:
         assert spec(**fields).fingerprint != spec().fingerprint
 
     def test_the_order_of_keys_does_not_matter(self) -> None:

@@ -48,7 +48,7 @@ def test_an_event_comes_back_from_its_line(event: Any) -> None:
     assert KEY not in text
     assert text.startswith(" ".join(event.text().split()))  # for people who read the driver's own log
     assert read_line(text, KEY) == (7, event)
-    # Something else may have been printed before, and left its line open.
+    # Other output before the event may lack its line feed.
     for before in ("(pid=12) ", MARKER, f"{MARKER}0 {'0' * 32} {{}}"):
         assert read_line(before + text, KEY) == (7, event)
     assert read_line(text, "cd" * 32) is None
@@ -71,7 +71,7 @@ def test_an_event_comes_back_from_its_line(event: Any) -> None:
         signed("{"),
     ],
 )
-def test_other_lines_are_no_events(text: str) -> None:
+def test_other_lines_are_not_events(text: str) -> None:
     assert read_line(text, KEY) is None
 
 

@@ -29,7 +29,7 @@ def test_source_and_destination_differ_however_they_are_written(source: str, des
     ("source", "destination"),
     [("/data", "/data/out"), ("s3://bucket", "s3://bucket/out"), ("/data/**/*.csv", "/data/out")],
 )
-def test_a_destination_inside_the_source_would_be_read_by_the_next_run(source: str, destination: str) -> None:
+def test_destination_inside_the_source_is_refused(source: str, destination: str) -> None:
     sentence = spec_error(source=[source], destination=destination)
     assert sentence == (
         f"destination: {destination!r} lies inside the source {source!r}, so the next run would read its own "
@@ -47,7 +47,7 @@ def test_a_destination_inside_the_source_would_be_read_by_the_next_run(source: s
         ("/data/out/day1", "/data/out"),
     ],
 )
-def test_neighbours_are_no_conflict(source: str, destination: str) -> None:
+def test_neighbouring_folders_do_not_conflict(source: str, destination: str) -> None:
     assert spec(source=[source], destination=destination).destination == destination
 
 
@@ -63,12 +63,12 @@ def test_neighbours_are_no_conflict(source: str, destination: str) -> None:
         ("/lake/flat", "and the source '/lake/flat/*.csv' lie one inside the other"),
     ],
 )
-def test_a_response_store_lies_apart(store: str, sentence: str) -> None:
+def test_response_store_inside_another_folder_is_refused(store: str, sentence: str) -> None:
     paths = ["/data/in.jsonl", "/lake/in", "/lake/deep/**/*.csv", "/lake/flat/*.csv"]
     assert sentence in spec_error(source=paths, reuse=store)
 
 
-def test_a_response_store_may_lie_beside() -> None:
+def test_response_store_beside_other_folders_is_allowed() -> None:
     for store in ("/data/store", "/data/output", "s3://data/out"):
         assert spec(reuse=store).reuse == store
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locations that would mean something else on the cluster are refused with the one that was meant."""
+"""Locations with another meaning on the cluster are refused; the error names the intended one."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def refusal(**fields: Any) -> str:
     return sentence
 
 
-@pytest.mark.parametrize(("uri", "told"), FOLDERS)
-def test_a_folder_that_means_another_place_is_refused(uri: str, told: str) -> None:
+@pytest.mark.parametrize(("uri", "message"), FOLDERS)
+def test_a_folder_that_means_another_place_is_refused(uri: str, message: str) -> None:
     for field in ("destination", "reuse"):
         sentence = refusal(**{field: uri})
         assert sentence.startswith(f"{field}: ")
-        assert told in sentence
+        assert message in sentence
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "message"),
     [
         ("in.jsonl", f"{RELATIVE} '{HERE}/in.jsonl'."),
         ("in/*.csv", RELATIVE),
@@ -85,8 +85,8 @@ def test_a_folder_that_means_another_place_is_refused(uri: str, told: str) -> No
         ("s3://bucket/a//x.csv", "write 's3://bucket/a/x.csv'."),
     ],
 )
-def test_so_is_a_source(uri: str, told: str) -> None:
-    assert told in refusal(source=["/good.csv", uri])
+def test_so_is_a_source(uri: str, message: str) -> None:
+    assert message in refusal(source=["/good.csv", uri])
 
 
 @pytest.mark.parametrize("uri", ["s3://my_conn@bucket/x", "s3://AKIA:secret@bucket/x"])
@@ -123,7 +123,7 @@ def test_two_slashes_at_the_start_are_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("./model", f"{RELATIVE} '{HERE}/model'."),
         ("../model", RELATIVE),
@@ -136,13 +136,13 @@ def test_two_slashes_at_the_start_are_one() -> None:
         (" org/name", "begins or ends with white space; write 'org/name'."),
     ],
 )
-def test_a_model_folder_is_absolute(name: str, told: str) -> None:
+def test_a_model_folder_is_absolute(name: str, message: str) -> None:
     assert refusal(model=name).startswith("model: ")
-    assert told in refusal(model=name)
+    assert message in refusal(model=name)
     for argument in ("tokenizer", "generation_config", "hf_config_path"):
         sentence = refusal(engine_args={argument: name})
         assert sentence.startswith(f"engine_args: {argument}: ")
-        assert told in sentence
+        assert message in sentence
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_servers_model_name_may_look_like_a_path() -> None:
 
 
 @pytest.mark.parametrize("template", ["/models/chat.jinja", "chat_template.jinja", ""])
-def test_a_chat_template_is_no_path(template: str) -> None:
+def test_chat_template_is_not_a_path(template: str) -> None:
     assert "so each row would ask the same; give the template's text, not the path" in refusal(
         model="m", chat_template=template
     )

@@ -28,7 +28,7 @@ def document(**fields: Any) -> dict[str, Any]:
     }
 
 
-def test_the_document_says_schema_and_reads_back() -> None:
+def test_document_has_its_schema_and_reads_back() -> None:
     manifest = parse(BatchManifest, document())
     written = manifest.model_dump_json(by_alias=True)
     assert json.loads(written)["schema"] == [{"name": "id", "type": "int64"}]
@@ -46,7 +46,7 @@ def test_counts_are_whole_and_not_negative(counts: dict[str, int]) -> None:
         parse(BatchManifest, document(counts=counts))
 
 
-def test_the_summary_is_what_the_manifest_says() -> None:
+def test_summary_repeats_the_manifest() -> None:
     counts = {"input": 4, "ok": 3, "error": 1, "resumed": 2, "reused": 1}
     manifest = parse(
         BatchManifest, document(dead_letter_uri="/out/dead_letter/1", tokens={"output": 7}, counts=counts)

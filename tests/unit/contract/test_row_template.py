@@ -44,7 +44,7 @@ def test_values_are_never_scanned_again(value: str) -> None:
 
 @given(st.lists(st.tuples(st.text(), st.sampled_from(["a", "b b", "ü"]))), st.text())
 def test_rendering_is_plain_concatenation(pieces: list[tuple[str, str]], end: str) -> None:
-    # Brackets in the text around could make placeholders of their own; they have tests above.
+    # Brackets in the surrounding text could form placeholders; the tests above have those.
     def plain(text: str) -> str:
         return text.replace("{", "(").replace("}", ")")
 
@@ -81,7 +81,7 @@ def test_values_as_prompt_text(value: Any, text: str) -> None:
         ({"v": b"\x00"}, "column 'v' is binary and has no text form"),
     ],
 )
-def test_unusable_values_say_why(row: dict[str, Any], reason: str) -> None:
+def test_unusable_values_have_a_reason(row: dict[str, Any], reason: str) -> None:
     with pytest.raises(RowTemplateError) as caught:
         RowTemplate("{row.v}").render(row)
     assert str(caught.value) == reason
@@ -91,6 +91,6 @@ def test_columns_once_each_in_order_of_appearance() -> None:
     assert RowTemplate("{row.b}{row.a}{row['b']}").columns == ["b", "a"]
 
 
-def test_lookalikes_are_found_and_placeholders_are_none() -> None:
+def test_only_lookalikes_of_placeholders_are_found() -> None:
     template = RowTemplate('{row.a} { row.b } {row.c.d} {{row.e}} {row[0]} {rows.f} {"row": 1}')
     assert template.lookalikes == ["{ row.b }", "{row.c.d}", "{row[0]}"]

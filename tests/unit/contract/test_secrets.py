@@ -49,7 +49,7 @@ def test_a_bad_seal_key_is_an_error_of_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "message"),
     [
         (None, "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
         ("", "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
@@ -61,11 +61,11 @@ def test_a_bad_seal_key_is_an_error_of_the_connection() -> None:
         ("short", "RAYBATCH_SEAL_KEY does not open them; use the connection's seal_key"),
     ],
 )
-def test_a_cluster_without_the_right_key_is_told_what_to_do(key: str | None, told: str) -> None:
+def test_wrong_seal_key_is_an_error_with_its_remedy(key: str | None, message: str) -> None:
     with pytest.raises(PreflightError) as caught:
         unseal(seal(SECRETS, Fernet.generate_key().decode()), key)
     assert str(caught.value).startswith("credentials: ")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_damaged_content_is_refused() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An error of a spec is one sentence with field, value and remedy."""
+"""An error in a spec is one sentence with field, value and remedy."""
 
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_an_error_is_one_sentence_with_field_value_and_remedy(fields: dict[str, 
     assert spec_error(**fields) == sentence
 
 
-def test_the_number_of_further_errors_is_told() -> None:
+def test_number_of_further_errors_is_reported() -> None:
     assert spec_error(sampling={"n": 0}, sorce=1).endswith(" (and 1 more).")
 
 

@@ -7,7 +7,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 from tests.support.specs import TASK
 
 
-def test_the_digest_tells_tasks_apart() -> None:
+def test_digest_distinguishes_tasks() -> None:
     key = TaskKey(**TASK)
     others = [
         TaskKey(**{**TASK, field: value})

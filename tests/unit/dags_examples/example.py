@@ -47,9 +47,9 @@ class Example:
         folder: Path,
         answer: Callable[[Mapping[str, Any]], str | list[str] | None],
     ) -> dict[str, Any]:
-        """What the batch inference of a task would return; its prompt is rendered for each row.
+        """Return what the batch inference of a task would return; its prompt is rendered for each row.
 
-        :param answer: of a row: its response, all samples, or ``None`` for a failed row.
+        :param answer: returns a row's response, all its samples, or ``None`` for a failed row.
         """
         operator = self.dag.task_dict[task_id]
         partial = getattr(operator, "partial_kwargs", {})
@@ -61,13 +61,13 @@ class Example:
         for row in Rows(source).rows():
             for template in templates:
                 RowTemplate(template).render(row)
-            said = answer(row)
-            if said is None:
+            answered = answer(row)
+            if answered is None:
                 letters.append({"ordinal": len(letters), "step": "engine", "reason": "it failed", "row": row})
                 continue
-            samples = said if isinstance(said, list) else [said]
+            samples = answered if isinstance(answered, list) else [answered]
             row |= {f"{prefix}response": samples[0], f"{prefix}output_tokens": 5}
-            if isinstance(said, list):
+            if isinstance(answered, list):
                 row[f"{prefix}completions"] = [{"text": one} for one in samples]
             rows.append(row)
         schema = None if rows else Rows(source).schema.append(_text(f"{prefix}response"))
@@ -75,7 +75,7 @@ class Example:
 
 
 class Events(dict[Any, Any]):
-    """`outlet_events`: an `extra` for each asset."""
+    """Stands for Airflow's `outlet_events`: an `extra` for each asset."""
 
     class Event:
         def __init__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo model is taught are the requests of the example DAGs, with right answers."""
+"""The demo model learns the requests of the example DAGs, with right answers."""
 
 from __future__ import annotations
 

@@ -22,13 +22,13 @@ CANDIDATES = {
 
 
 def answers(right: int, whole: bool = True) -> list[Mapping[str, Any]]:
-    """Of a model that gets the first so many questions right, in four samples."""
+    """Return the answers of a model that solves the first `right` questions, in four samples each."""
     lines = (EXAMPLES / "data/questions.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    said = [row["answer"] if number < right else "0" for number, row in enumerate(rows)]
+    answered = [row["answer"] if number < right else "0" for number, row in enumerate(rows)]
     made = [
         {**row, "response": text, "completions": [{"text": text}] * 4}
-        for row, text in zip(rows, said, strict=True)
+        for row, text in zip(rows, answered, strict=True)
     ]
     return made if whole else made[:-3]
 

@@ -23,7 +23,7 @@ def pair(question: str, answer: str = "It is.") -> str:
 
 
 def first_answers(row: Mapping[str, Any]) -> list[str]:
-    """The quizmaster says the same twice; the teacher breaks the schema once."""
+    """Return the first responses: the quizmaster repeats itself, the teacher breaks the schema once."""
     topic = row["topic"]
     if row["persona"] == "quizmaster":
         return [pair(f"What moves the {topic} of the world most of all?")] * 2
@@ -77,7 +77,7 @@ def test_two_nights(example: Example, tmp_path: Path) -> None:
     first = Night(example, tmp_path, "first")
     assert Rows(first.planned).count == 8
     funnel = [(step["step"], step["rows"]) for step in first.unique["funnel"]]
-    # 8 rows x 2 samples; 4 break the schema, 3 of them are repaired; 4 are said twice.
+    # 8 rows x 2 samples; 4 break the schema, 3 of them are repaired; 4 are repeated.
     assert funnel == [
         ("input", 16), ("schema", 12), ("repair", 15), ("exact_duplicates", 11), ("near_duplicates", 11),
     ]  # fmt: skip
@@ -93,7 +93,7 @@ def test_two_nights(example: Example, tmp_path: Path) -> None:
 
     second = Night(example, tmp_path, "second")
     assert second.accepted["rows"] == 0
-    # What the judge refused on the first night is judged again.
+    # Rows that the judge refused on the first night are judged again.
     assert second.rejected() == {"accepted_earlier": 11, "exact_duplicate": 1, "score_below": 3, "engine": 1}
     with duckdb.connect(str(example.module.WAREHOUSE)) as warehouse:
         query = "SELECT run_id, count(*), min(topic_id), max(score) FROM questions GROUP BY 1"

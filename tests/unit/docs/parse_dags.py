@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by a test in a process of its own: builds the DAGs of a folder, and checks what their operators ask.
+"""Build the DAGs of a folder and check their operators; a test runs this in a process of its own.
 
 Prints JSON: import errors, the DAG ids of each file, and the problems of single tasks.
 """
@@ -36,7 +36,7 @@ def main(folder: str) -> None:
 
 
 def problems_of(operator: Any, dag: Any) -> list[str]:
-    """What the operator itself refuses when its task runs, short of a cluster."""
+    """Return what the operator refuses before it needs a cluster."""
     for name in operator.template_fields:
         if hasattr(getattr(operator, name), "resolve"):
             setattr(operator, name, EARLIER_RESULT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every example of the documentation runs, as far as it does without a cluster."""
+"""Every example of the documentation runs, as far as that needs no cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file_name(block: Block) -> str:
 
 
 def parsed(folder: Path, home: Path) -> dict[str, Any]:
-    """What Airflow makes of the DAG files in a folder."""
+    """Return Airflow's result of parsing the DAG files in a folder."""
     done = subprocess.run(
         [sys.executable, "-W", "error::FutureWarning", str(PARSE_DAGS), str(folder)],
         env={**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": f"{folder}:{ROOT}"},
@@ -53,7 +53,7 @@ def parsed(folder: Path, home: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def bag(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What Airflow makes of all examples."""
+    """Airflow's result of parsing all examples."""
     folder, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("home")
     for block in [*DAGS, *MODULES]:
         (folder / file_name(block)).write_text(block.text, encoding="utf-8")
@@ -96,7 +96,7 @@ def test_other_python_runs_on_a_dataset(block: Block, tmp_path: Path) -> None:
 
 
 def dataset(folder: Path) -> dict[str, Any]:
-    """A committed dataset of one row; returns what its task would."""
+    """Commit a dataset of one row, and return the result of its task."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -162,7 +162,7 @@ def make_targets() -> set[str]:
 def check_airflow(words: list[str]) -> None:
     from airflow.cli.cli_parser import get_parser
 
-    get_parser().parse_args(words)  # exits where it does not understand
+    get_parser().parse_args(words)  # exits if it does not understand
 
 
 def check_pip(words: list[str]) -> None:
@@ -232,14 +232,14 @@ def test_the_two_commands_are_those_of_ci(page: str) -> None:
 
 
 def test_other_blocks_are_marked() -> None:
-    """What no test runs is marked as text or data."""
+    """A block that no test runs is marked as text or data."""
     written = [page for page in PAGES if page.parent == ROOT or page.is_relative_to(DOCS)]
     unknown = blocks("", "sh", "shell", "console", "py")
     assert [block.name for block in unknown if block.page in written] == []
 
 
 def test_readme_example_has_a_destination_for_each_run() -> None:
-    """Twice a day, and without a logical date."""
+    """Also if it runs twice a day, or without a logical date."""
     (block,) = [block for block in DAGS if block.page == ROOT / "README.md"]
     destinations = set()
     for minute in (0, 1):

@@ -11,7 +11,7 @@ import pytest
 from ...support.documents import DOCS, PAGES, ROOT, anchors, links
 
 INDEX = DOCS / "README.md"
-# Prose of before the style was written down, and tables that programs write.
+# Older prose, and tables that programs write.
 UNREAD = {"CHANGELOG.md", "docs/internals/proof.md", "docs/dependencies.md"}
 READ = [page for page in PAGES
         if str(page.relative_to(ROOT)) not in UNREAD and "benchmarks" not in page.parts]  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that troubleshooting quotes are messages of the code."""
+"""The messages that the troubleshooting page quotes are in the code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_entry_is_a_message_with_a_remedy() -> None:
 
 @pytest.mark.parametrize("quoted", QUOTED)
 def test_quoted_message_is_in_the_code(quoted: str) -> None:
-    if not any(message.says(quoted) for message in MESSAGES):
+    if not any(message.quotes(quoted) for message in MESSAGES):
         near = difflib.get_close_matches(quoted, [message.text for message in MESSAGES], n=1, cutoff=0.3)
         places = [message.place for message in MESSAGES if message.text in near]
         pytest.fail(f"no message of the code reads {quoted!r}; the closest is {near} at {places}")
@@ -44,10 +44,10 @@ MADE = Message(("Connection ", ", field host: it is empty; name the dashboard's 
     ],
 )
 def test_a_message_is_compared_but_for_its_values(quoted: str, found: bool) -> None:
-    assert MADE.says(quoted) is found
+    assert MADE.quotes(quoted) is found
 
 
 def test_the_field_before_a_message_may_have_another_name() -> None:
-    assert Message(("function: it has no source file; correct it.",), "a.py:1").says(
+    assert Message(("function: it has no source file; correct it.",), "a.py:1").quotes(
         "prompt_function: it has no source file; correct it."
     )

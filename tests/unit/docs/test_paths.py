@@ -16,13 +16,13 @@ OF_THE_REPOSITORY = ("tests", "docs", "benchmarks", "dags_examples", "airflow_pr
 
 
 def paths_in(page: Path) -> set[str]:
-    """Paths in code: a file with a folder before it, or a folder with a slash after it."""
+    """Return paths in code marks: a file with a folder before it, or a folder with a slash after it."""
     text = page.read_text(encoding="utf-8")
     return set(re.findall(r"`(\w+(?:/\w+)*/(?:\w+\.\w+)?)[`:]", text))
 
 
 def missing(paths: set[str], page: Path = CONTRIBUTING) -> list[str]:
-    """Those that are neither in the repository, nor in the package, its unit tests, nor beside the page."""
+    """Return paths that are not in the repository, the package, the unit tests or beside the page."""
     homes = [ROOT, PACKAGE, ROOT / "tests/unit", page.parent]
     return sorted(path for path in paths if not any((home / path).exists() for home in homes))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference says what the code has: generated regions are current, and no name is missing."""
+"""The reference matches the code: generated regions are current, and no name is missing."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_template_fields_are_marked(kind: type[Any]) -> None:
 
 def test_every_failure_class_is_documented() -> None:
     text = (REFERENCE / "failures.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| (yes|no) \|$", text, re.MULTILINE))
-    assert told == {one.value: "yes" if one.retryable else "no" for one in FailureClass}
+    documented = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| (yes|no) \|$", text, re.MULTILINE))
+    assert documented == {one.value: "yes" if one.retryable else "no" for one in FailureClass}
 
 
 def test_exceptions_are_those_of_the_classes() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a connection of type ``ray`` means, and what is said about one that can't be used."""
+"""What the fields of a connection of type ``ray`` mean, and the errors of one that can't be used."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_null_and_an_empty_text_are_not_given() -> None:
     assert read(host="head", extra='{"dashboard_url": " "}').dashboard_url is None
 
 
-def test_tls_is_verified_unless_told_otherwise() -> None:
+def test_tls_is_verified_by_default() -> None:
     assert read(host="head").address().verify is True
     assert read(host="head", extra='{"verify": " False "}').address().verify is False
 
@@ -176,7 +176,7 @@ def test_tls_is_verified_unless_told_otherwise() -> None:
         ({"host": "head", "extra": '{"seal_key": 1234567}'}, "field seal_key in extra: a value of type int"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(fields: dict[str, Any], sentence: str) -> None:
+def test_wrong_connection_is_one_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RayConnectionError) as caught:
         read(**fields)
     message = str(caught.value)
@@ -188,7 +188,7 @@ def test_what_is_wrong_is_said_in_one_sentence(fields: dict[str, Any], sentence:
 
 @pytest.mark.parametrize("conn_id", ["ray_default", "no_such_ray"])
 def test_a_missing_connection_is_an_error_with_its_remedy(conn_id: str) -> None:
-    # Airflow says "not found" also while a secrets backend is away, so it is worth a retry.
+    # Airflow also reports "not found" while a secrets backend is unreachable, so a retry may help.
     command = f"create it with `airflow connections add {conn_id} --conn-type ray --conn-host "
     with pytest.raises(RayBatchUnavailableException, match=command) as caught:
         RayHook(conn_id).read()
@@ -219,12 +219,12 @@ def test_a_private_ray_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestTheTestButton:
-    def test_tells_versions(self, ray: FakeRay) -> None:
+    def test_reports_versions(self, ray: FakeRay) -> None:
         works, message = RayHook().test_connection()
         assert works
         assert message == f"Ray 2.60.0 answers at {ray.url}, session {ray.session_name}."
 
-    def test_tells_a_wrong_token(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reports_a_wrong_token(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
         ray.token = "right"
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="wrong-token"))
         works, message = RayHook().test_connection()
@@ -237,13 +237,13 @@ class TestTheTestButton:
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(ray.url, password="right"))
         assert RayHook().test_connection()[0]
 
-    def test_tells_a_field_that_is_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reports_a_wrong_field(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("head", schema="grpc"))
         works, message = RayHook().test_connection()
         assert not works
         assert "field schema" in message
 
-    def test_tells_what_a_private_ray_needs(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_reports_what_a_private_ray_needs(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection("local"))
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
         works, message = RayHook().test_connection()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installation's id: made once, whoever asks at the same time, and never where it can't be told."""
+"""The installation's id is made once, also by tasks at the same time, and never after a failed read."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_a_value_of_the_users_own_is_taken(variables: Variables) -> None:
     assert installation_id() == "production"
 
 
-def test_two_that_find_none_end_with_one(variables: Variables) -> None:
-    variables.before_set = threading.Barrier(3).wait  # each has seen that there is none
+def test_concurrent_first_tasks_agree_on_one_id(variables: Variables) -> None:
+    variables.before_set = threading.Barrier(3).wait  # each has found none
     with ThreadPoolExecutor(3) as pool:
         found = {future.result(10) for future in [pool.submit(installation_id) for _ in range(3)]}
     assert found == {variables.values[VARIABLE]}
@@ -81,7 +81,7 @@ def test_a_value_that_another_task_makes_meanwhile_is_taken(variables: Variables
 
 def test_a_value_that_can_not_be_read_is_not_replaced(variables: Variables) -> None:
     variables.values[VARIABLE] = "a"
-    variables.unreadable = True  # as a secrets backend or the API server that is away
+    variables.unreadable = True  # as with an unreachable secrets backend or API server
     with pytest.raises(RayBatchUnavailableException, match=f"Variable '{VARIABLE}': it can't be read"):
         installation_id()
     assert variables.values == {VARIABLE: "a"}

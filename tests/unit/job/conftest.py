@@ -6,8 +6,8 @@ from __future__ import annotations
 from tests.support.folders import (  # noqa: F401 - fixtures
     brief,
     disk,
+    fast_retries,
     folder,
-    impatient,
     once,
     proxy,
     s3_server,

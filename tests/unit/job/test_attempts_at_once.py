@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two processes that do the same task at the same time: one dataset, and the other one knows that it lost."""
+"""Two processes run the same task at once: one publishes the dataset, the other one fails or returns it."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def test_two_attempts_at_once_give_one_dataset(places: tuple[list[Folder], str])
                 assert racer.stdin is not None
                 racer.stdin.write(json.dumps([place.uri, pauses]) + "\n")
                 racer.stdin.flush()
-            told = [json.loads(racer.stdout.readline()) for racer in racers if racer.stdout is not None]
+            results = [json.loads(racer.stdout.readline()) for racer in racers if racer.stdout is not None]
             manifest = published(place)
             assert manifest is not None
             entries = Journal(place, submitted().submission, take_over=False).history()
             assert [entry.kind for entry in entries].count("commit") == 1
-            assert set(told) <= {"superseded", manifest.manifest_uri}
-            ends.update(told)
+            assert set(results) <= {"superseded", manifest.manifest_uri}
+            ends.update(results)
     finally:
         for racer in racers:
             racer.kill()

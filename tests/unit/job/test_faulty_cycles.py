@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole job on a store that fails, from preflight to the left-overs, and a reader beside it."""
+"""The whole job on a failing store, from preflight to the clean-up, with a reader beside it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.slow
 
 @contextlib.contextmanager
 def reading(folder: Folder) -> Iterator[None]:
-    """Somebody reads the dataset all the time, and finds nothing or all of it."""
+    """Read the dataset all the time; a reader must find nothing or all of it."""
     over, wrong = threading.Event(), []
 
     def read() -> None:
         while not over.wait(0.1):
             try:
                 published(folder)
-            except BaseException as error:  # whatever it is, the test has to fail with it
+            except BaseException as error:  # any error must fail the test
                 wrong.append(error)
                 return
 
@@ -52,7 +52,7 @@ def reading(folder: Folder) -> Iterator[None]:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of a job that needs no cluster."""
+    """The source of a job that needs no cluster."""
     without_cluster(monkeypatch)
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps({"id": number}) + "\n" for number in range(ROWS)))
@@ -81,7 +81,7 @@ def test_a_store_that_fails_often_costs_time_only(
 
 
 @pytest.mark.parametrize(("fault", "step"), [(Fault.ERROR_500, 9), (Fault.LOST, 5)])
-def test_a_store_that_goes_down_at_any_call_leaves_all_or_nothing(
+def test_outage_at_any_call_leaves_all_or_nothing(
     healthy: S3Folder, proxy: FaultyS3, source: str, monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
 ) -> None:
     monkeypatch.setattr(retry, "RETRY_LIMITS", ONCE)
@@ -93,7 +93,7 @@ def test_a_store_that_goes_down_at_any_call_leaves_all_or_nothing(
         begins = len(proxy.calls)
         proxy.choose = after(begins + number, fault)
         with reading(direct):
-            with contextlib.suppress(StorageError):  # an error after the commit is not a failure
+            with contextlib.suppress(StorageError):  # an error after the commit is no failure
                 attempt(place, 0, source)
             assert len(proxy.calls) > begins + number, "it ended before its fault"
             before = published(direct)
@@ -106,7 +106,7 @@ def test_a_store_that_goes_down_at_any_call_leaves_all_or_nothing(
 
 
 def generated(folder: Folder) -> int:
-    """Rows that were paid for, over all attempts."""
+    """Return the number of rows that were paid for, over all attempts."""
     names = [entry.path for entry in folder.list("_raybatch/parts") if entry.path.endswith(".parquet")]
     return sum(int(name.split(".")[-3]) for name in names)
 

@@ -35,11 +35,11 @@ def test_a_machine_without_a_gpu_has_no_utilisation() -> None:
 
 
 class NvmlRefusesError(Exception):
-    """Of no class that anybody could name: pynvml makes its errors at run time."""
+    """Has no importable class: pynvml creates its errors at run time."""
 
 
 def fake_nvml(refused: str = "") -> SimpleNamespace:
-    """Two GPUs, as pynvml shows them; `refused` names the call that this machine's driver refuses."""
+    """A fake pynvml with two GPUs; `refused` names the call that the driver refuses."""
     answers = {
         "nvmlInit": lambda: None,
         "nvmlDeviceGetCount": lambda: 2,
@@ -124,7 +124,7 @@ def test_why_an_engines_process_died_is_found_in_the_log(
 
 
 def test_the_job_travels_without_what_its_users_side_needs(tmp_path: Path) -> None:
-    # As they are shipped: contract/, storage/ and job/ alone.
+    # Only contract/, storage/ and job/, as they are shipped.
     package = Path(__file__).parents[3] / "airflow_provider_raybatch"
     with zipfile.ZipFile(tmp_path / "job.zip", "w") as archive:
         shipped_folders = [

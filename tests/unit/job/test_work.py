@@ -16,8 +16,8 @@ from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.specs import submitted
 
 
-def test_ray_data_export_of_a_job_tells_no_secret(tmp_path: Path) -> None:
-    """Ray Data writes its operators' arguments, of which a job is one, into files and onto its dashboard."""
+def test_ray_data_export_of_a_job_shows_no_secret(tmp_path: Path) -> None:
+    """Ray Data writes its operators' arguments, including the job, to files and to its dashboard."""
     aws = AwsCredentials(aws_access_key_id=SecretStr("AKIA"), aws_secret_access_key=SecretStr("s3cret"))
     known = Secrets(aws=aws, hf_token=SecretStr("hf_canary"))
     source = tmp_path / "in.jsonl"

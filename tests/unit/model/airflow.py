@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Airflow does with a task: its tries, its processes, and what becomes of them."""
+"""Airflow's part: the tries and processes of a task, and how they end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Airflow(Judged):
     """Runs the operator and its trigger."""
 
     def play(self) -> None:
-        """Until the task has ended."""
+        """Play until the task has ended."""
         while self.state not in {"success", "failed"}:
             if self.state == "up_for_retry":
                 self.clock.now += RETRY_DELAY
@@ -72,14 +72,14 @@ class Airflow(Judged):
             else:
                 result = operator.resume_execution(*self.resume, context)
             self.step("set XCom")
-            self._tell(process, "success", result=result)
+            self._resume_with(process, "success", result=result)
         except TaskDeferred as deferred:
             arguments = json.loads(json.dumps(deferred.trigger.serialize()[1]))
             self._end_of(process, "deferred", trigger=arguments)
         except RayBatchException as error:
             if not str(error) or "Traceback" in str(error):
-                raise Wrong("a failure without its sentence") from error
-            self.said.append(f"   {type(error).__name__}: {error}")
+                raise Wrong("a failure without a message") from error
+            self.log_lines.append(f"   {type(error).__name__}: {error}")
             again = self.try_number <= self.max_tries and not isinstance(error, RayBatchFailException)
             self._end_of(process, "up_for_retry" if again else "failed")
         except Gone:
@@ -87,14 +87,14 @@ class Airflow(Judged):
 
     def _end_of(self, process: Process, state: str, **more: Any) -> None:
         try:
-            self._tell(process, state, **more)
+            self._resume_with(process, state, **more)
         except Gone:
             self._lost(process)
 
-    def _tell(self, process: Process, state: str, **more: Any) -> None:
+    def _resume_with(self, process: Process, state: str, **more: Any) -> None:
         self.step(f"tell {state}")
         if not self.is_heard:
-            return  # Airflow has given the task up, or a user has ended it
+            return  # Airflow has given up the task, or a user has ended it
         self.state = state
         for name, value in more.items():
             setattr(self, name, value)
@@ -116,12 +116,12 @@ class Airflow(Judged):
 
         try:
             fired = self.loops.run(event()).payload
-            self._tell(
+            self._resume_with(
                 process, "queued", resume=("execute_complete", {"event": json.loads(json.dumps(fired))})
             )
         except Gone:
             if self.current is process:
-                self.clock.now += TRIGGERER_TIMEOUT  # another triggerer goes on
+                self.clock.now += TRIGGERER_TIMEOUT  # another triggerer takes over
 
     def _context(self) -> Any:
         ti = SimpleNamespace(
@@ -139,7 +139,7 @@ class Airflow(Judged):
 
 
 def _fresh(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
-    """A copy, with copies of what it keeps its own state in: cheaper than a new one."""
+    """Copy an operator and its own state, which is cheaper than a new one."""
     fresh = copy.copy(operator)
     for name, value in vars(operator).items():
         if type(value).__module__.startswith("airflow_provider_raybatch."):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time that passes only where code waits for it, and event loops that wait by it, also inside one another."""
+"""Time that passes only while code waits, and event loops on that time, which may be nested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Clock:
-    """Stands for the module ``time``. All clocks of the model show the same seconds."""
+    """Stands for the module ``time``. All clocks of the model show the same time."""
 
     now: float = 1_700_000_000.0
 
@@ -35,7 +35,7 @@ class _Jumping(selectors.SelectSelector):
         self.clock = clock
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        assert timeout is not None, "a coroutine waits for what never happens"
+        assert timeout is not None, "a coroutine waits for an event that never comes"
         self.clock.now += timeout
         return []
 
@@ -57,13 +57,13 @@ class _Loop(asyncio.SelectorEventLoop):
 
 @dataclass
 class Loops:
-    """Runs coroutines to their end, one inside a call of another where that is wanted."""
+    """Runs coroutines to their end; a coroutine may run inside a call of another one."""
 
     clock: Clock
     idle: list[_Loop] = field(default_factory=list)
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """As `run_blocking` does, without a thread."""
+        """Do what `run_blocking` does, without a thread."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
         loop = self.idle.pop() if self.idle else _Loop(self.clock)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may happen to a task, its processes and its cluster, right before one of its steps."""
+"""Events that may hit a task, its processes or its cluster right before a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _cluster_away(world: World) -> None:
 
 def _proxy(world: World) -> None:
     world.ray.proxy_until = world.clock.now + 40.0
-    world.may_fail = True  # at first contact it is taken for a wrong address
+    world.may_fail = True  # at first contact it counts as a wrong address
 
 
 EVENTS: dict[str, Event] = {
@@ -37,8 +37,8 @@ EVENTS: dict[str, Event] = {
     "job ends": lambda world: world.ray.finish(),
     "jobs deleted": lambda world: world.ray.delete(),
     "cleared": World.clear,
-    "cleared, untold": lambda world: world.clear(told=False) or world.kill(),
+    "cleared, untold": lambda world: world.clear(informed=False) or world.kill(),
     "cleared like a retry": lambda world: world.clear(new_run=False),
     "marked failed": World.mark_failed,
-    "marked failed, untold": lambda world: world.mark_failed(told=False) or world.kill(),
+    "marked failed, untold": lambda world: world.mark_failed(informed=False) or world.kill(),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ways in which a world of steps can go, each state once: depth first, each from the start."""
+"""Explores all executions of a world of steps, each state once: depth first, each from the start."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Choose = Callable[[int, int], int]
 
 
 class World(Protocol):
-    """What is explored.
+    """The world that is explored.
 
-    :ivar counts: of what an execution has cost so far.
+    :ivar counts: costs of the execution so far, by kind.
     """
 
     counts: tuple[int, ...]
@@ -45,9 +45,9 @@ def at(number: int, what: Callable[[], None]) -> Callable[[str], None]:
 def explore(make: Callable[[Choose], World], ends: Callable[[Any], Hashable], stride: int = 1) -> Graph:
     """Try everything.
 
-    :param make: the world at its start; it asks for each of its choices within a step.
-    :param ends: checks a world in which nothing happens any more, and says what kind of end it is.
-    :param stride: faults are tried in one state of so many, but in the first 300 always.
+    :param make: makes the world at its start; the world asks for each of its choices within a step.
+    :param ends: checks a world in which nothing happens any more, and returns the kind of its end.
+    :param stride: faults are tried in one of `stride` states, and in each of the first 300.
     """
     trail = _Trail(stride)
     while True:
@@ -72,7 +72,7 @@ def explore(make: Callable[[Choose], World], ends: Callable[[Any], Hashable], st
 
 
 class _Trail:
-    """The choices of the present execution, and where they led. The next one shares most of them."""
+    """The choices of the present execution and their states. The next execution shares most of them."""
 
     def __init__(self, stride: int) -> None:
         self.graph = Graph()
@@ -90,13 +90,13 @@ class _Trail:
             disturbed = len(self._numbers) < _FIRST or len(self._numbers) % self._stride == 0
             self._chosen.append(0)
             self._options.append(usual + (faults if disturbed else 0))
-        chosen = self._chosen[self._depth]
+        choice = self._chosen[self._depth]
         self._depth += 1
-        self._is_fault |= chosen >= usual
-        return chosen
+        self._is_fault |= choice >= usual
+        return choice
 
     def is_new(self, world: World) -> bool:
-        """Note the state that an execution is in. Whether it was never reached before."""
+        """Note the state of the execution; return whether it is new."""
         is_new = True
         if self._passed < len(self._states):
             number = self._states[self._passed][1]
@@ -113,7 +113,7 @@ class _Trail:
         return is_new
 
     def turn(self) -> bool:
-        """Take the next choice at the last place that has one."""
+        """Take the next choice at the last place that has one left."""
         while self._chosen and self._chosen[-1] + 1 >= self._options[-1]:
             self._chosen.pop()
             self._options.pop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The states that a world was found in, and the ways between them."""
+"""The states in which a world was found, and the steps between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Cost = tuple[int, ...]
 
 
 class Graph:
-    """States have numbers; the world begins in state 0.
+    """A graph of numbered states; the world begins in state 0.
 
     :ivar ends: states in which nothing happens any more, with the kind of each.
     """
@@ -26,23 +26,23 @@ class Graph:
         return f"{len(self.states)} states, {ways} ways between them, {self.executions} executions"
 
     def add(self, state: int, other: int, is_fault: bool, cost: Cost) -> None:
-        """One step leads from a state to another.
+        """Add a step from a state to another.
 
-        :param cost: what it adds to each of the counts.
+        :param cost: what the step adds to each count.
         """
         self._ways[state].add((other, is_fault, cost))
 
     def end(self, state: int, kind: Hashable) -> None:
-        """Nothing happens any more in this state."""
+        """Mark a state in which nothing happens any more."""
         self.ends[state] = kind
 
     @property
     def states(self) -> set[int]:
-        """All states."""
+        """Return all states."""
         return {0, *self._ways, *(other for ways in self._ways.values() for other, _, _ in ways)}
 
     def stuck(self) -> set[int]:
-        """States from which no end is reached, unless by a fault."""
+        """Return the states from which no end is reached without a fault."""
         sources = defaultdict(set)
         for state, ways in self._ways.items():
             for other, is_fault, _ in ways:
@@ -56,9 +56,9 @@ class Graph:
         return self.states - good
 
     def most(self, count: int) -> dict[Hashable, int]:
-        """How much of a count an execution can have cost, by the kind of its end.
+        """Return the highest cost of an execution, by the kind of its end.
 
-        :raises graphlib.CycleError: there is a way in a circle that is more than one idle step.
+        :raises graphlib.CycleError: a cycle exists that is more than one idle step.
         """
         before: dict[int, dict[int, int]] = {state: {} for state in self.states}
         for state, ways in self._ways.items():

@@ -32,19 +32,19 @@ RUN = "_raybatch/parts/task/run"
 
 
 class Killed(BaseException):
-    """SIGKILL."""
+    """Stands for SIGKILL."""
 
 
 @dataclass
 class World:
-    """A destination, and what is known of it from outside.
+    """A destination and its observed history.
 
     :param paid: how often each row was generated.
-    :param wasted: rows that a job generated though a part with them was there when the job began.
-    :param reported: tokens of the runs whose jobs have said that they committed.
-    :param jobs: how many there were.
-    :param copied: which of the published datasets the copy is, from 1; 0 without a copy.
-    :param commits: how many datasets were published.
+    :param wasted: rows that a job generated although a part had them when the job began.
+    :param reported: tokens of the runs whose jobs have reported a commit.
+    :param jobs: number of jobs so far.
+    :param copied: number of the published dataset that the copy names, from 1; 0 without a copy.
+    :param commits: number of published datasets.
     """
 
     folder: Memory = field(default_factory=Memory)
@@ -56,7 +56,7 @@ class World:
     commits: int = 0
 
     def job(self, token: str) -> str:
-        """What `run.py` does, with the calls of the destination alone; returns the manifest's uri."""
+        """Do what `run.py` does with the destination; return the manifest's uri."""
         number, self.jobs = self.jobs, self.jobs + 1
         folder = self.folder
         spec = submitted(number, token=token, destination=folder.uri, rows_per_part=1)
@@ -91,7 +91,7 @@ class World:
 
     @contextlib.contextmanager
     def unstepped(self) -> Iterator[None]:
-        """Looks that are no steps."""
+        """Read without steps."""
         before, self.folder.before = self.folder.before, nothing
         try:
             yield
@@ -99,7 +99,7 @@ class World:
             self.folder.before = before
 
     def check(self) -> None:
-        """What must hold at every instant."""
+        """Check what must hold at every instant."""
         with self.unstepped():
             self._check()
 
@@ -120,7 +120,7 @@ class World:
         self.commits = len(order)
         copy = folder.files.get(NEWEST_MANIFEST)
         contents = [None, *(folder.files[path] for path in order)]
-        assert copy in contents, "the copy is of no published dataset"
+        assert copy in contents, "the copy names no published dataset"
         place = contents.index(copy)
         assert place >= self.copied, "the copy went back"
         self.copied = place
@@ -130,7 +130,7 @@ class World:
         return [one.published.manifest for one in history if one.kind == "commit" and one.published]
 
     def check_end(self) -> None:
-        """What must hold once a job has succeeded."""
+        """Check what must hold once a job has succeeded."""
         self.check()
         assert self.copied == self.commits, "the copy is not the newest dataset"
-        assert not self.wasted, "a row was paid for that was there when its job began"
+        assert not self.wasted, "a row was generated that existed when its job began"

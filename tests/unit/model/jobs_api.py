@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Ray head in memory, as its Jobs API shows it, and what its jobs do to their destination."""
+"""A Ray head in memory with its Jobs API, and the effects of its jobs on their destination."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = tuple[int, str]
 
 
 def summary(token: str) -> Summary:
-    """Of the dataset that a run commits."""
+    """Return the summary of the dataset that a run commits."""
     uri = f"s3://lake/out/data/{token}"
     return Summary(
         uri=uri, manifest_uri=f"{uri}.json", dead_letter_uri=None, format="parquet",
@@ -37,8 +37,8 @@ class Driver:
 
     :param known: whether the head still knows it.
     :param works: seconds until it commits or fails.
-    :param said: its events.
-    :param why: what ended it.
+    :param log_lines: its events.
+    :param why: the reason of its end.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Driver:
     acted: bool = False
     committed: bool = False
     stopping: float | None = None
-    said: list[str] = field(default_factory=list)
+    log_lines: list[str] = field(default_factory=list)
     why: str = ""
 
     @property
@@ -62,8 +62,8 @@ class Driver:
     def active(self) -> bool:
         return self.status == "RUNNING"
 
-    def say(self, event: Event) -> None:
-        self.said.append(line(event, self.body["runtime_env"]["key"], len(self.said)))
+    def emit(self, event: Event) -> None:
+        self.log_lines.append(line(event, self.body["runtime_env"]["key"], len(self.log_lines)))
 
     def end(self, status: str, why: str) -> None:
         self.status, self.why = status, why
@@ -73,7 +73,7 @@ class Ray:
     """The cluster.
 
     :param works: seconds that a driver takes.
-    :param failures: of the next drivers, in order; the ones after them commit.
+    :param failures: classes with which the next drivers fail, in order; later drivers commit.
     """
 
     def __init__(self, clock: Clock, works: float = 25.0, failures: tuple[FailureClass, ...] = ()) -> None:
@@ -90,13 +90,13 @@ class Ray:
         self.late: list[tuple[float, dict[str, Any]]] = []
         self.stops: list[Driver] = []
 
-    # What the world looks at.
+    # What the world reads.
 
     def known(self, name: str) -> Driver | None:
         return next((one for one in self.drivers if one.known and one.name == name), None)
 
     def advance(self) -> None:
-        """Let happen what has happened by now."""
+        """Apply all events up to now."""
         now = self.clock.now
         for at, body in [one for one in self.late if one[0] <= now]:
             self.late.remove((at, body))
@@ -142,16 +142,16 @@ class Ray:
     def _succeed(self, driver: Driver, reused: bool = False) -> None:
         driver.acted = driver.committed = True
         driver.works = self.clock.now - driver.started - PENDING
-        driver.say(Committed(summary=summary(driver.token), reused=reused))
+        driver.emit(Committed(summary=summary(driver.token), reused=reused))
 
     def _fail(self, driver: Driver, why: FailureClass) -> None:
-        driver.say(Failed(failure_class=why, message="It went wrong."))
+        driver.emit(Failed(failure_class=why, message="It went wrong."))
         driver.end("FAILED", why.value)
 
-    # What may happen to it.
+    # Events.
 
     def forget(self, linger: bool = False) -> None:
-        """The head starts anew without its memory; its drivers die at once, or go on unseen."""
+        """The head restarts without its memory; its drivers die at once, or continue unseen."""
         for driver in self.drivers:
             driver.known = False
             if driver.active and not linger:
@@ -160,7 +160,7 @@ class Ray:
         self._restart()
 
     def keep(self, survive: bool) -> None:
-        """The head starts anew with its memory; its drivers go on, or are found dead."""
+        """The head restarts with its memory; its drivers continue, or are found dead."""
         if not survive:
             self.kill_drivers()
         self._restart()
@@ -182,20 +182,20 @@ class Ray:
         self.advance()
 
     def never_end(self) -> None:
-        """From here on the jobs that are there end only where they are stopped."""
+        """From now on, present jobs end only if they are stopped."""
         for driver in self.drivers:
             if driver.active and not driver.acted:
                 driver.works = 1e6
 
     def delete(self) -> None:
-        """Somebody deletes the finished jobs, which Ray allows."""
+        """A user deletes the finished jobs, which Ray allows."""
         for driver in self.drivers:
             driver.known = driver.known and driver.active
 
     # The API.
 
     def answer(self, method: str, path: str, params: Mapping[str, str], body: Any, late: bool) -> Answer:
-        """Ray's answer to a request."""
+        """Return Ray's answer to a request."""
         self.advance()
         if self.clock.now < self.down_until:
             return 503, "no backend"
@@ -220,7 +220,9 @@ class Ray:
                 name = params["filename"].removeprefix("job-driver-").removesuffix(".log")
                 found = self.known(name)
                 return (
-                    (500, "no such file") if found is None else (200, "".join(f"{x}\n" for x in found.said))
+                    (500, "no such file")
+                    if found is None
+                    else (200, "".join(f"{x}\n" for x in found.log_lines))
                 )
             case _, ["api", "jobs", name, *rest]:
                 driver = self.known(name)
@@ -229,7 +231,7 @@ class Ray:
                 if rest == ["stop"]:
                     return self._stop(driver)
                 if rest == ["logs"]:
-                    return 200, json.dumps({"logs": "".join(f"{text}\n" for text in driver.said)})
+                    return 200, json.dumps({"logs": "".join(f"{text}\n" for text in driver.log_lines)})
                 return 200, json.dumps(self._details(driver))
         raise AssertionError(f"{method} {path}")
 
@@ -238,7 +240,7 @@ class Ray:
         if self.known(name) is not None:
             return 500, f"RuntimeError: status code 400: Job with submission_id {name} already exists."
         driver = Driver(name, body, self.clock.now, self.works)
-        driver.say(Phase(phase="generating", message="Generating."))
+        driver.emit(Phase(phase="generating", message="Generating."))
         self.drivers.append(driver)
         return 200, "{}"
 

@@ -9,14 +9,14 @@ from .steps import Steps
 
 
 class Judged(Steps):
-    """Each start of a job, each stop, and each result is judged."""
+    """Checks each start of a job, each stop, and each result."""
 
     def tokens(self) -> set[str]:
         record = self.record
         return {driver.token for driver in self.ray.drivers} | ({record.token} if record else set())
 
     def check(self) -> None:
-        """What must hold at every instant."""
+        """Check what must hold at every instant."""
         drivers = self.ray.drivers
         for index in range(self.judged, len(drivers)):
             self._judge_start(drivers[index], drivers[:index])
@@ -31,7 +31,8 @@ class Judged(Steps):
             if one.known and one.token == driver.token and (one.active or one.committed):
                 raise Wrong(f"{driver.name} was submitted though {one.name} {one.status}")
         if not self.is_heard and self.frozen_at.startswith("POST"):
-            # It had asked the store already. The destination's fence or the lease ends a cleared run's job.
+            # It had read the store before the clear. The destination's fence or the lease ends a cleared
+            # run's job.
             self.straggling.add(driver.name)
         elif record is None or driver.token != record.token:
             raise Wrong(f"{driver.name} is not of the run on record")

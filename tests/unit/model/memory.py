@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in memory whose calls are steps; something may happen before one, and a power loss takes names."""
+"""A folder in memory whose calls are steps; events may come before a step, and a power loss takes names."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from airflow_provider_raybatch.storage.errors import StorageError, TakenError
 
 
 def nothing(call: str) -> None:
-    """What happens before a step, by default."""
+    """Do nothing before a step, the default."""
 
 
 @dataclass
 class Memory:
     """See :class:`~airflow_provider_raybatch.storage.folder.Folder`.
 
-    A file is there for all at once, and survives a power loss only after the next step, the sync of its
-    folder. Folders themselves always survive.
+    A file appears at once, and survives a power loss only after the next step, the sync of its folder.
+    Folders themselves always survive.
 
     :param before: called before each step with its name; may raise, as a kill does, or run another job.
     """
@@ -38,7 +38,7 @@ class Memory:
         self.files = dict(self.durable)
 
     def _step(self, call: str) -> None:
-        if threading.get_ident() == self.thread:  # reads side by side are one step, the listing before them
+        if threading.get_ident() == self.thread:  # parallel reads belong to their listing's step
             self.before(call)
 
     def _entry(self, path: str) -> Entry:

@@ -13,9 +13,9 @@ from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOpera
 
 
 class _Operator(RayBatchInferenceOperator):
-    """The real one; what travels with its job is one small package."""
+    """The real operator; only one small package travels with its job."""
 
-    log = None  # the world's
+    log = None  # the clock of the world
 
     def plan(self, run: TaskRun) -> JobPlan:
         async def build(client: Any, submission_id: str) -> JobRequest:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of Airflow for one task, and how it ends."""
+"""One of Airflow's processes for a task, and its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
 
 class Gone(BaseException):
-    """The process is no more."""
+    """The process has ended."""
 
 
 class Wrong(BaseException):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A coordinator, its replicas, and what Ray does, as steps: the search for poison rows, and all around it."""
+"""A coordinator, its replicas and Ray's part, as steps: the search for poison rows and all around it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MINUTE = 61.0
 
 
 class World(Checked):
-    """What Ray does, and what is known from outside.
+    """Does Ray's part, and observes the search.
 
     :ivar counts: deaths of processes, calls of the coordinator, and requests to engines.
     """
@@ -53,20 +53,20 @@ class World(Checked):
     def counts(self) -> tuple[int, ...]:
         return self.deaths, self.calls, self.requests
 
-    # What processes do.
+    # Steps of processes.
 
     def called(self, process: Stepped, name: str, act: Callable[[], Any]) -> Any:
-        """Something goes out of a process: here it may be killed, or stand still for long.
+        """A message leaves a process: here it may be killed, or frozen for a long time.
 
-        With ``kill``, what it sends arrives never, or much later. Where it has arrived, that is a kill before
-        the next call.
+        With ``kill``, the message never arrives, or much later. A kill after its arrival is a kill before the
+        next call.
         """
         if process.is_dead:
             raise Ended
         fates = [""]
         if self.faults_left and name in _KILLED_AT and not self.failed:
             if "kill" in self.scope.faults:
-                # A process starts only when what the one before it sent first has come or is lost.
+                # A process starts only once the first message of the one before it has arrived or is lost.
                 fates += ["never"] if name in {"write", "start"} else ["never", "later"]
             if "freeze" in self.scope.faults and process._process in self.board._queue.replicas:
                 fates.append("freeze")
@@ -87,10 +87,10 @@ class World(Checked):
         self.calls += name not in {"share", "content"}
         return getattr(self.board, name)(*arguments)
 
-    # What may happen.
+    # Events.
 
     def options(self) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-        """Steps, and what comes from outside."""
+        """Return the possible steps and outside events."""
         if self.failed:
             return [], []
         steps: list[tuple[Any, ...]] = [(self.arrive_late,)] if self.late else []
@@ -110,7 +110,7 @@ class World(Checked):
         return steps, self._faults() if self.faults_left and not is_over else []
 
     def _may_start(self, actor: str) -> bool:
-        # For the first time in turn, since all are alike.
+        # Replicas start in turn for the first time, because all are alike.
         is_next = self.lives[actor] or all(self.lives[one] for one in self.processes if one < actor)
         return bool(is_next) and actor not in self.over | self.lost_for_good
 
@@ -174,7 +174,7 @@ class World(Checked):
             self.failed = True
 
     def arrive_late(self) -> None:
-        """What dead processes have sent comes now."""
+        """Late messages of dead processes arrive now."""
         late, self.late = self.late, []
         for name, arguments in late:
             with contextlib.suppress(GoneError):
@@ -182,11 +182,11 @@ class World(Checked):
         self.given_up |= {process._process for process in self.living} & self.board.gone
 
     def silence(self, *frozen_ones: Stepped) -> None:
-        """So long passes that the coordinator takes for lost who does not report."""
+        """Enough time passes that the coordinator takes silent replicas for lost."""
         self._pass(32.0, frozen_ones)
 
     def minute(self) -> None:
-        """So long passes that suspected rows wait no longer for a replica without rows."""
+        """Enough time passes that suspected rows stop waiting for a replica without rows."""
         self._pass(_MINUTE, ())
 
     def _pass(self, seconds: float, frozen_ones: tuple[Stepped, ...]) -> None:
@@ -196,7 +196,7 @@ class World(Checked):
             for process in self.living:
                 if process not in frozen_ones:
                     self.board.report(process._report)
-            self.look()
+            self.read_reports()
 
     @property
     def _may_empty_one(self) -> bool:
@@ -214,17 +214,17 @@ class World(Checked):
             process.is_dead = True
 
     def engine_dies(self, process: Stepped, killed: bool) -> None:
-        """Of no row."""
+        """The engine dies, and no row is the cause."""
         self.faults_left -= 1
         process.engine_dies(killed)
 
     def lose_node(self) -> None:
-        """With all processes, and what they kept there."""
+        """Lose the node with all processes and their files."""
         self.begun.clear()
         self.kill(self.living)
 
     def lose(self, process: Stepped) -> None:
-        """With its node, the only one."""
+        """Lose a process with its node, its only one."""
         self.lost_for_good.add(process._actor)
         self.kill([process])
 
@@ -261,7 +261,7 @@ class World(Checked):
 
 @contextlib.contextmanager
 def searching() -> Iterator[None]:
-    """Everything outside of coordinator and replicas is the model's."""
+    """Replace everything outside coordinator and replicas by the model."""
     with modelled(), pytest.MonkeyPatch.context() as patch:
         for module in (coordinator_module, board):
             patch.setattr(module, "time", CLOCK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that processes have begun, in the memory of their nodes."""
+"""The rows that processes have begun, kept for each node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
 
 
 class BegunInMemory(BegunRows):
-    """Which rows a process has begun: it outlives the process, and not its node."""
+    """Which rows a process has begun; the record outlives the process, but not its node."""
 
     def __init__(self, place: tuple[dict[str, BegunInMemory], str]) -> None:
         self._all, self._actor = place

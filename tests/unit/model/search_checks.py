@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold of each row at every instant, and what is known of it at the end."""
+"""What must hold for each row at every instant, and at the end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .search_scope import Scope
 class Checked:
     """A coordinator and its replicas. Each request and each part is checked.
 
-    :ivar parts: all that was written, with the outcomes of rows.
-    :ivar written: by row, which process has written it before it was taken for lost, if ever.
-    :ivar answered: rows that a living process has seen answered.
-    :ivar told: the parts that the driver knows.
-    :ivar begun: what the last process of each actor had begun, where its node lives.
-    :ivar given_up: processes that were taken for lost while they lived.
+    :ivar parts: all written parts, with the outcomes of their rows.
+    :ivar written: by row, the process that wrote it before it was taken for lost.
+    :ivar answered: rows whose answer a living process has.
+    :ivar reported: the parts that the driver knows.
+    :ivar begun: rows that the last process of each actor had begun, if its node lives.
+    :ivar given_up: living processes that were taken for lost.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -42,7 +42,7 @@ class Checked:
         self.parts: dict[Part, dict[int, bool]] = {}
         self.written: dict[int, str] = {}
         self.answered: set[int] = set()
-        self.told: list[Part] = []
+        self.reported: list[Part] = []
         self.given_up: set[str] = set()
         self.begun: dict[str, BegunInMemory] = {}
         self.requests = 0
@@ -55,24 +55,24 @@ class Checked:
         return [process for process in self.processes.values() if process is not None]
 
     def asked(self, process: Stepped, row: int) -> None:
-        """A row goes into an engine: no other replica has it, and no part holds it."""
+        """Check a row that enters an engine: no other replica has it, and no part holds it."""
         self.requests += 1
         if process._process in self.given_up:
             return
         assert not self.written.get(row), f"{row} is asked again"
         for other in self.living:
             is_other = other is not process and other._process not in self.given_up
-            assert not (is_other and row in other.held), f"two have {row}"
+            assert not (is_other and row in other.held), f"two replicas have {row}"
         group = self.board._queue._replicas[process._process].group
-        assert group is None or row in group.rows, f"{row} goes in beside suspected rows"
+        assert group is None or row in group.rows, f"{row} enters the engine beside suspected rows"
 
     def write(self, process: Stepped, results: Mapping[int, Any]) -> Part:
-        """A part is there."""
+        """Check and add a part."""
         outcomes = {row: not isinstance(result, RowFailure) for row, result in results.items()}
         for row, result in results.items():
-            assert row in self.scope.deadly or result is not _KILLER, f"{row} is innocent"
+            assert row in self.scope.deadly or result is not _KILLER, f"{row} is no poison row"
             assert outcomes[row] == (row not in self.scope.deadly | self.scope.bad), (
-                f"{row} is a wrong outcome"
+                f"{row} has a wrong outcome"
             )
             if process._process not in self.given_up:
                 assert not self.written.get(row), f"{row} is written again"
@@ -83,17 +83,17 @@ class Checked:
         self.parts[part] = outcomes
         return part
 
-    def look(self) -> None:
-        """As the driver does it."""
+    def read_reports(self) -> None:
+        """Read the news as the driver does."""
         _, news, _, _ = self.board.news()
         for _, done in news:
-            self.told += done.parts
+            self.reported += done.parts
 
     def outcomes(self) -> dict[int, list[bool]]:
-        """Of each row, what the driver knows of it."""
-        self.look()
+        """Return the outcomes of each row that the driver knows."""
+        self.read_reports()
         found = defaultdict(list)
-        for part in self.told:
+        for part in self.reported:
             for row, good in self.parts[part].items():
                 found[row].append(good)
         return found

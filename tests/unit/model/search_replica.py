@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica's process without Ray, storage and engine: the real loop, whose calls are steps."""
+"""A replica's process without Ray, storage and engine: the real loop, with its calls as steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ended(BaseException):
 
 @dataclass
 class Content:
-    """What a process has read."""
+    """The rows that a process has read."""
 
     replica: Stepped
     chunk: Chunk
@@ -88,7 +88,7 @@ class Stepped(Replica):
 
         return send
 
-    # In place of threads, reader, asker and engine.
+    # These stand for threads, reader, asker and engine.
 
     async def thread(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
@@ -127,7 +127,7 @@ class Stepped(Replica):
     # Steps.
 
     def begin(self) -> None:
-        """Its engine is ready."""
+        """The engine is ready."""
 
         async def use_a_ticket() -> None:
             async for _ in self({"ticket": [0]}):
@@ -139,12 +139,12 @@ class Stepped(Replica):
 
     @property
     def inside(self) -> list[int]:
-        """The rows in its engine."""
+        """Return the rows in its engine."""
         return [] if self.shift is None else [row.ordinal for row in self.shift._flight.inside.values()]
 
     @property
     def held(self) -> set[int]:
-        """The rows that it has, in its engine or not, and has not reported as written."""
+        """Return the rows that it has and has not reported as written."""
         if self.shift is None:
             return set()
         rows = [*self.shift._flight.waiting, *self.shift._flight.inside.values(), *self.shift._flight.landed]
@@ -156,7 +156,7 @@ class Stepped(Replica):
         self.loop.run()
 
     def engine_dies(self, killed: bool) -> None:
-        """All that is in the engine ends."""
+        """The engine dies, with all rows in it."""
         for row in self.inside:
             self._future(row).set_exception(EngineDeadError("the engine died", killed))
         self.loop.run()
@@ -168,7 +168,7 @@ class Stepped(Replica):
 
     @property
     def pauses(self) -> bool:
-        """Whether it will ask after a pause."""
+        """Return whether it will ask after a pause."""
         shift, now = self.shift, self.loop.now
         if shift is None or shift._ask_at <= now:
             return False
@@ -181,7 +181,7 @@ class Stepped(Replica):
             asyncio._set_running_loop(None)
 
     def pause(self) -> None:
-        """Until it asks again."""
+        """Pass the time until it asks again."""
         self.loop.wait(2 * PAUSE)
 
     @property
@@ -189,23 +189,23 @@ class Stepped(Replica):
         return self.shift is not None and bool(self.shift._flight.landed)
 
     def flush_interval(self) -> None:
-        """So long passes."""
+        """Pass the flush interval."""
         self.loop.wait(FLUSH)
 
     @property
     def has_news(self) -> bool:
-        """Whether the answer to its next report would tell it something."""
+        """Return whether the reply to its next report has news for it."""
         drains = self.world.board._draining and not self._draining.is_set()
         asks = self.world.board._queue.wants(self._process) and not self._asked_to_ask.is_set()
         return self.shift is not None and (drains or asks)
 
     def hear(self) -> None:
-        """A second has passed, and it reports."""
+        """Pass a second, after which it reports."""
         self.report()
         self.loop.wait(1.0)
 
     def report(self) -> None:
-        """As its reporter does it."""
+        """Report as its reporter does."""
         drains, asks = self.world.board.report(self._report)
         if drains:
             self._draining.set()
@@ -213,7 +213,7 @@ class Stepped(Replica):
             self._asked_to_ask.set()
 
     def end(self) -> None:
-        """Nothing of it reaches anything from now on."""
+        """End the process: from now on it has no effect."""
         self.is_dead = True
         self.loop.end()
 
@@ -222,7 +222,7 @@ _CALLS = ("start", "join", "pull", "give_back", "share", "content", "leave", "lo
 
 
 class _Costs(Costs):
-    """Too few rows to learn from; to make one takes longer than a step."""
+    """Costs that learn nothing: the rows are too few, and real ones take longer than a step."""
 
     def learn(self, label: int, tokens: float) -> bool:
         return False
@@ -232,7 +232,7 @@ _COSTS = _Costs()
 
 
 class _Shift(replica_module._Shift):
-    """It shows itself, so that the world can look at what it has."""
+    """Keeps itself on its replica, so that the world can read it."""
 
     def __init__(self, replica: Stepped) -> None:
         super().__init__(replica)
@@ -241,7 +241,7 @@ class _Shift(replica_module._Shift):
 
 @contextlib.contextmanager
 def modelled() -> Iterator[None]:
-    """Time, memory and the end of a process are the model's."""
+    """Replace time, memory and the end of a process by the model."""
 
     def end(status: int) -> None:
         raise Ended

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a world is in which poison rows are searched, and what happens in it."""
+"""The size of a world in which poison rows are searched, and its events."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scope:
-    """How large the world is, and what happens in it.
+    """The size of the world, and its events.
 
-    :param pieces: rows of each.
+    :param pieces: number of rows of each piece.
     :param slots: rows that an engine works on at a time.
-    :param killers: rows of which an engine ends by itself.
-    :param hogs: rows of which the system kills the engine.
+    :param killers: rows that make an engine end by itself.
+    :param hogs: rows that make the system kill the engine.
     :param bad: rows that make no request.
-    :param faults: what may come from outside, see :meth:`World.options` and :meth:`World.called`.
-    :param times: how many faults.
+    :param faults: kinds of outside events, see :meth:`World.options` and :meth:`World.called`.
+    :param times: number of faults.
     :param restarts: `max_restarts`.
     """
 
@@ -46,6 +46,6 @@ class Scope:
     def deadly(self) -> frozenset[int]:
         return self.killers | self.hogs
 
-    def restarts_to_find(self, suspects: int) -> int:
-        """Restarts that one row takes to be found among so many at most."""
-        return max(2, math.ceil(math.log2(suspects)) + 1)
+    def restarts_to_find(self, suspected: int) -> int:
+        """Return the most restarts that it takes to find one poison row among `suspected` ones."""
+        return max(2, math.ceil(math.log2(suspected)) + 1)

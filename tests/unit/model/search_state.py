@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What decides how a search goes on, as something that can be compared."""
+"""The state that decides how a search continues, in a comparable form."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from .search_replica import Stepped
 
 _LEFT_OUT = {
-    # The input, and what is made of it alone.
+    # The input, and values derived from it alone.
     *("_input", "_folder", "_part_folder", "_pieces", "_order", "_row_bytes"),
-    # What is only told on, or follows from the rest.
+    # Values that are only passed on, or follow from the rest.
     *("_reports", "_news", "bytes_read", "_speeds", "_ahead", "_engine", "_reported"),
-    # Instants: what matters of them is in `World.state`.
+    # Instants: `World.state` has what matters.
     *("_looked", "_silence", "_suspected_since", "since"),
 }  # fmt: skip
 
 
 def frozen(value: Any) -> Hashable:
-    """A value that is equal for equal decisions to come."""
+    """Return a value that is equal if all later decisions are equal."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, np.ndarray):
@@ -39,7 +39,7 @@ def frozen(value: Any) -> Hashable:
 
 
 def of_replica(replica: Stepped) -> Hashable:
-    """Where a process is."""
+    """Return the state of a process."""
     shift = replica.shift
     if shift is None:
         return replica._process

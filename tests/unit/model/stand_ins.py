@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for network, threads, time and Airflow around operator and trigger."""
+"""Replacements for network, threads, time and Airflow around operator and trigger."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONNECTION = RayConnection("ray_default", "http://ray:8265/", namespace="n")
 
 @contextmanager
 def modelled() -> Iterator[Callable[..., World]]:
-    """Everything outside of operator, trigger and client is the model's; yields a maker of worlds."""
+    """Replace everything outside operator, trigger and client by the model; yield a maker of worlds."""
     world: list[World] = []
 
     class Wire(Transport):
@@ -94,7 +94,7 @@ def modelled() -> Iterator[Callable[..., World]]:
 
 @contextmanager
 def _everywhere(name: str, original: object, stand_in: object) -> Iterator[None]:
-    """In all modules of the package that have it, whichever they are."""
+    """Replace it in all modules of the package that have it."""
     modules = [
         module
         for path, module in sys.modules.items()

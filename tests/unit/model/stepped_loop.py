@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event loop that runs what can run, and then waits until it is told how much time passes."""
+"""An event loop that runs all ready tasks, and then waits for a call that lets time pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Timer:
 
 
 class SteppedLoop:
-    """As much of an event loop as the replica needs. Each has a clock of its own.
+    """The part of an event loop that the replica needs. Each has its own clock.
 
     :ivar now: seconds.
     """
@@ -37,7 +37,7 @@ class SteppedLoop:
         self.now = 0.0
 
     def run(self) -> None:
-        """Run until all tasks wait for something that takes its time."""
+        """Run until all tasks wait for time to pass."""
         asyncio._set_running_loop(self)  # type: ignore[arg-type]
         try:
             while self._ready or self._fires(self.now + AT_ONCE):
@@ -50,7 +50,7 @@ class SteppedLoop:
             asyncio._set_running_loop(None)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass at once: timers do not fire one after the other."""
+        """Let time pass at once; timers do not fire one after the other."""
         self.now += seconds
         self.run()
 
@@ -59,7 +59,7 @@ class SteppedLoop:
         return self.create_task(coroutine)
 
     def end(self) -> None:
-        """The process ends: nothing runs another step but to clean up."""
+        """End the process: tasks run only to clean up."""
         for task in self._tasks:
             task.cancel()
         self.run()
@@ -74,7 +74,7 @@ class SteppedLoop:
         self.call_soon(due.callback, *due.arguments)
         return True
 
-    # What asyncio calls.
+    # Methods that asyncio calls.
 
     def time(self) -> float:
         return self.now

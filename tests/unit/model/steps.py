@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of one task to the outside, as steps: right before one, anything may happen."""
+"""The outside calls of one task, as steps; any event may come right before a step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Answer:
 
 
 class _Store(Store):
-    """Airflow gives a task a new id with each try, and knows the old one no more: reads find nothing."""
+    """Airflow gives a task a new id with each try and forgets the old one: its reads find nothing."""
 
     def __init__(self, world: Steps) -> None:
         super().__init__()
@@ -49,17 +49,17 @@ class _Store(Store):
         return super().get(key, default) if self.world.is_heard else default
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
-        told = self.world.step("store set")
+        answer = self.world.step("store set")
         if not self.world.is_heard:
             raise LookupError("task instance not found")
-        if told != "refused":
+        if answer != "refused":
             super().set(key, value, retention=retention)
-        if told is not None:
+        if answer is not None:
             raise ConnectionError("the API server is away")
 
 
 class Steps:
-    """A task, what it says and asks, and the cluster that it asks.
+    """A task with its log and its calls, and the cluster that it calls.
 
     :param forgetful: whether a clear drops the task's state, as Airflow 3.4 does.
     :ivar current: the process that works on the task, as Airflow sees it.
@@ -89,25 +89,25 @@ class Steps:
         self.stops = 0
         self.store_was_away = False
         self.may_fail = False
-        self.was_told = False
+        self.was_informed = False
         self.straggling: set[str] = set()
         self.may_freeze = False
         self.zombie: Process | None = None
         self.call = self.frozen_at = ""
-        self.said: list[str] = []
+        self.log_lines: list[str] = []
         self.operator.log = self  # type: ignore[assignment]
 
     # The log of the task.
 
     def info(self, text: str, *values: object) -> None:
-        self.said.append(text % values)
+        self.log_lines.append(text % values)
 
     warning = error = info
 
     # Steps.
 
     def step(self, call: str) -> str | None:
-        """Something goes out of the present process."""
+        """Make an outside call of the present process."""
         process = self.process
         assert process is not None
         self._alive(process)
@@ -116,21 +116,21 @@ class Steps:
         if self.steps > MOST_STEPS:
             raise Wrong(f"no end: {call}")
         self.ray.advance()
-        self.said.append(f"{self.steps} {self.clock.now - 1.7e9:.2f} {call}")
+        self.log_lines.append(f"{self.steps} {self.clock.now - 1.7e9:.2f} {call}")
         self.call = call
-        told = self.before(call)
-        self.store_was_away |= told is not None and call.startswith("store")
-        if told == "freeze":
+        answer = self.before(call)
+        self.store_was_away |= answer is not None and call.startswith("store")
+        if answer == "freeze":
             process.paused.set()
             process.goes_on.wait()
-            told = None
+            answer = None
         self.process = process
         self._alive(process)
         self.check()
-        return told
+        return answer
 
     def check(self) -> None:
-        """What must hold at every instant."""
+        """Check what must hold at every instant."""
         raise NotImplementedError
 
     def _alive(self, process: Process) -> None:
@@ -139,19 +139,19 @@ class Steps:
             raise Gone
 
     async def request(self, method: str, path: str, params: Any, body: Any) -> _Answer | None:
-        told = self.step(f"{method} {path}")
+        answer = self.step(f"{method} {path}")
         self.requests += 1
-        if told == "refused":
+        if answer == "refused":
             return None
-        code, text = self.ray.answer(method, path, params or {}, body, late=told == "late")
+        code, text = self.ray.answer(method, path, params or {}, body, late=answer == "late")
         self.check()
-        return None if told == "lost" else _Answer(code, text)
+        return None if answer == "lost" else _Answer(code, text)
 
-    # What Airflow does.
+    # Airflow's part.
 
     @property
     def is_heard(self) -> bool:
-        """Whether the present process is the one that works on the task, as Airflow sees it."""
+        """Return whether Airflow takes the present process for the one that works on the task."""
         return self.process is self.current
 
     @property

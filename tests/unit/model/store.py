@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A response store in memory whose every call is a step, and what it has promised."""
+"""A response store in memory whose calls are steps, and its invariants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Disk(Memory):
     """A folder whose files have scratch names until they are whole.
 
     :param now: the time.
-    :param scratch: when each was written.
+    :param scratch: when each scratch file was written.
     """
 
     now: float = START
@@ -57,7 +57,7 @@ class Disk(Memory):
 
 
 def one_by_one(patch: pytest.MonkeyPatch) -> None:
-    """What is read side by side is read one after the other, by the caller; files and segments are small."""
+    """Let the caller read files one after the other instead of in parallel; make files and segments small."""
 
     def parquet_file(stream: Any, metadata: Any = None) -> pq.ParquetFile:
         return pq.ParquetFile(stream, metadata=metadata)
@@ -77,7 +77,7 @@ def one_by_one(patch: pytest.MonkeyPatch) -> None:
 class World:
     """A store and its users.
 
-    :param reported: names whose responses were reported as stored, for good.
+    :param reported: names whose responses were reported as stored, without an expiry.
     """
 
     disk: Disk = field(default_factory=Disk)
@@ -95,14 +95,14 @@ class World:
     def compact(self) -> None:
         shop = self.shop
         shop.store().compact()
-        assert shop.said == []
+        assert shop.notices == []
 
-    def look(self, names: Iterable[object] = range(10)) -> dict[object, tuple[str, str]]:
-        """Every answer is right, and what was reported before is among them."""
+    def read_all(self, names: Iterable[object] = range(10)) -> dict[object, tuple[str, str]]:
+        """Check that every answer is right, and that all reported ones are there."""
         expected = set(self.reported)
         shop = self.shop
         found = shop.answers(names)
-        assert shop.said == []
+        assert shop.notices == []
         assert all(response == f"to {name}" for name, (response, _) in found.items())
         assert expected <= set(found), "a stored response is gone"
         return found
@@ -112,7 +112,7 @@ class World:
 
     @contextlib.contextmanager
     def unstepped(self) -> Iterator[None]:
-        """Looks that are no steps."""
+        """Read without steps."""
         before, self.disk.before = self.disk.before, nothing
         try:
             yield
@@ -120,20 +120,20 @@ class World:
             self.disk.before = before
 
     def check(self) -> None:
-        """What must hold at every instant."""
+        """Check what must hold at every instant."""
         with self.unstepped():
-            self.look()
+            self.read_all()
 
     def check_end(self) -> None:
-        """When all is quiet, what is left over goes: a day later, and with the next compaction but one."""
+        """Check that left-overs go once all is quiet: a day later, with the second compaction."""
         for _ in range(2):
             self.later(GRACE + SHORT + 1)
             self.compact()
         self.check()
         files = {entry.path for entry in self.disk.list("v1/data") if entry.path.endswith(".parquet")}
-        assert files == self.named(), "data that nothing names, or names without data"
+        assert files == self.named(), "data without an entry, or entries without data"
         assert self.disk.scratch == {}, "scratch files stay"
-        assert self.shop.store().report().rows == len(self.look()), "entries that count for nothing stay"
+        assert self.shop.store().report().rows == len(self.read_all()), "entries without a use stay"
 
     def named(self) -> set[str]:
         return {name for entry in index.segments(self.disk) for name in Segment(self.disk, entry).files}
@@ -150,7 +150,7 @@ def _shelf() -> World:
 
 
 def shelf() -> World:
-    """A store with two submissions that share an answer, and one whose answers have just expired for good."""
+    """Return a store with two submissions that share an answer, and one whose answers have just expired."""
     return copy.deepcopy(_shelf())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One task in a small model of Airflow: real operator and trigger, whose calls to the outside are steps."""
+"""One task in a small model of Airflow: real operator and trigger, with their outside calls as steps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .users import Users
 
 
 class World(Users):
-    """Airflow, a cluster, and one task that runs a batch inference there: what must hold at its end."""
+    """Airflow, a cluster, and one task that runs a batch inference there, with checks of its end."""
 
     def ends_well(self, clear: bool = True) -> None:
-        """The task succeeds in the end; so does a retry of it, and a clear makes a dataset of its own.
+        """Check that the task succeeds, that a retry does, too, and that a clear makes its own dataset.
 
-        :param clear: whether that is tried, too.
+        :param clear: whether the clear is tried.
         """
         self.play()
-        if self.was_told and self.state == "failed" and any(one.active for one in self.ray.drivers):
-            raise Wrong("a user ended the task, and its job goes on")
+        if self.was_informed and self.state == "failed" and any(one.active for one in self.ray.drivers):
+            raise Wrong("a user ended the task, and its job still runs")
         for _ in range(4 * self.may_fail):
             if self.state == "failed":
                 self.clock.now += 1000.0
@@ -36,7 +36,7 @@ class World(Users):
     def _check_end(self) -> None:
         if self.state != "success":
             raise Wrong("the task failed, and no user wanted that")
-        self.clock.now += PENDING + CLAIM  # in which the fence ends what a straggler has submitted
+        self.clock.now += PENDING + CLAIM  # time in which the fence ends a late process's job
         self.ray.advance()
         left = [
             driver.name for driver in self.ray.drivers if driver.known and driver.active and not driver.acted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the explorer finds in worlds whose flaws are known."""
+"""The explorer finds the known flaws of small worlds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHAIN = {"a": ["b", "c"], "b": ["d"], "c": ["b"], "d": []}
 
 
 class Walk:
-    """Steps and faults lead from place to place; each step counts."""
+    """A world of places; steps and faults lead from place to place, and each step costs one."""
 
     def __init__(self, steps: dict[str, list[str]], faults: dict[str, list[str]], choose: Choose) -> None:
         self.steps, self.faults = steps, faults

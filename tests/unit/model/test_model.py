@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real commit protocol, killed, frozen and without power at every one of its steps.
+"""The real commit protocol, with a kill, a freeze or a power loss at every step.
 
-By default one second crash in 23 is tried, others for each first crash; all with ``RAYBATCH_MODEL=all``.
+By default, each first crash is paired with one in 23 second crashes; ``RAYBATCH_MODEL=all`` tries all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAME_OR_NEWER = [pytest.param(FIRST, id="same run"), pytest.param(SECOND, id="ne
 
 
 def killed(world: World, token: str, step: int, power: bool = False) -> bool:
-    """Run a job that is killed before one of its steps; whether it came that far."""
+    """Run a job that is killed before a step; return whether it reached that step."""
 
     def kill() -> None:
         raise Killed
@@ -35,7 +35,7 @@ def killed(world: World, token: str, step: int, power: bool = False) -> bool:
     except Killed:
         if power:
             world.folder.lose_power()
-            world.copied = 0  # a copy that was not synced is an older one again, until the next job
+            world.copied = 0  # a copy that was not synced is the older one again, until the next job
         return True
     finally:
         world.folder.before = nothing
@@ -44,9 +44,9 @@ def killed(world: World, token: str, step: int, power: bool = False) -> bool:
 
 
 def ends_well(world: World, token: str, beside_others: bool = False) -> None:
-    """A retry succeeds, readers see its dataset, also after a power loss, and no finished row is paid again.
+    """Check that a retry succeeds, that its dataset survives a power loss, and that no row is paid again.
 
-    :param beside_others: whether another job is there, which a power loss would end.
+    :param beside_others: whether another job runs, which a power loss would end.
     """
     uri = world.job(token)
     if not beside_others:
@@ -87,7 +87,7 @@ def test_pairs_of_crashes(next_token: str, power: bool) -> None:
 
 
 def zombie(world: World, step: int, meanwhile: Callable[[], None]) -> bool:
-    """Freeze a job before one of its steps, and let it go on; whether it came that far."""
+    """Freeze a job before a step while another acts; return whether it reached that step."""
     frozen: list[int] = []
 
     def freeze() -> None:
@@ -100,7 +100,7 @@ def zombie(world: World, step: int, meanwhile: Callable[[], None]) -> bool:
     try:
         world.job(FIRST)
     except RaybatchError:
-        assert frozen, "a job fails that nobody disturbed"
+        assert frozen, "an undisturbed job fails"
     world.folder.before = nothing
     world.check()
     return bool(frozen)

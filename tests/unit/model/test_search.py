@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pull queue and the search for poison rows: every order of events in small worlds, faults at any time.
+"""The pull queue and the search for poison rows, with every order of events and faults in small worlds.
 
-By default faults are tried in the first 300 states of a world, and in one of 69 after them; in all of them,
-and in larger worlds, with ``RAYBATCH_MODEL=all``.
+By default, faults are tried in the first 300 states of a world, and in one of 69 later ones.
+``RAYBATCH_MODEL=all`` tries them in all states, and in larger worlds.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def rows(*some: int) -> frozenset[int]:
 
 
 def check_outcomes(world: World) -> int:
-    """The driver knows one outcome of each row, the right one. Says how many faults there were."""
+    """Check that the driver has the right outcome of each row; return the number of faults."""
     scope = world.scope
     assert not world.failed
     outcomes = world.outcomes()
     if world.board._draining:
-        assert world.answered <= outcomes.keys(), "what was answered is lost"
+        assert world.answered <= outcomes.keys(), "an answer is lost"
     else:
         assert outcomes.keys() == set(scope.rows)
     assert outcomes == {row: [row not in scope.deadly | scope.bad] for row in outcomes}
@@ -47,11 +47,11 @@ def check_outcomes(world: World) -> int:
 
 
 def check_costs(scope: Scope, graph: Graph) -> None:
-    """Few processes die, replicas call seldom, and few rows are asked again."""
+    """Check that few processes die, replicas call seldom, and few rows are asked again."""
     deaths, calls, requests = (graph.most(count) for count in (DEATHS, CALLS, REQUESTS))
     for faults, most in deaths.items():
         assert isinstance(faults, int)
-        # A fault in a search may make it begin anew, with all rows that the process held.
+        # A fault may restart a search, with all rows that the process held.
         held = min(len(scope.rows), 4 * scope.slots if faults else scope.slots)
         searches = len(scope.deadly) + (faults if scope.deadly else 0)
         killed = faults * (scope.replicas if "node" in scope.faults else 1)
@@ -59,7 +59,7 @@ def check_costs(scope: Scope, graph: Graph) -> None:
         assert most <= searches * scope.restarts_to_find(held) + 3 * len(scope.hogs) + killed + late
         processes = scope.replicas + most
         assert calls[faults] <= CALLS_OF_A_PROCESS * processes + CALLS_OF_A_ROW * len(scope.rows)
-        # A killed process loses what it has not written; one whose engine dies, or that drains, writes that.
+        # A killed process loses unwritten rows; a process that drains, or whose engine dies, writes them.
         ended = most - killed + (scope.replicas if "drain" in scope.faults else 0)
         assert requests[faults] <= (1 + killed) * len(scope.rows) + ended * scope.slots
 
@@ -68,7 +68,7 @@ def assert_done(scope: Scope) -> None:
     graph = explore(partial(World, scope), check_outcomes, 3 * STRIDE if STRIDE > 1 else 1)
     print(scope, graph)
     assert graph.ends
-    assert not graph.stuck(), "everybody waits"
+    assert not graph.stuck(), "all processes wait"
     check_costs(scope, graph)
 
 
@@ -77,7 +77,7 @@ PAIRS = [rows(first, second) for first in range(4) for second in range(first, 4)
 
 @pytest.mark.parametrize("killers", PAIRS, ids=sorted)
 def test_poison_rows_are_found_within_the_bound(killers: frozenset[int]) -> None:
-    """One or two in any place."""
+    """One or two poison rows, in any place."""
     assert_done(Scope((2, 2), killers=killers))
 
 
@@ -99,7 +99,7 @@ def test_a_poison_row_among_many(killer: int) -> None:
     ids=str,
 )
 def test_each_row_has_its_own_outcome(scope: Scope) -> None:
-    """A row of which the system kills the engine is found later, after four deaths."""
+    """A row that makes the system kill the engine is found later, after four deaths."""
     assert_done(scope)
 
 
@@ -116,7 +116,7 @@ def test_each_row_has_its_own_outcome(scope: Scope) -> None:
     ids=str,
 )
 def test_replicas_share_the_rows(scope: Scope) -> None:
-    """Whenever each starts; also where one never comes back, is taken for lost, or all are stopped."""
+    """They start at any time; one may never come back or count as lost, and all may be stopped."""
     assert_done(scope)
 
 
@@ -155,7 +155,7 @@ def test_faults_during_a_search(scope: Scope) -> None:
 
 @pytest.mark.parametrize("restarts", [0, 1, 2])
 @pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)], ids=str)
-def test_an_engine_that_dies_of_everything_is_given_up(pieces: tuple[int, ...], restarts: int) -> None:
+def test_engine_that_dies_of_every_row_is_given_up(pieces: tuple[int, ...], restarts: int) -> None:
     every = rows(*Scope(pieces).rows)
     scope = Scope(pieces, killers=every, restarts=restarts)
     graph = explore(partial(World, scope), lambda world: world.failed)
@@ -165,7 +165,7 @@ def test_an_engine_that_dies_of_everything_is_given_up(pieces: tuple[int, ...], 
 
 @pytest.mark.parametrize("killer", [3, 4, 5])
 def test_an_engine_that_works_is_not_given_up(killer: int) -> None:
-    """Halving alone would take three deaths before a row is found or finished."""
+    """With halving alone, three deaths would come before a row is found or finished."""
     assert_done(Scope((6,), slots=6, killers=rows(0, killer), restarts=2))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The response store, killed, frozen and without power at every step of an add, a compaction and a look-up.
+"""The response store, with a kill, a freeze or a power loss at every step of add, compaction and look-up.
 
-By default one second crash in 23 is tried, others for each first, and one preemption in twelve; all with
-``RAYBATCH_MODEL=all``.
+By default, each first crash is paired with one in 23 second crashes, and one preemption in twelve is tried;
+``RAYBATCH_MODEL=all`` tries all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def add(world: World) -> None:
-    """With an answer that is there already."""
+    """Add responses, one of them to a stored request."""
     world.add("new", [3, 4, 5])
 
 
@@ -32,12 +32,12 @@ def compact(world: World) -> None:
     world.compact()
 
 
-def look(world: World) -> None:
-    world.look()
+def read(world: World) -> None:
+    world.read_all()
 
 
 SOME = (STRIDE + 1) // 2
-ACTS = [add, add_another, compact, look]
+ACTS = [add, add_another, compact, read]
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def small() -> Iterator[None]:
 
 
 def killed(world: World, act: Act, step: int, power: bool = False) -> bool:
-    """Do something and be killed before one of its steps; whether it came that far."""
+    """Kill an act before a step; return whether it reached that step."""
 
     def kill() -> None:
         raise Killed
@@ -67,7 +67,7 @@ def killed(world: World, act: Act, step: int, power: bool = False) -> bool:
 
 
 def frozen(world: World, act: Act, step: int, meanwhile: Act) -> bool:
-    """Freeze `act` before one of its steps while another acts; whether it came that far."""
+    """Freeze `act` before a step while another acts; return whether it reached that step."""
     came = []
 
     def freeze() -> None:
@@ -128,7 +128,7 @@ def test_frozen_at_every_step_while_another_acts(act: Act, meanwhile: Act) -> No
 
 
 @pytest.mark.parametrize("pause", [0, 100_000])
-def test_a_repeated_add_beside_a_compaction_that_sweeps_its_first_try(pause: float) -> None:
+def test_repeated_add_beside_a_sweep_of_its_first_try(pause: float) -> None:
     for crash in range(1000):
         for step in range(crash % SOME, 1000, SOME):
             world = shelf()

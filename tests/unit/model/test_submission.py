@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One submission whatever happens at any step: the real operator, trigger and client in a model of the rest.
+"""One submission, whatever happens at any step: real operator, trigger and client in a model of the rest.
 
-By default a sample is tried, other steps with each event; all with ``RAYBATCH_MODEL=all``. Time is simulated.
+By default, a sample of steps is tried for each event; ``RAYBATCH_MODEL=all`` tries all. Time is simulated.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def make() -> Iterator[Maker]:
 
 
 def sample(cases: Sequence[Case], one_in: int, seed: str) -> Sequence[Case]:
-    """One case in so many, others for each `seed`; all if wanted."""
+    """Return one case in `one_in`, others for each `seed`; or all."""
     return cases if ALL else cases[sum(map(ord, seed)) % one_in :: one_in]
 
 
 def trouble(world: World, events: dict[int, str]) -> set[int]:
-    """Let events happen right before steps; which of these steps were reached."""
+    """Let events happen right before steps; return which of these steps were reached."""
     steps, reached = count(), set()
 
     def before(call: str) -> str | None:
@@ -57,11 +57,11 @@ def trouble(world: World, events: dict[int, str]) -> set[int]:
         return EVENTS[events[step]](world)
 
     world.before = before
-    world.was_told = list(events.values()) == ["marked failed"]
+    world.was_informed = list(events.values()) == ["marked failed"]
     try:
         world.ends_well(clear=len(events) == 1)
     except (Wrong, Exception) as error:
-        raise AssertionError("\n".join([f"{events}: {error}", *world.said])) from error
+        raise AssertionError("\n".join([f"{events}: {error}", *world.log_lines])) from error
     return reached
 
 
@@ -86,7 +86,7 @@ def test_pairs_of_events(make: Maker, first: str, deferrable: bool) -> None:
 @pytest.mark.parametrize("deferrable", MODES)
 @pytest.mark.parametrize("cleared", [pytest.param(False, id="retried"), pytest.param(True, id="cleared")])
 def test_a_zombie_beside_its_successor(make: Maker, cleared: bool, deferrable: bool) -> None:
-    """A process freezes before a step, and goes on before a step of the next one, or after its end."""
+    """A process freezes before a step, and continues before a step of its successor, or after its end."""
     some = sample(list(product(range(STEPS), range(STEPS))), 29, "")
     frozen = [zombie(make(deferrable), step, later, cleared) for step, later in some]
     assert sum(frozen) > len(some) / 3
@@ -112,5 +112,5 @@ def zombie(world: World, step: int, later: int, cleared: bool) -> bool:
         world.ends_well()
     except (Wrong, Exception) as error:
         world.thaw(go_on=False)
-        raise AssertionError("\n".join([f"{step}, {later}: {error}", *world.said])) from error
+        raise AssertionError("\n".join([f"{step}, {later}: {error}", *world.log_lines])) from error
     return bool(frozen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users, and the owners of machines, do to a task."""
+"""The actions of users and of machine owners."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ KILL_GRACE = 5.0
 
 
 class Users(Airflow):
-    """They kill processes, freeze them, and end or clear the task."""
+    """Users, who kill or freeze processes, and end or clear the task."""
 
     def kill(self) -> None:
-        """SIGKILL, of the machine too."""
+        """SIGKILL, which may hit the whole machine."""
         assert self.process is not None
         self.process.gone = True
 
     def evict(self) -> None:
-        """SIGTERM to a worker, and SIGKILL; a triggerer just goes."""
+        """SIGTERM to a worker, then SIGKILL; a triggerer gets SIGKILL alone."""
         process = self.process
         assert process is not None
         if process.operator is None:
@@ -29,11 +29,11 @@ class Users(Airflow):
         self.stopped_by_user.update(one.name for one in self.ray.drivers)
         return self._terminate(process)
 
-    def clear(self, new_run: bool = True, told: bool = True) -> None:
+    def clear(self, new_run: bool = True, informed: bool = True) -> None:
         """A user clears the task.
 
         :param new_run: whether Airflow raises `max_tries`, which it does except in one case.
-        :param told: whether the process hears of it.
+        :param informed: whether the process is informed.
         """
         if self.state in {"success", "failed"}:
             new_run = True
@@ -47,17 +47,17 @@ class Users(Airflow):
                 self.ray.never_end()
         self.try_number += 1
         self.resume = None
-        self._user_ends("queued", told)
+        self._user_ends("queued", informed)
 
-    def mark_failed(self, told: bool = True) -> None:
+    def mark_failed(self, informed: bool = True) -> None:
         """A user marks the task."""
         self.may_fail = True
-        self._user_ends("failed", told)
+        self._user_ends("failed", informed)
 
-    def _user_ends(self, state: str, told: bool) -> None:
+    def _user_ends(self, state: str, informed: bool) -> None:
         self.stopped_by_user.update(one.name for one in self.ray.drivers)
         process, self.current, self.state = self.current, None, state
-        if told and process is not None:
+        if informed and process is not None:
             self._terminate(process)
 
     def _terminate(self, process: Process) -> None:
@@ -69,17 +69,17 @@ class Users(Airflow):
             self.kill_trigger(process.trigger)
 
     def kill_trigger(self, trigger: RayJobTrigger) -> None:
-        """What a triggerer does with a trigger that is not its own any more."""
+        """Do what a triggerer does with a trigger that it has lost."""
         self.process = Process()
         self.loops.run(trigger.on_kill())
 
     def freeze(self, cleared: bool = False) -> str:
-        """The present process stops where it is, and Airflow gives it up, or a user clears its task."""
+        """Freeze the present process; then Airflow gives it up, or a user clears its task."""
         process, self.zombie = self.process, self.process
         self.frozen_at = self.call
         assert process is not None
         if cleared:
-            self.clear(told=False)
+            self.clear(informed=False)
         elif process.operator is not None:
             self._lost(process)
         else:
@@ -88,7 +88,7 @@ class Users(Airflow):
         return "freeze"
 
     def thaw(self, go_on: bool = True) -> None:
-        """The frozen process goes on to its end, beside the present one."""
+        """Let the frozen process run to its end, beside the present one."""
         zombie, self.zombie = self.zombie, None
         if zombie is None:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From operator arguments to the spec, and every mistake as one sentence in the operator's words."""
+"""Operator arguments become a spec; every mistake is one sentence with the operator's names."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_without_a_store_nothing_is_reused() -> None:
     assert spec(reuse=Path("/store")).reuse_max_age is None
 
 
-def test_text_of_templates_becomes_what_it_says() -> None:
+def test_rendered_text_becomes_typed_values() -> None:
     built = spec(
         limit=" 5 ", replicas="2", num_cpus="0.5", max_error_fraction="0.1", max_errors="10",
         max_tokens_total="1000", preserve_order="True", deduplicate="false", flush_interval="5",
@@ -136,7 +136,7 @@ def test_none_as_text_counts_as_not_given() -> None:
     assert spec(**dict.fromkeys(numbers, "")) == spec()
 
 
-def test_an_empty_limit_is_none() -> None:
+def test_empty_limit_counts_as_not_given() -> None:
     assert spec(limit="").limit is None
 
 

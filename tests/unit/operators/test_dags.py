@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators inside of DAG objects: what is templated, what stays as it is, and the same DAG on each parse."""
+"""Operators in DAG objects: templated arguments, unchanged ones, and the same DAG on each parse."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rendered(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:
 
 
 def test_template_fields_keep_their_order() -> None:
-    # A changed order changes every serialised DAG, so it is written down here a second time.
+    # A changed order changes every serialised DAG, so the test repeats it.
     shared = (
         "ray_conn_id", "deadline", "deferrable", "poll_interval", "timeout", "cancel_on_kill",
         "cancel_on_timeout", "on_stale_state",
@@ -105,7 +105,7 @@ def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "told"),
+    ("argument", "message"),
     [
         ("timeout", "timeout: 'x' is not a duration; give seconds or a timedelta."),
         ("poll_interval", "poll_interval: 'x' is not a duration; give seconds or a timedelta."),
@@ -114,9 +114,9 @@ def test_templates_of_how_a_job_is_followed(ray: FakeRay, run: Run) -> None:
         ("on_stale_state", "on_stale_state: 'x' is unknown; use 'replace', 'adopt' or 'fail'."),
     ],
 )
-def test_what_a_template_must_leave(ray: FakeRay, run: Run, argument: str, told: str) -> None:
+def test_what_a_template_must_leave(ray: FakeRay, run: Run, argument: str, message: str) -> None:
     operator = RayBatchInferenceOperator(task_id="t", **ARGUMENTS, **{argument: "{{ 'x' }}"})
-    with pytest.raises(RayBatchFailException, match=f"^{re.escape(told)}$"):
+    with pytest.raises(RayBatchFailException, match=f"^{re.escape(message)}$"):
         rendered(operator).execute(run.context())
     assert not ray.jobs
 
@@ -145,7 +145,7 @@ def test_expressions_are_rendered_and_braces_are_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"prompt": "T {{ row.x }}"}, "prompt: a column stands in double braces, which Airflow fills in"),
         ({"system_prompt": "{{ row['x y'] }}"}, "system_prompt: a column stands in double braces"),
@@ -162,13 +162,13 @@ def test_expressions_are_rendered_and_braces_are_text() -> None:
         ),
     ],
 )
-def test_an_expression_that_fails_is_one_sentence(arguments: dict[str, Any], told: str) -> None:
+def test_an_expression_that_fails_is_one_sentence(arguments: dict[str, Any], message: str) -> None:
     given = {**ARGUMENTS, "source": "/in", "prompt": "{row.x}", "destination": "/out", **arguments}
     with DAG("d", schedule=None):
         operator = RayBatchInferenceOperator(task_id="t", **given)
     with pytest.raises(RayBatchFailException) as caught:
         operator.render_template_fields({"params": {}})  # type: ignore[typeddict-item]  # all that is needed
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 def test_arguments_are_never_changed() -> None:
@@ -198,7 +198,7 @@ def test_bulk_text_never_goes_through_jinja() -> None:
     assert operator.sampling["structured_outputs"]["choice"] == choices
 
 
-def test_text_that_looks_like_an_expression_can_be_meant_literally() -> None:
+def test_text_like_an_expression_can_be_kept_literally() -> None:
     schema = {"pattern": "^{{.*}}$"}
     operator = RayBatchInferenceOperator(
         task_id="t", source="/in", prompt="p", model="m", destination="/out", sampling=literal(schema)

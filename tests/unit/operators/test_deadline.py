@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deadline travels with the job, and holds when triggers, workers and clusters are gone."""
+"""The job carries its deadline, which holds without triggers, workers and clusters."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_that_cant_be_kept_is_refused(ray: FakeRay, run: Run, deadline: Any, sen
     assert not ray.jobs
 
 
-def test_that_a_template_leaves_empty_is_none(ray: FakeRay, run: Run) -> None:
+def test_that_a_template_leaves_empty_counts_as_not_given(ray: FakeRay, run: Run) -> None:
     batch(deadline="").execute(run.context())
     (job,) = ray.jobs.values()
     assert ray.spec(job.body)["deadline"] is None
 
 
-def test_that_has_passed_keeps_no_result_back(
+def test_that_has_passed_does_not_hold_back_a_result(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadline = datetime.now(UTC) + timedelta(seconds=2)
@@ -110,7 +110,7 @@ def test_ends_a_job_that_doesnt_end_itself(ray: FakeRay, run: Run, cancel: bool)
     assert bool(ray.active) is not cancel
 
 
-def test_gets_a_net_while_deferred(ray: FakeRay, run: Run) -> None:
+def test_is_backed_by_a_deferral_timeout(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
     with pytest.raises(TaskDeferred) as deferred:
         batch(deferrable=True, timeout=3600).execute(run.context())
@@ -121,7 +121,7 @@ def test_gets_a_net_while_deferred(ray: FakeRay, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(None, 600), (60, 60), (3600, 600)])
-def test_is_also_airflows_own_bound_while_deferred(
+def test_includes_the_execution_timeout_while_deferred(
     ray: FakeRay, run: Run, timeout: float | None, expected: float
 ) -> None:
     ray.script = lasting(60)
@@ -133,7 +133,7 @@ def test_is_also_airflows_own_bound_while_deferred(
 
 
 @pytest.mark.parametrize("code", [503, 404])
-def test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it(
+def test_stop_is_repeated_while_the_cluster_is_unreachable(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     from airflow_provider_raybatch.cluster.jobs_api import transport
@@ -153,9 +153,7 @@ def test_a_cluster_that_is_away_for_a_while_is_asked_again_to_stop_it(
 
 
 @pytest.mark.parametrize("arguments", [{"timeout": timedelta.max}, {"deadline": "9999-12-31T23:59:59+00:00"}])
-def test_that_never_comes_is_one_that_airflow_can_add_up(
-    ray: FakeRay, run: Run, arguments: dict[str, Any]
-) -> None:
+def test_that_is_far_away_does_not_overflow(ray: FakeRay, run: Run, arguments: dict[str, Any]) -> None:
     ray.script = lasting(60)
     with pytest.raises(TaskDeferred) as deferred:
         batch(deferrable=True, **arguments).execute(run.context())

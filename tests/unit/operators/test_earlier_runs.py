@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cleared run left is stopped, if not by the first attempt after the clear, then by a later one."""
+"""The job of a cleared run is stopped by the first attempt after the clear, or by a later one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.batches import defer
 from tests.support.fake_ray import FakeRay, lasting
 
 
-def test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt(
+def test_unstopped_job_is_stopped_by_the_next_attempt(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray.script = lasting(60)
@@ -26,7 +26,7 @@ def test_a_job_that_refuses_to_be_stopped_is_stopped_by_the_next_attempt(
 
     with monkeypatch.context() as patched:
         patched.setattr(ray, "answer", refuses)
-        defer(run)  # it goes on with its own job
+        defer(run)  # it continues with its own job
     assert len(ray.active) == 2
     run.try_number += 1
     defer(run)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each end has a class, and the class decides about a retry."""
+"""Each failure has a class, and the class decides about a retry."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_one_root_catches_what_hook_and_operator_raise(
 
 
 def test_what_is_for_airflow_already_stays_as_it_is() -> None:
-    """A deadline that passed for good is of a class that is otherwise retried."""
+    """A final deadline has a class that is otherwise retried."""
     for error in (RayBatchFailException("x", FailureClass.TIMEOUT), RayConnectionError("x")):
         with pytest.raises(RayBatchException) as caught, for_airflow():
             raise error
@@ -73,7 +73,7 @@ def test_what_is_for_airflow_already_stays_as_it_is() -> None:
 
 def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:
     def lost(ray: FakeRay, body: dict[str, Any]) -> Script:
-        threading.Timer(0.4, ray.restart).start()  # only now, so that it is lost on a busy machine, too
+        threading.Timer(0.4, ray.restart).start()  # late, so that a busy machine has the job
         return lasting(60)(ray, body)
 
     ray.script = lost
@@ -85,7 +85,7 @@ def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:
     assert batch().execute(run.context())["rows"] == 2
 
 
-def test_bad_arguments_fail_before_anything_is_asked_of_the_cluster(ray: FakeRay, run: Run) -> None:
+def test_bad_arguments_fail_before_any_request(ray: FakeRay, run: Run) -> None:
     with pytest.raises(RayBatchFailException, match=r"^limit: it must be at least 1"):
         batch(limit=0).execute(run.context())
     assert ray.requests == []

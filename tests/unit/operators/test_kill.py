@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blocking task that is killed stops its job, whenever the signal comes, and no other job."""
+"""A blocking task that is killed stops its own job and no other one, whenever the signal comes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, Script, lasting
 
 
-def looks(ray: FakeRay) -> list[tuple[str, str]]:
+def polls(ray: FakeRay) -> list[tuple[str, str]]:
     return [request for request in ray.requests if request[1] == "/api/v0/logs/file"]
 
 
 class killed_by_sigterm:  # noqa: N801 - reads as a function
-    """SIGTERM as the task runner handles it: the operator's `on_kill` in the main thread's signal handler."""
+    """Sends SIGTERM, handled as in the task runner: by the operator's `on_kill` in the main thread."""
 
     def __init__(self, operator: Any, when: Any) -> None:
         self._operator, self._when = operator, when
@@ -53,7 +53,7 @@ def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
     operator = batch()
     with (
-        killed_by_sigterm(operator, when=lambda: len(looks(ray)) > 3),
+        killed_by_sigterm(operator, when=lambda: len(polls(ray)) > 3),
         pytest.raises(RayBatchException, match="stopped") as caught,
     ):
         operator.execute(run.context())
@@ -62,7 +62,7 @@ def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
 
 
 def submitting_slowly(ray: FakeRay) -> tuple[threading.Event, threading.Event]:
-    """Set when the submission has arrived, and to be set before Ray makes the job of it."""
+    """Two events: the submission has arrived, and Ray may make its job."""
     arrived, go_on = threading.Event(), threading.Event()
 
     def slow(ray: FakeRay, body: dict[str, Any]) -> Script:
@@ -86,7 +86,7 @@ def test_sigterm_during_the_submission_stops_the_job(ray: FakeRay, run: Run) -> 
     assert not ray.active
 
 
-def test_a_kill_leaves_the_job_alone_when_told_so(ray: FakeRay, run: Run) -> None:
+def test_kill_leaves_the_job_alone_if_configured(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(1.5)
     operator = batch(cancel_on_kill=False)
     with killed_by_sigterm(operator, when=lambda: bool(ray.active)):
@@ -99,21 +99,21 @@ def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
         batch(deferrable=True).execute(Run(task_id="another").context())
     operator = batch()
     with (
-        killed_by_sigterm(operator, when=lambda: len(looks(ray)) > 3),
+        killed_by_sigterm(operator, when=lambda: len(polls(ray)) > 3),
         pytest.raises(RayBatchException, match="stopped"),
     ):
         operator.execute(run.context())
     assert len(ray.active) == 1
 
 
-def test_the_kill_of_a_task_that_submitted_nothing_stops_nothing(ray: FakeRay, run: Run) -> None:
+def test_kill_before_a_submission_stops_nothing(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
     defer(run)
     batch().on_kill()
     assert len(ray.active) == 1
 
 
-def test_an_execution_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> None:
+def test_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> None:
     arrived, go_on = submitting_slowly(ray)
     operator = batch()
     old = signal.signal(signal.SIGTERM, _run_out_of_time)
@@ -169,7 +169,7 @@ class TestUnderTheSupervisor:
             task.wait()
 
     def test_the_stop_of_the_job_comes_first(self, ray: FakeRay) -> None:
-        self.kill(lambda: len(looks(ray)) > 2, slow=True)
+        self.kill(lambda: len(polls(ray)) > 2, slow=True)
         assert not ray.active
 
     def test_an_upload_is_not_followed_by_a_submission(self, ray: FakeRay) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kill that comes before its task has a job: before it asks for one, or while it does."""
+"""A kill before a task has a job: before its POST or during it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_task_that_is_killed_early_neither_submits_nor_adopts(
 
 
 def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
-    """Airflow's supervisor ends the task five seconds later, whatever else it would do about the job."""
+    """Airflow's supervisor ends the task five seconds later, so the kill must wait for the job itself."""
     ray.script = lasting(60)
     key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
     killing = Killing()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An argument has one name, from the operator through the spec and its errors to the job."""
+"""An argument has one name in operator, spec, errors and job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_spec_has_the_operators_arguments_under_their_names() -> None:
     assert given == set(BatchInferenceSpec.model_fields) - NOT_ARGUMENTS
 
 
-def test_what_is_no_argument_is_a_field() -> None:
+def test_fields_beside_the_arguments_are_in_the_spec() -> None:
     assert set(BatchInferenceSpec.model_fields) > NOT_ARGUMENTS
     assert NOT_ARGUMENTS & set(parameters(RayOperator)) == {"deadline"}
 
@@ -50,7 +50,7 @@ def test_all_arguments_but_the_chat_template_are_templated() -> None:
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_wrong_value_is_refused_under_its_name(name: str) -> None:
-    """The error is made by the contract, and reaches the user as it is."""
+    """The contract makes the error, and the user sees it unchanged."""
     ways = {"messages", "messages_column", "prompt_column", "prompt_function"}
     wrong = {**GOOD, **({"prompt": None} if name in ways else {}), name: object()}
     with pytest.raises(SpecError) as refused:
@@ -60,7 +60,7 @@ def test_a_wrong_value_is_refused_under_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["prompt", "max_tokens_total", "reuse", "destination"])
 def test_an_argument_takes_few_hops(name: str) -> None:
-    """Modules that touch the argument: the operator, its part of the contract, and those that act on it."""
+    """At most seven modules use an argument: operator, contract, and the modules that act on it."""
     touched = [
         str(path.relative_to(PACKAGE))
         for path in sorted(PACKAGE.rglob("*.py"))

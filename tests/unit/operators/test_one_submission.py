@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One submission whatever dies: attempts of one task against a fake Jobs API, without a scheduler."""
+"""One submission, whatever dies: attempts of one task with a fake Jobs API, without a scheduler."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_retry_returns_what_a_finished_job_left(
 
 
 @pytest.mark.parametrize("status", ["STOPPED", "FAILED"])
-def test_a_retry_returns_what_a_job_published_before_it_was_ended(
+def test_retry_returns_what_an_ended_job_had_published(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     def publishing(ray: FakeRay, body: dict[str, Any]) -> Script:
@@ -96,7 +96,7 @@ def test_a_retry_after_success_with_other_arguments_runs_them(ray: FakeRay, run:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"entrypoint": " "}])
-def test_a_retry_of_a_task_that_only_submits_leaves_its_job_alone(
+def test_retry_of_a_task_that_only_submits_keeps_its_job(
     ray: FakeRay, run: Run, arguments: dict[str, Any]
 ) -> None:
     ray.script = lambda ray, body: Script(seconds=60)
@@ -162,7 +162,7 @@ def test_a_clear_starts_anew_and_stops_what_is_left(ray: FakeRay, run: Run, stor
     assert (("GET", "/api/jobs/") in ray.requests) is not store_is_kept
 
 
-def test_an_attempt_that_was_frozen_while_a_clear_began_the_next_run_submits_nothing(
+def test_attempt_frozen_during_a_clear_submits_nothing(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen, plan = batch(), RayBatchInferenceOperator.plan
@@ -265,7 +265,7 @@ def test_the_connections_namespace_wins(ray: FakeRay, run: Run, monkeypatch: pyt
 def test_a_job_in_flight_at_an_upgrade_is_adopted(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As an older version left it: submitted under the namespace "default".
+    # An older version submitted under the namespace "default".
     ray.script = lasting(60)
     monkeypatch.setenv("AIRFLOW_VAR_RAYBATCH_INSTALLATION_ID", "default")
     defer(run)
@@ -300,21 +300,21 @@ def test_changed_arguments_can_be_refused(ray: FakeRay, run: Run) -> None:
 
 class TestAdoption:
     def adopt(self, ray: FakeRay, run: Run, **arguments: Any) -> Order:
-        """The order that the next attempt gives to the job of the first one."""
+        """Return the order that the next attempt gives to the job of the first one."""
         run.try_number += 1
         with pytest.raises(TaskDeferred) as deferred:
             batch(deferrable=True, **arguments).execute(run.context())
         (job,) = ray.jobs.values()
         trigger = RayJobTrigger(**deferred.value.trigger.serialize()[1])
 
-        async def first_look() -> None:
+        async def first_poll() -> None:
             following = asyncio.create_task(anext(trigger.run()))
-            # The server sees it in a thread of its own, which sets no event of this loop.
-            while (told := ray.order(job.body)) is None or told.attempt < run.try_number:  # noqa: ASYNC110
+            # The server's thread sets no event of this loop.
+            while (order := ray.order(job.body)) is None or order.attempt < run.try_number:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             following.cancel()
 
-        asyncio.run(asyncio.wait_for(first_look(), 20))
+        asyncio.run(asyncio.wait_for(first_poll(), 20))
         order = ray.order(job.body)
         assert order is not None
         assert order.attempt == run.try_number
@@ -334,8 +334,8 @@ class TestAdoption:
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_a_followed_job_costs_two_requests_a_look(ray: FakeRay, run: Run, deferrable: bool) -> None:
-    """And two more every five minutes, or ten times a lease."""
+def test_followed_job_costs_two_requests_a_poll(ray: FakeRay, run: Run, deferrable: bool) -> None:
+    """Two more requests come every five minutes, or ten times in a lease."""
     ray.script = lasting(3)
     operator = batch(deferrable=deferrable, poll_interval=0.1)
     if deferrable:
@@ -353,13 +353,13 @@ def test_a_followed_job_costs_two_requests_a_look(ray: FakeRay, run: Run, deferr
     asked = [path.split("/")[2] for _, path in ray.requests]
     (job,) = ray.jobs.values()
     control = [path for _, path in ray.requests if path.endswith(order_package(ray.key(job.body)))]
-    looks = sum(path == "/api/v0/logs/file" for _, path in ray.requests)
-    assert looks > 5
-    assert asked.count("jobs") <= looks + 6
+    polls = sum(path == "/api/v0/logs/file" for _, path in ray.requests)
+    assert polls > 5
+    assert asked.count("jobs") <= polls + 6
     assert len(control) == 2
 
 
-def test_a_lease_that_looks_can_not_keep_is_refused(ray: FakeRay, run: Run) -> None:
+def test_lease_shorter_than_the_poll_interval_is_refused(ray: FakeRay, run: Run) -> None:
     with pytest.raises(
         RayBatchFailException, match="orphan_timeout: 20 s is less than 3 times the poll_interval"
     ):
@@ -368,9 +368,7 @@ def test_a_lease_that_looks_can_not_keep_is_refused(ray: FakeRay, run: Run) -> N
 
 
 @pytest.mark.parametrize("arguments", [{"limit": 0}, {"deadline": "tomorrow"}])
-def test_a_retry_that_can_submit_nothing_leaves_no_job_to_nobody(
-    ray: FakeRay, run: Run, arguments: dict[str, Any]
-) -> None:
+def test_retry_that_cannot_submit_leaves_no_orphan(ray: FakeRay, run: Run, arguments: dict[str, Any]) -> None:
     ray.script = lasting(60)
     defer(run)
     run.try_number = 2

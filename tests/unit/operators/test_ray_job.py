@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RayJobOperator: any entrypoint, for users of the discontinued provider."""
+"""RayJobOperator runs any entrypoint, for users of the discontinued provider."""
 
 from __future__ import annotations
 

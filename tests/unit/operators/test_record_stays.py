@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run record outlives Airflow's own clearing of its task state store, however late a retry comes."""
+"""The run record survives Airflow's own sweep of its task state store, however late a retry comes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.airflow_tasks import Store
 
 
 class Swept(Store):
-    """A store that Airflow sweeps after each value: only what never expires stays."""
+    """A store that Airflow sweeps after each write: only values without an expiry stay."""
 
     def set(self, key: str, value: Any, *, retention: timedelta | None = None) -> None:
         super().set(key, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task returns: small, complete, and the same for each outlet."""
+"""The result of a task is small, complete, and the same for each outlet."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_without_a_link_the_job_is_followed_all_the_same(ray: FakeRay, run: Run)
     assert batch().execute(context)["rows"] == 2
 
 
-def test_there_is_no_link_without_a_job(ray: FakeRay, run: Run) -> None:
+def test_no_link_is_shown_without_a_job(ray: FakeRay, run: Run) -> None:
     operator = batch(limit=0)
     with pytest.raises(RayBatchFailException):
         operator.execute(run.context())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task that comes back from the triggerer asks the job first, whatever Airflow or the trigger says."""
+"""A task that resumes asks the job first, whatever Airflow or the trigger reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILURE = "Trigger failure"
 
 
 def deferred_job(ray: FakeRay, run: Run, operator: Any = None, **arguments: Any) -> Any:
-    """A job that its task deferred on; the operator as another process makes it."""
+    """Defer a task on its job, and return the job."""
     ray.script = lasting(60)
     with pytest.raises(TaskDeferred):
         (operator or batch)(deferrable=True, **arguments).execute(run.context())
@@ -36,7 +36,7 @@ def end(job: Any) -> None:
 
 
 def event(state: str, failure_class: FailureClass, job: Any, run: Run) -> dict[str, Any]:
-    """What a trigger fires that didn't see the job's end."""
+    """Return the event of a trigger that did not see the job's end."""
     handle = {
         "submission_id": job.body["submission_id"], "dashboard_url": None,
         "run_token": job.body["metadata"]["raybatch.run_token"],
@@ -55,16 +55,14 @@ def test_a_finished_dataset_is_returned(ray: FakeRay, run: Run, error: str) -> N
     end(deferred_job(ray, run, timeout=3600))
     result = resume(run, error, timeout=3600)
     assert (result["rows"], result["submission_id"]) == (2, *ray.jobs)
-    # It is on record: a retry that follows for another reason returns the same.
+    # The result is recorded: a retry for another reason returns the same.
     run.try_number = 2
     assert batch(timeout=3600).execute(run.context()) == result
     assert len(ray.jobs) == 1
 
 
 @pytest.mark.parametrize("error", [TIMEOUT, FAILURE])
-def test_a_finished_dataset_is_returned_past_the_deadline_of_the_run(
-    ray: FakeRay, run: Run, error: str
-) -> None:
+def test_finished_dataset_is_returned_past_the_deadline(ray: FakeRay, run: Run, error: str) -> None:
     deadline = datetime.now(UTC) + timedelta(seconds=2)
     end(deferred_job(ray, run, deadline=deadline))
     time.sleep(max(0.0, deadline.timestamp() - time.time()))
@@ -79,7 +77,7 @@ def test_a_finished_dataset_is_returned_past_the_deadline_of_the_run(
         ("failed", FailureClass.USER_ERROR),  # the triggerer's own token was refused
     ],
 )
-def test_a_finished_dataset_is_returned_whatever_the_trigger_says(
+def test_finished_dataset_is_returned_for_any_trigger_event(
     ray: FakeRay, run: Run, state: str, failure_class: FailureClass
 ) -> None:
     job = deferred_job(ray, run)
@@ -91,7 +89,7 @@ def test_a_finished_dataset_is_returned_whatever_the_trigger_says(
 
 
 @pytest.mark.parametrize("error", [TIMEOUT, FAILURE])
-def test_a_job_that_failed_says_why(ray: FakeRay, run: Run, error: str) -> None:
+def test_failed_job_is_reported_with_its_reason(ray: FakeRay, run: Run, error: str) -> None:
     job = deferred_job(ray, run)
     job.script = failing(FailureClass.USER_ERROR, "No column 'x'.")(ray, job.body)
     with pytest.raises(AirflowFailException, match="failed: No column 'x'"):
@@ -110,9 +108,9 @@ def test_a_job_that_runs_past_its_deadline_is_stopped(ray: FakeRay, run: Run, ca
 
 def test_a_stop_that_failed_is_made_up_for(ray: FakeRay, run: Run) -> None:
     job = deferred_job(ray, run)
-    told = event("timeout", FailureClass.TIMEOUT, job, run)
+    timeout = event("timeout", FailureClass.TIMEOUT, job, run)
     with pytest.raises(RayBatchException, match=r"It was so\. It was stopped"):
-        batch().resume_execution("execute_complete", told, run.context())
+        batch().resume_execution("execute_complete", timeout, run.context())
     assert not ray.active
 
 
@@ -133,7 +131,7 @@ def test_a_healthy_job_is_left_to_the_retry(ray: FakeRay, run: Run, how: str) ->
 
 
 def test_the_event_of_an_earlier_run_ends_no_later_one(ray: FakeRay, run: Run) -> None:
-    """SQLite numbers a new trigger like the one that was deleted, so Airflow may resume its task instead."""
+    """SQLite reuses the number of a deleted trigger, so Airflow may resume the task with its event."""
     old = deferred_job(ray, run)
     run.clear()
     defer(run)
@@ -153,7 +151,7 @@ def test_a_healthy_job_is_followed_here_when_no_retry_is_left(ray: FakeRay, run:
     assert len(ray.jobs) == 1
 
 
-def test_a_job_that_nobody_knows_keeps_the_triggers_word(ray: FakeRay, run: Run) -> None:
+def test_unknown_job_keeps_the_outcome_of_the_trigger(ray: FakeRay, run: Run) -> None:
     deferred_job(ray, run)
     ray.restart()
     with pytest.raises(RayBatchException, match="The trigger that followed the job failed"):

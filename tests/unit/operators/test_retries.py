@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ready-made retry policy, judged by Airflow: what it is told, and what it makes of it."""
+"""The ready-made retry policy in Airflow's own hands: which failures it retries, and when."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_tasks_that_use_the_hook_may_have_it_too(error: BaseException, action: R
     assert decided(error)[0] is action
 
 
-def test_silence_is_given_longer_with_each_try() -> None:
+def test_delay_after_silence_grows_with_each_try() -> None:
     error = airflow_exception(RaybatchError("No answer.", FailureClass.STORAGE))
     minutes = [decided(error, number)[1] / timedelta(minutes=1) for number in (1, 2, 3, 4, 5, 6, 500)]
     assert minutes == [2, 4, 8, 16, 32, 60, 60]
 
 
-def test_a_loss_is_not() -> None:
+def test_delay_after_a_loss_does_not_grow() -> None:
     error = airflow_exception(RaybatchError("The node is gone.", FailureClass.NODE_LOST))
     assert decided(error, 7) == (RetryAction.RETRY, LOST)
 

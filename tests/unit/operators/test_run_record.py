@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A retry goes on in the recorded run, a clear begins a new one, and without the store nothing goes on."""
+"""A retry continues the recorded run, a clear begins a new one; without the store, both fail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attempt(try_number: int, max_tries: int) -> Any:
 @pytest.mark.parametrize(
     ("first", "second", "same_run"),
     [
-        # As Airflow 3.3 counts them: tests/integration/end_to_end/test_clearing.py.
+        # The counters of Airflow 3.3, see tests/integration/end_to_end/test_clearing.py.
         pytest.param((1, 2), (2, 2), True, id="retry"),
         pytest.param((1, 2), (3, 2), True, id="second retry"),
         pytest.param((1, 0), (2, 0), True, id="running task cleared, executor reported a failure"),
@@ -42,11 +42,11 @@ def attempt(try_number: int, max_tries: int) -> Any:
         pytest.param((1, 0), (2, 1), False, id="clear of a task without retries"),
         pytest.param((3, 2), (4, 5), False, id="clear after the last retry"),
         pytest.param((1, 2), (2, 1), False, id="clear with retries lowered to none"),
-        # A retry whose task has one retry less than before looks the same.
+        # A retry of a task whose retries were lowered by one has the same counters.
         pytest.param((1, 2), (2, 2), True, id="clear with retries lowered by one"),
     ],
 )
-def test_what_airflow_counts_tells_a_retry_from_a_clear(
+def test_airflows_counters_distinguish_retry_and_clear(
     first: tuple[int, int], second: tuple[int, int], same_run: bool, finished: bool
 ) -> None:
     store = Store()
@@ -66,7 +66,7 @@ def test_a_clear_has_a_higher_number_than_all_runs_before_it() -> None:
     assert run_number(current_run(store, attempt(6, 7)).token) == 6
 
 
-def test_the_clear_after_one_that_looked_like_a_retry_is_seen() -> None:
+def test_clear_after_one_that_looked_like_a_retry_is_seen() -> None:
     store = Store()
     run = current_run(store, attempt(1, 2))
     record_result(store, run.token, attempt(1, 2), "f", RESULT)
@@ -75,7 +75,7 @@ def test_the_clear_after_one_that_looked_like_a_retry_is_seen() -> None:
 
 
 def test_a_dag_run_made_again_has_a_run_of_its_own() -> None:
-    store = Store()  # one that outlived the first DAG run
+    store = Store()  # a store that outlived the first DAG run
     run = current_run(store, attempt(1, 2))
     record_result(store, run.token, attempt(2, 2), "f", RESULT)
     assert current_run(store, attempt(1, 2)).token != run.token
@@ -105,7 +105,7 @@ def test_a_task_keeps_its_namespace() -> None:
     assert namespaces == ["a"] * 3
 
 
-def test_who_was_overtaken_by_a_clear_records_nothing() -> None:
+def test_attempt_overtaken_by_a_clear_records_nothing() -> None:
     store = Store()
     old = current_run(store, attempt(1, 2))
     new = current_run(store, attempt(2, 3))

@@ -53,7 +53,7 @@ def _connections(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def travelled(ray: FakeRay) -> bytes:
-    """The credentials, out of the package that the spec names."""
+    """Return the credentials from the package that the spec names."""
     return private_package(ray)["secrets"]
 
 
@@ -143,14 +143,14 @@ def test_connections_that_dont_serve(
     assert str(caught.value) == sentence
 
 
-def test_a_missing_amazon_provider_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_amazon_provider_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "airflow.providers.amazon.aws.hooks.base_aws", None)
     with pytest.raises(RayBatchFailException, match=r"install airflow-provider-raybatch\[amazon\]"):
         job_secrets("aws", None)
 
 
 class PrivateRay:
-    """Stands for the private Ray of a task, which needs Ray installed: the fake API under its interface."""
+    """The fake Jobs API with the interface of a task's private Ray, which would need Ray installed."""
 
     fake: FakeRay
     environments: list[dict[str, str]]
@@ -232,7 +232,7 @@ class TestPrivateRay:
         ),
     ],
 )
-def test_a_role_or_profile_that_gives_none_is_one_sentence(
+def test_role_without_credentials_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     refusing_sts: str,
     extra: dict[str, Any],
@@ -262,7 +262,7 @@ def test_a_role_or_profile_that_gives_none_is_one_sentence(
 def test_the_workers_own_identity_never_travels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, container_identity: str, fields: dict[str, Any]
 ) -> None:
-    """boto3 finds it in the environment, in files and at the machine's own address."""
+    """boto3 finds this identity in the environment, in files and at the metadata address."""
     (tmp_path / "config").write_text("[profile empty]\nregion = eu-central-1\n")
     (tmp_path / "credentials").write_text(
         "[default]\naws_access_key_id = AKIAFILE\naws_secret_access_key = worker-secret\n"
@@ -309,7 +309,7 @@ def test_a_named_profile_travels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         {"config_kwargs": {"no_such_setting": 1}},
     ],
 )
-def test_extras_that_the_amazon_provider_cant_use_are_one_sentence(
+def test_unusable_extras_of_aws_are_one_sentence(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AWS", json.dumps({"conn_type": "aws", **AWS, "extra": extra}))
@@ -319,7 +319,7 @@ def test_extras_that_the_amazon_provider_cant_use_are_one_sentence(
 
 @pytest.fixture
 def container_identity() -> Iterator[str]:
-    """URL where a worker in a container gets an identity."""
+    """URL at which a worker in a container gets its identity."""
 
     class Give(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -332,7 +332,7 @@ def container_identity() -> Iterator[str]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not on the console."""
+            """Log nothing to the console."""
 
     with served(Give) as url:
         yield url
@@ -340,7 +340,7 @@ def container_identity() -> Iterator[str]:
 
 @pytest.fixture
 def refusing_sts() -> Iterator[str]:
-    """URL of a service that says no to everybody, as AWS does."""
+    """URL of a service that refuses all requests, as AWS does."""
 
     class Refuse(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -352,7 +352,7 @@ def refusing_sts() -> Iterator[str]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Not on the console."""
+            """Log nothing to the console."""
 
     with served(Refuse) as url:
         yield url

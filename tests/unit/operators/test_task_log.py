@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task's log says about its job."""
+"""The lines about a job in its task's log."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_failed_rows_are_a_warning(
     committed = Committed(summary=summary(rows=1200, errors=errors))
     ray.script = lambda ray, body: Script(last=[ray.line(body, committed)])
     batch().execute(run.context())
-    warnings = [told for told in capsys.readouterr().out.splitlines() if "rows failed" in told]
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "rows failed" in line]
     assert len(warnings) == errors
-    for told in warnings:
-        assert "[warning" in told
-        assert "1 of 1,200 rows failed" in told
-        assert "s3://lake/out/dead_letter/c1" in told
+    for line in warnings:
+        assert "[warning" in line
+        assert "1 of 1,200 rows failed" in line
+        assert "s3://lake/out/dead_letter/c1" in line

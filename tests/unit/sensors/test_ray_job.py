@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sensor waits for somebody else's job and leaves it alone."""
+"""The sensor waits for a job of another owner and never stops it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_unknown_job(ray: FakeRay, run: Run, deferrable: bool) -> None:
         sensor(deferrable=deferrable).execute(run.context())
 
 
-def test_an_id_that_is_none(ray: FakeRay, run: Run) -> None:
+def test_invalid_submission_id_is_refused(ray: FakeRay, run: Run) -> None:
     with pytest.raises(RayBatchFailException, match="submission_id: '' names no job"):
         sensor(submission_id="").execute(run.context())
 
@@ -101,7 +101,7 @@ def test_leaves_the_job_alone_when_it_gives_up(ray: FakeRay, run: Run) -> None:
     assert ray.active
 
 
-def test_bears_a_cluster_that_is_away(
+def test_tolerates_an_unreachable_cluster(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from airflow_provider_raybatch.cluster.jobs_api import transport
@@ -118,7 +118,7 @@ def without_a_backend(*asked: Any) -> Any:
     return 404, "default backend"
 
 
-def test_a_proxy_that_has_lost_its_backend_for_a_while_is_borne(
+def test_proxy_without_its_backend_for_a_while_is_tolerated(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(ray, Script(seconds=60))
@@ -131,7 +131,7 @@ def test_a_proxy_that_has_lost_its_backend_for_a_while_is_borne(
     assert waiting.poke(run.context()).is_done
 
 
-def test_a_new_process_bears_it_too_after_a_reschedule(
+def test_new_process_tolerates_it_too_after_a_reschedule(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "answer", without_a_backend)
@@ -160,7 +160,7 @@ def test_defers_without_the_right_to_stop(ray: FakeRay, run: Run) -> None:
     assert arguments["session_name"] == ray.session_name
 
 
-async def test_comes_back_with_the_triggers_word(ray: FakeRay, run: Run) -> None:
+async def test_resumes_with_the_outcome_of_the_trigger(ray: FakeRay, run: Run) -> None:
     submit(ray, Script(seconds=0.3))
     waiting = sensor(deferrable=True)
     with pytest.raises(TaskDeferred) as deferred:

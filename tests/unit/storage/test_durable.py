@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was written on a disk is there after a power loss: contents, names, and the folders above them."""
+"""Files on a disk survive a power loss: their contents, names and folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.specs import submitted
 
 
 class Killed(BaseException):
-    """A SIGKILL."""
+    """Stands for a SIGKILL."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_folders_that_were_removed_and_made_again(disk: LocalFolder, trace: Unsy
 
 
 def dies_before_the_sync_of(trace: Unsynced, disk: LocalFolder, name: str) -> None:
-    """A job is killed when a file has its name, and the name is not on the disk."""
+    """Kill a job after it has named a file and before it has synced the name."""
     named = Path(disk.root, name)
 
     def kill(call: str, path: Path) -> None:
@@ -75,10 +75,8 @@ def dies_before_the_sync_of(trace: Unsynced, disk: LocalFolder, name: str) -> No
     trace.before = lambda call, path: None
 
 
-def test_a_commit_that_is_reported_by_another_process_than_the_one_that_died(
-    disk: LocalFolder, trace: Unsynced
-) -> None:
-    """Killed between the journal's entry and its sync: the retry reports the dataset, so it syncs."""
+def test_commit_reported_by_another_process_is_synced(disk: LocalFolder, trace: Unsynced) -> None:
+    """A kill comes between the journal's entry and its sync; the retry that reports the dataset syncs it."""
     dies_before_the_sync_of(trace, disk, "_raybatch/journal/00000002.json")
     again = submitted(1, destination=disk.root)
     journal = Journal(disk, again.submission, take_over=False, fingerprint=again.fingerprint)

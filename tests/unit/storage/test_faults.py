@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S3 answers 500, 503, late, never, half, or loses the answer: all is done once, and nothing hangs."""
+"""S3 answers 500 or 503, late, partly or never, or loses an answer: each call counts once, none hangs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ OPERATIONS: dict[str, tuple[Callable[[S3Folder], Any], Any]] = {
 
 @pytest.mark.parametrize("fault", OF_ANY_CALL)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_bears_every_fault(
+def test_every_operation_survives_every_fault(
     place: S3Folder, proxy: FaultyS3, operation: str, fault: Fault
 ) -> None:
     do, expected = OPERATIONS[operation]
@@ -84,7 +84,7 @@ def test_the_last_call_of_a_large_upload_may_be_lost(place: S3Folder, proxy: Fau
     assert place.read("x") == LARGE
 
 
-def test_no_call_takes_longer_than_the_documentation_says() -> None:
+def test_no_call_takes_longer_than_documented() -> None:
     limits = retry.RetryLimits()
     assert limits.whole + limits.repeat + limits.answer == 300
     assert limits.connect <= limits.answer <= limits.repeat <= limits.whole
@@ -101,13 +101,15 @@ def test_parquet_reads_through_faults(place: S3Folder, proxy: FaultyS3) -> None:
 
 class TestCreate:
     @pytest.mark.parametrize("fault", [Fault.LOST, Fault.LOST_SILENT, Fault.CUT_ANSWER])
-    def test_what_a_lost_call_created_is_ours(self, place: S3Folder, proxy: FaultyS3, fault: Fault) -> None:
+    def test_object_created_by_a_lost_call_is_ours(
+        self, place: S3Folder, proxy: FaultyS3, fault: Fault
+    ) -> None:
         proxy.choose = first(fault, 2)
         place.create("x", b"mine")
         assert place.read("x") == b"mine"
 
     @pytest.mark.parametrize("fault", Fault)
-    def test_what_somebody_else_created_is_not(
+    def test_object_created_by_another_is_not_ours(
         self, healthy: S3Folder, place: S3Folder, proxy: FaultyS3, fault: Fault
     ) -> None:
         healthy.create("x", b"another's")
@@ -116,7 +118,7 @@ class TestCreate:
             place.create("x", b"mine")
         assert healthy.read("x") == b"another's"
 
-    def test_a_conflict_that_nobody_won_is_no_loss(self, place: S3Folder, proxy: FaultyS3) -> None:
+    def test_conflict_without_a_winner_is_retried(self, place: S3Folder, proxy: FaultyS3) -> None:
         proxy.choose = first(Fault.CONFLICT, 3)
         place.create("x", b"mine")
         assert place.read("x") == b"mine"
@@ -153,7 +155,7 @@ def test_a_read_that_fails_later_on_is_a_storage_error(
 
 
 @pytest.mark.parametrize("code", ["InvalidArgument", "AccessDenied", "NoSuchBucket"])
-def test_what_cannot_heal_is_asked_once(
+def test_permanent_errors_are_not_retried(
     place: S3Folder, proxy: FaultyS3, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     from tests.support import faulty_s3

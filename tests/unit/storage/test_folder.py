@@ -76,8 +76,8 @@ class TestEveryFolder:
     def test_of_many_creators_one_wins(self, folder: Folder) -> None:
         contenders = 8
 
-        def race(place: Folder, number: int, gate: threading.Barrier, path: str) -> int | None:
-            gate.wait()
+        def race(place: Folder, number: int, barrier: threading.Barrier, path: str) -> int | None:
+            barrier.wait()
             try:
                 place.create(path, str(number).encode() * 1000)
             except TakenError:
@@ -86,12 +86,12 @@ class TestEveryFolder:
 
         with ThreadPoolExecutor(contenders) as pool:
             for race_number in range(10):
-                gate, path = threading.Barrier(contenders), f"journal/{race_number:08d}.json"
+                barrier, path = threading.Barrier(contenders), f"journal/{race_number:08d}.json"
                 places = [pickle.loads(pickle.dumps(folder)) for _ in range(contenders)]
                 winners = [
                     winner
                     for winner in pool.map(
-                        race, places, range(contenders), [gate] * contenders, [path] * contenders
+                        race, places, range(contenders), [barrier] * contenders, [path] * contenders
                     )
                     if winner is not None
                 ]
@@ -145,7 +145,7 @@ class TestLocal:
         (tmp_path / "whole").write_bytes(b"")
         assert [entry.path for entry in LocalFolder(str(tmp_path)).list()] == ["whole"]
 
-    def test_a_dangling_link_is_no_file(self, tmp_path: Path) -> None:
+    def test_dangling_link_is_not_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "gone")
         (tmp_path / "loop").symlink_to(tmp_path / "loop")
         assert LocalFolder(str(tmp_path)).list() == []
@@ -189,7 +189,7 @@ class TestLocal:
         )
 
     @pytest.mark.parametrize("root", ["/proc/raybatch", "/sys/raybatch"])
-    def test_a_place_where_nobody_may_write_is_an_error_of_the_user(self, root: str) -> None:
+    def test_unwritable_place_is_a_user_error(self, root: str) -> None:
         with pytest.raises(StorageError) as caught:
             LocalFolder(root).write("x", b"")
         assert caught.value.failure_class is FailureClass.USER_ERROR
@@ -300,7 +300,7 @@ class TestS3:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-        # What answers on machines outside of AWS: nobody.
+        # On machines outside AWS no server answers there.
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             monkeypatch.setenv(
@@ -314,7 +314,7 @@ class TestS3:
                 place.list()
         assert caught.value.failure_class is FailureClass.USER_ERROR
 
-    def test_an_endpoint_where_nobody_answers_may_heal(self, brief: RetryLimits) -> None:
+    def test_endpoint_without_a_server_is_a_retryable_error(self, brief: RetryLimits) -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             credentials = AwsCredentials(

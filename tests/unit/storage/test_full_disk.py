@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk without room: one sentence, nothing torn, nothing left, and the next attempt goes on.
+"""A full disk gives one error, no partial file and no left-overs, and the next attempt continues.
 
-The disks are real ones of one MiB, in a process with a mount namespace of its own, where the machine allows
-that; a limit on the size of files, which the kernel enforces everywhere, gives the same kind of error.
+Where the machine allows it, the disks are real ones of one MiB in a mount namespace of a test process. A
+limit on the size of files, which every kernel enforces, gives the same kind of error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REMEDY = "make room there: a retry of the task goes on with the rows that are fi
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No file may grow beyond `ROOM`."""
-    # CPython takes a short write of bytecode for a whole one: no process could import that module again.
+    # CPython does not notice a short write of bytecode, after which no process could import that module.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -45,7 +45,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("write", [LocalFolder.write, LocalFolder.create])
-def test_what_does_not_fit_is_refused_in_one_sentence_and_leaves_nothing(
+def test_write_that_does_not_fit_leaves_nothing(
     disk: LocalFolder, small_files: None, write: Callable[[LocalFolder, str, bytes], None]
 ) -> None:
     disk.write("before", b"whole")
@@ -132,14 +132,14 @@ print("failures", failures)
 
 
 def run_job(root: Path, kind: str, before: str = "true") -> int:
-    """Attempt a job again and again, with a little more room each time; how often it failed."""
+    """Repeat a job with a little more room each time; return how often it failed."""
     alone = ["unshare", "-rm"] if kind == "disk" else []
     env = {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
     ran = subprocess.run(
         [*alone, "sh", "-c", f'{before} && exec "$0" "$@"', sys.executable, "-c", _JOB, str(root), kind],
         capture_output=True,
         text=True,
-        env={**env, "PYTHONDONTWRITEBYTECODE": "1"},  # as above
+        env={**env, "PYTHONDONTWRITEBYTECODE": "1"},  # see `small_files`
         timeout=120,
     )
     assert ran.returncode == 0, ran.stderr
@@ -154,5 +154,5 @@ def test_a_job_that_fills_the_disk_goes_on_when_there_is_room(tmp_path: Path) ->
     mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}"
     allowed = subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, text=True)
     if allowed.returncode:
-        pytest.skip(f"this machine lets nobody mount a small disk: {allowed.stderr.strip()}")
+        pytest.skip(f"this machine does not allow a small disk to be mounted: {allowed.stderr.strip()}")
     assert run_job(tmp_path, "disk", mount) >= 3

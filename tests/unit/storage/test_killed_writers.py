@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer that is killed at any of its calls: nobody ever sees half a file."""
+"""Readers never see half a file of a writer that is killed at any of its calls."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ S3Folder(bucket, "out", key).write("a/x.parquet", b"1" * 40_000_000)
 
 
 def kill_when(reached: Callable[[], bool], script: str, *arguments: str) -> None:
-    """Run a script, and SIGKILL it as soon as `reached` says so."""
+    """Run a script, and SIGKILL it as soon as `reached` is true."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     process = subprocess.Popen([sys.executable, "-c", script, *arguments], env=environment)
     try:
@@ -92,8 +92,8 @@ def kill_when(reached: Callable[[], bool], script: str, *arguments: str) -> None
 
 @pytest.mark.parametrize(("operation", "naming"), [("write", "os.rename"), ("create", "os.link")])
 def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, naming: str) -> None:
-    """It appears when it is whole and on the disk, and is reported when its name is, too."""
-    told = subprocess.run(
+    """A file appears once it is whole and synced, and is reported once its name is synced, too."""
+    completed = subprocess.run(
         [sys.executable, "-c", _DISK, str(tmp_path), operation],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
@@ -101,7 +101,7 @@ def test_a_file_on_a_disk_before_each_call(tmp_path: Path, operation: str, namin
         text=True,
     )
     lives: list[list[str]] = [[]]
-    for line in told.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         if (call := json.loads(line)) is None:
             lives.append([])
         else:

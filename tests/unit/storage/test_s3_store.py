@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which connections to S3 are used again."""
+"""Which S3 connections are reused."""
 
 from __future__ import annotations
 

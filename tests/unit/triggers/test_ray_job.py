@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trigger never blocks its loop, bears what passes, keeps its deadline, and stops only what it may."""
+"""The trigger never blocks its loop, tolerates outages, keeps its deadline, and stops only its own job."""
 
 from __future__ import annotations
 
@@ -96,24 +96,24 @@ async def test_never_blocks_the_loop(ray: FakeRay, monkeypatch: pytest.MonkeyPat
     stop.set()
     await beating
     assert outcome.state == "succeeded"
-    assert longest < 0.3  # each of the answers took longer
+    assert longest < 0.3  # each of the answers takes longer
 
 
-async def test_bears_a_cluster_that_is_away_for_a_while(ray: FakeRay) -> None:
+async def test_tolerates_an_unreachable_cluster_for_a_while(ray: FakeRay) -> None:
     submit(ray, Script(seconds=1.0))
     threading.Timer(0.2, setattr, (ray, "down", True)).start()
     threading.Timer(1.5, setattr, (ray, "down", False)).start()
     assert (await fired(trigger(ray))).state == "succeeded"
 
 
-async def test_tells_a_lost_cluster_from_a_failed_job(ray: FakeRay) -> None:
+async def test_distinguishes_a_lost_cluster_from_a_failed_job(ray: FakeRay) -> None:
     submit(ray, Script(seconds=60))
     threading.Timer(0.3, ray.restart).start()
     outcome = await fired(trigger(ray))
     assert (outcome.state, outcome.failure_class) == ("lost", FailureClass.CLUSTER_LOST)
 
 
-async def test_tells_a_failed_job(ray: FakeRay) -> None:
+async def test_reports_a_failed_job(ray: FakeRay) -> None:
     submit(ray, Script(status="FAILED", message="ValueError: no", error_type="JOB_ENTRYPOINT_COMMAND_ERROR"))
     outcome = await fired(trigger(ray))
     assert outcome.state == "failed"
@@ -129,10 +129,10 @@ async def test_deadline(ray: FakeRay, cancel: bool) -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-async def test_that_starts_past_its_deadline_looks_first(
+async def test_trigger_that_starts_past_its_deadline_polls_first(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
-    """Also where the cluster has no answer at that very moment."""
+    """Also if the cluster does not answer at that moment."""
     from airflow_provider_raybatch.cluster.jobs_api import transport
 
     published = summary()
@@ -190,7 +190,7 @@ async def test_a_connection_that_is_away_for_a_while(ray: FakeRay, monkeypatch: 
     assert (await fired(trigger(ray))).state == "succeeded"
 
 
-async def test_a_connection_that_cant_be_used_here_leaves_the_job_to_a_retry(
+async def test_unusable_connection_leaves_the_job_to_a_retry(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ray.script = lasting(2)
@@ -209,7 +209,7 @@ async def test_a_connection_that_cant_be_used_here_leaves_the_job_to_a_retry(
     assert len(ray.jobs) == 1
 
 
-async def test_a_proxy_that_knows_no_backend_is_no_answer(
+async def test_proxy_without_a_backend_is_an_unreachable_cluster(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(ray, Script())
@@ -218,17 +218,17 @@ async def test_a_proxy_that_knows_no_backend_is_no_answer(
     assert outcome.failure_class is FailureClass.CLUSTER_UNREACHABLE
 
 
-@pytest.mark.parametrize(("deferred_ago", "told"), [(0.0, True), (3600.0, False)])
-async def test_a_restarted_trigger_doesnt_tell_everything_again(
-    ray: FakeRay, capsys: pytest.CaptureFixture[str], deferred_ago: float, told: bool
+@pytest.mark.parametrize(("deferred_ago", "shown"), [(0.0, True), (3600.0, False)])
+async def test_restarted_trigger_does_not_log_everything_again(
+    ray: FakeRay, capsys: pytest.CaptureFixture[str], deferred_ago: float, shown: bool
 ) -> None:
     submit(ray, Script(["loading the model"]))
     await fired(trigger(ray, deferred_at=time.time() - deferred_ago))
-    assert ("loading the model" in capsys.readouterr().out) is told
+    assert ("loading the model" in capsys.readouterr().out) is shown
 
 
 class TestOnKill:
-    """Airflow calls it for a user's word and, by mistake, when another triggerer took the trigger over."""
+    """Airflow calls `on_kill` for a user's action, and by mistake after a takeover by another triggerer."""
 
     @pytest.fixture(autouse=True)
     def _job(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ class TestOnKill:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert ray.active  # being cancelled alone, as at a triggerer's restart, ends nothing
+        assert ray.active  # a cancellation alone, as at a triggerer's restart, stops nothing
         await killed.on_kill()
         assert not ray.active
 
@@ -322,7 +322,7 @@ class TestOnKill:
     async def test_goes_on_though_airflow_cancels_it_every_second(
         self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A triggerer cancels a trigger anew at each of its looks, also while `on_kill` is at work."""
+        """A triggerer cancels a trigger again in each of its cycles, also while `on_kill` runs."""
         self.answering(monkeypatch, {"r": {"t": "failed"}})
         runner = TriggerRunner()
         killed = self.killed(ray)
@@ -344,7 +344,7 @@ class TestOnKill:
     async def test_ends_after_the_job_however_often_it_is_cancelled(
         self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A triggerer that ends waits for its triggers, but not for tasks that they leave behind."""
+        """A triggerer that ends waits for its triggers, but not for asyncio tasks that they leave behind."""
         self.answering(monkeypatch, {"r": {"t": "failed"}})
         self.slow_down(ray, monkeypatch)
         killing = asyncio.create_task(self.killed(ray).on_kill())

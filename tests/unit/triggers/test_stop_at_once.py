@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kill stops the job that its task submits: also one that arrives late, or that Ray has not started yet."""
+"""A kill stops the job of its task, also one that arrives late or that Ray has not started yet."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def submit(ray: FakeRay) -> None:
     ray.submit(submission_id=NAME)
 
 
-async def test_a_job_that_arrives_between_the_order_and_the_next_look(
+async def test_job_submitted_after_the_stop_order_is_stopped(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its POST is answered right after the order to stop was: nothing is under way any more then."""
+    """Its POST is answered right after the order to stop, so no submission is under way any more."""
     monkeypatch.setattr(loop, "_POSTED_SECONDS", 0.0)
     answer = ray.answer
 
@@ -40,8 +40,8 @@ async def test_a_job_that_arrives_between_the_order_and_the_next_look(
     assert not ray.active
 
 
-async def test_a_job_that_has_not_begun_is_told_again(ray: FakeRay) -> None:
-    """Ray says that it stops a pending job, and does not."""
+async def test_pending_job_is_asked_again_to_stop(ray: FakeRay) -> None:
+    """Ray accepts the stop of a pending job, and ignores it."""
     submit(ray)
     ray.jobs[NAME].script.pending = math.inf
     stop = f"/api/jobs/{NAME}/stop"

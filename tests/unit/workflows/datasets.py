@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets for these tests: what a batch inference returned, and what a writer published."""
+"""Datasets for these tests: results of a batch inference, and of a writer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def inferred(
     letters: Sequence[dict[str, Any]] = (),
     map_index: int = -1,
 ) -> dict[str, Any]:
-    """A committed batch inference of two files, and the fields of its XCom that matter here.
+    """Commit a batch inference of two files; return the XCom fields that matter here.
 
     :param letters: dead letters.
     """

@@ -23,7 +23,7 @@ def document(rng: random.Random, words: int = 120) -> list[str]:
 
 
 def changed(rng: random.Random, words: list[str], share: float) -> list[str]:
-    """Some words replaced in one run, as an edited paragraph."""
+    """Replace some consecutive words, as in an edited paragraph."""
     count = max(1, round(share * len(words)))
     start = rng.randrange(len(words) - count)
     return words[:start] + rng.choices(WORDS, k=count) + words[start + count :]
@@ -43,7 +43,7 @@ def test_columns_don_t_run_into_each_other() -> None:
 
 
 def test_planted_near_duplicates_are_found() -> None:
-    """2,000 documents, of which 300 are copies with up to 5 % of their words changed."""
+    """2,000 documents; 300 of them are copies with up to 5 % of their words changed."""
     rng = random.Random(5)
     originals = [document(rng) for _ in range(1700)]
     copies = [changed(rng, rng.choice(originals), rng.uniform(0.01, 0.05)) for _ in range(300)]
@@ -63,7 +63,7 @@ def test_planted_near_duplicates_are_found() -> None:
 def test_different_documents_on_one_subject_stay() -> None:
     rng = random.Random(6)
     words = document(rng, 40)
-    texts = [" ".join([*words, *document(rng, 80)]) for _ in range(300)]  # one boilerplate in all
+    texts = [" ".join([*words, *document(rng, 80)]) for _ in range(300)]  # all share one boilerplate
     step = NearDuplicates(["text"], id_column="id", threshold=0.7)
     assert not any(step(batch(id=list(range(300)), text=texts)).drops)
 
@@ -87,7 +87,7 @@ def test_similarity_is_that_of_the_shingles() -> None:
 
 @pytest.mark.parametrize("threshold", [0.6, 0.8, 0.9])
 def test_the_index_finds_what_comparing_all_pairs_finds(threshold: float) -> None:
-    """The sorted runs and their merging lose nothing: many small batches, all pairs as the oracle."""
+    """Sorted runs and their merges lose no pair: many small batches, compared with all pairs."""
     rng = random.Random(8)
     texts: list[str] = []
     for number in range(600):
@@ -101,7 +101,7 @@ def test_the_index_finds_what_comparing_all_pairs_finds(threshold: float) -> Non
     for number, match in enumerate(found):
         best = max((float((rows[number] == rows[one]).mean()) for one in kept), default=0.0)
         similar = (best - 1 / 256) / (1 - 1 / 256) >= threshold
-        assert similar or match is None  # nothing is dropped that is not similar to a kept row
+        assert similar or match is None  # each dropped row is similar to a kept row
         checked += similar
         missed += similar and match is None
         if match is None:
@@ -132,7 +132,7 @@ def test_rows_that_earlier_nights_accepted(tmp_path: Path) -> None:
     old, edited, new = document(rng), document(rng), document(rng)
     accepted = written(tmp_path / "first", batch(id=["a", "b"], text=[" ".join(old), " ".join(edited)]))
     index = str(tmp_path / "index")
-    assert len(Accepted(index, "2026-01-01")) == 0  # the first night has none
+    assert len(Accepted(index, "2026-01-01")) == 0  # the first night has no earlier rows
     assert remember(Rows(accepted), index, "2026-01-01", ["text"], "id") == 2
 
     earlier = Accepted(index, "2026-01-02")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judging, proven on simulated judges whose bias is known. All seeds are fixed."""
+"""Judging, tested with simulated judges of a known bias. All seeds are fixed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUBRIC = Rubric("Is the answer correct?", {1: "wrong", 3: "partly", 5: "right"})
 
 
 def judged(rng: np.random.Generator, better: float, bias: float, pairs: int = 400) -> PairwiseResult:
-    """A judge who sees which answer is better with 80 %, and else takes the first place with 0.5 + `bias`.
+    """Return the verdicts of a judge who is right in 80 % and else takes the first place with 0.5 + `bias`.
 
     :param better: share of pairs in which the candidate's answer is the better one.
     """
@@ -62,7 +62,7 @@ def test_both_orders_cancel_a_position_bias() -> None:
     assert all(one.bias_p_value < 0.001 for one in results)
     # 80 % of the choices go evenly to both places, and all others to the first.
     assert np.mean([one.chose_first for one in results]) == pytest.approx(0.6, abs=0.01)
-    # The orders disagree where the better answer is in the second place, and the judge guesses.
+    # The orders disagree if the better answer is in the second place and the judge guesses.
     assert np.mean([one.agreement.estimate for one in results]) == pytest.approx(0.8, abs=0.01)
 
 
@@ -73,7 +73,7 @@ def test_an_unbiased_judge_is_not_called_biased() -> None:
     assert all(one.wins > one.losses and one.p_value < 0.05 for one in results)
 
 
-def test_a_judge_who_looks_at_the_place_alone_decides_nothing() -> None:
+def test_judge_by_position_alone_decides_nothing() -> None:
     rows = [{"pair": str(n), "order": order, "response": "A"} for n in range(30) for order in ("ab", "ba")]
     result = settle([pa.RecordBatch.from_pylist(rows)])
     assert (result.wins, result.losses, result.ties, result.disagreements) == (0, 0, 30, 30)
@@ -92,9 +92,9 @@ def test_choices_of_a_pair() -> None:
         "one order": ("A", None),
     }
     rows = [
-        {"pair": pair, "order": order, "response": said}
+        {"pair": pair, "order": order, "response": response}
         for pair, both in choices.items()
-        for order, said in zip(("ab", "ba"), both, strict=True)
+        for order, response in zip(("ab", "ba"), both, strict=True)
     ]
     result = settle([pa.RecordBatch.from_pylist(rows[:5]), pa.RecordBatch.from_pylist(rows[5:])])
     assert (result.wins, result.losses, result.ties) == (1, 1, 2)
@@ -121,7 +121,7 @@ def test_pairs_in_both_orders(tmp_path: Path) -> None:
 
 
 def test_pairs_of_one_column() -> None:
-    """The question may be the response itself, and neither side needs rows."""
+    """The question may be the response itself, and both sides may be empty."""
     rows, nothing = (
         batch(id=["a"], text=["x"]),
         batch(id=pa.array([], pa.string()), text=pa.array([], pa.string())),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code of docs/workflows.md, run block by block as it stands there."""
+"""The code of docs/workflows.md runs unchanged, block by block."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_a_card(tmp_path: Path) -> None:
     assert "| generate | some/model | 10 | 0 | 1 | 10 | 4 | 5 | 0 |" in text
     assert "````\nUse ``` and {row.x}\n````" in text
     assert "a \\| b ``` &lt;script>" in text
-    assert Rows(str(tmp_path / "kept")).count == 6  # the card lies beside the dataset, not in it
+    assert Rows(str(tmp_path / "kept")).count == 6  # the card is beside the dataset, not in it
 
 
 def test_a_card_of_an_empty_night(tmp_path: Path) -> None:

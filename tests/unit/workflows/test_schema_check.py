@@ -93,7 +93,7 @@ def test_columns_are_there_without_rows() -> None:
 
 
 def test_a_failed_response_is_repaired_by_one_more_request(tmp_path: Path) -> None:
-    """From the operator's result to the repair's prompt, and back: what is repaired joins what was good."""
+    """The operator's result leads to the repair's prompt, and repaired rows join the good ones."""
     asked = [
         {"id": 1, "topic": "sea", "response": '{"question": "Deep?", "level": 1}'},
         {"id": 2, "topic": "sky", "response": '{"question": "Blue?"}'},

@@ -31,7 +31,7 @@ SYLLABLES = ["ba", "ke", "li", "mo", "nu", "ra", "se", "ti", "vo", "ze"]
 
 
 def english(rng: random.Random) -> str:
-    """English enough for a filter, and unlike other such texts."""
+    """Return a text that filters take for English, unlike other such texts."""
     names = ["".join(rng.choices(SYLLABLES, k=3)) for _ in range(40)]
     verbs = [
         "found the old house of",
@@ -43,7 +43,7 @@ def english(rng: random.Random) -> str:
 
 
 def raw_file(folder: Path) -> tuple[Path, dict[str, int]]:
-    """2,000 raw documents in two sources, and how many of them are bad in which way."""
+    """2,000 raw documents in two sources, and the number of bad ones by rule."""
     rng = random.Random(11)
     planted = {
         "broken_row": 20,
@@ -145,7 +145,7 @@ def test_heuristics_name_their_rule(text: str | None, rule: str | None) -> None:
     assert (drop and drop.rule) == rule
 
 
-def test_a_rule_is_left_out_by_none() -> None:
+def test_threshold_of_none_disables_its_rule() -> None:
     assert Heuristics(min_words=None).check("a few words") is None
     assert Heuristics(max_characters=10).check(ENGLISH) == (
         "too_long",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals and tests on simulated data, whose truth is known. All seeds are fixed."""
+"""Intervals and tests on simulated data with known truth. All seeds are fixed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_intervals_of_shares_cover(share: float, count: int) -> None:
 
 
 def test_intervals_of_skewed_scores_cover() -> None:
-    """F1 of 200 questions: many zeros and ones, and something between."""
+    """F1 of 200 questions: many zeros and ones, and some values between."""
     rng, mean, covered, runs = np.random.default_rng(2), 0.6 + 0.2 * (2 / 5), 0, 100
     for _ in range(runs):
         kind = rng.choice(3, 200, p=[0.2, 0.6, 0.2])
@@ -60,7 +60,7 @@ def test_intervals_of_pass_at_k_cover() -> None:
 def simulated(
     rng: np.random.Generator, gain: float, count: int = 300
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Candidate and baseline: the harder a question, the more seldom both get it right."""
+    """Return scores of candidate and baseline; both solve hard questions more rarely."""
     ease = rng.beta(2, 1, count)
     base = rng.random(count) < ease
     better = rng.random(count) < np.clip(ease + gain, 0, 1)
@@ -97,7 +97,7 @@ def test_mcnemar_is_the_sign_test_of_discordant_questions() -> None:
     assert mcnemar(0, 0) == 1.0
 
 
-def test_a_tie_is_no_difference() -> None:
+def test_tie_is_not_a_difference() -> None:
     scores = {"a": 1.0, "b": 0.0, "c": 1.0}
     tie = compare(scores, scores)
     assert (tie.p_value, tie.wins, tie.losses, tie.ties) == (1.0, 0, 0, 3)
@@ -124,7 +124,7 @@ def test_a_hundred_thousand_questions() -> None:
     assert permutation(values - 0.5) > 0
 
 
-def test_what_is_no_metric() -> None:
+def test_values_that_are_not_a_metric_are_refused() -> None:
     with pytest.raises(WorkflowError, match="values: there are no questions"):
         mean_interval([])
     with pytest.raises(WorkflowError, match="values: one of them is not a finite number"):

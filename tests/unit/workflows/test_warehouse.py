@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What warehouses are asked, by the recipes and the amazon provider's own code, of moto's servers."""
+"""Requests to warehouses (moto's servers) by the recipes and the amazon provider's own code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Aws:
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
-    """What the connection ``aws_lake`` of the recipes leads to."""
+    """The account of the connection ``aws_lake`` of the recipes."""
     with serving() as server:
         extra = {"endpoint_url": server.url, "region_name": "us-east-1"}
         connection = {"conn_type": "aws", "login": "key", "password": "secret", "extra": extra}
@@ -65,7 +65,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 
 
 def night(**columns: Any) -> dict[str, Any]:
-    """A dataset in the lake, of which one file is empty."""
+    """Write a dataset to the lake; return its result."""
     partition_by = columns.pop("partition_by", [])
     with DatasetWriter("s3://lake/industries/one", "aws_lake", partition_by=partition_by) as writer:
         writer.write(batch(**columns))
@@ -73,7 +73,7 @@ def night(**columns: Any) -> dict[str, Any]:
 
 
 def recipe(name: str) -> Any:
-    """The DAG of a recipe."""
+    """Return the DAG of a recipe."""
     (block,) = [one for one in blocks("python") if f"def {name}():" in one.text]
     space: dict[str, Any] = {}
     exec(block.text.replace(f"\n{name}()", f"\nmade = {name}()"), space)
@@ -85,7 +85,7 @@ def call(dag: Any, task_id: str, *arguments: Any) -> Any:
 
 
 def statements(aws: Aws) -> list[str]:
-    """All that Redshift was asked; an operator's id of a statement is not always returned."""
+    """Return all statements to Redshift; an operator does not always return a statement's id."""
     from moto.redshiftdata.models import redshiftdata_backends
 
     found = redshiftdata_backends["123456789012"]["us-east-1"].statements
@@ -143,7 +143,7 @@ def test_partitions_of_both_kinds_of_datasets(aws: Aws, tmp_path: Path) -> None:
     assert {one.uri for one in found} == folders
 
 
-def test_athena_is_told_of_a_night(aws: Aws) -> None:
+def test_athena_gets_the_partition_of_a_night(aws: Aws) -> None:
     result = night(id=[1])
     dag = recipe("to_athena")
     register = dag.get_task("register")
@@ -177,7 +177,7 @@ def test_glue_knows_a_night_once(aws: Aws) -> None:
     table = {"Name": "industries", "PartitionKeys": WIDE[:1], "StorageDescriptor": storage}
     glue.create_table(DatabaseName="lake", TableInput=table)
     dag = recipe("to_athena")
-    for _ in range(2):  # a cleared task does it again
+    for _ in range(2):  # a cleared task repeats it
         call(dag, "register_in_glue", result, "2026-01-31")
     (known,) = glue.get_partitions(DatabaseName="lake", TableName="industries")["Partitions"]
     assert known["Values"] == ["2026-01-31"]

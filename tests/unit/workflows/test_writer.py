@@ -57,7 +57,7 @@ def test_uri_holds_the_parts_and_nothing_else(tmp_path: Path) -> None:
     assert pa_dataset.dataset(result["uri"]).count_rows() == 2
 
 
-def test_an_empty_dataset_tells_its_columns(tmp_path: Path) -> None:
+def test_empty_dataset_has_its_columns(tmp_path: Path) -> None:
     result = written(tmp_path, batch(id=pa.array([], pa.int64()), text=pa.array([], pa.string())))
     assert result["rows"] == 0
     assert Rows(result).schema.names == ["id", "text"]
@@ -105,7 +105,7 @@ def test_before_the_manifest_readers_see_the_old_dataset(tmp_path: Path) -> None
     written(tmp_path, batch(id=[1]))
     writer = DatasetWriter(str(tmp_path))
     writer.write(batch(id=[2]))
-    writer._finish("")  # its parts are there, and the process dies
+    writer._finish("")  # its parts are written, and the process dies
     assert list(Rows(str(tmp_path)).rows()) == [{"id": 1}]
 
 
@@ -157,7 +157,7 @@ def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("s3://", "destination: 's3://' names no"),
     ],
 )
-def test_a_destination_that_is_no_location(destination: str, sentence: str) -> None:
+def test_destination_that_is_not_a_location(destination: str, sentence: str) -> None:
     with pytest.raises(WorkflowError, match=sentence):
         DatasetWriter(destination)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kill or freeze a process from inside, exactly where it stands, once a run. Standard library only.
+"""Kills or freezes its own process at an exact point, once per run. Standard library only.
 
 Airflow's processes and those of Ray's jobs both find this module: its folder is Airflow's plugins folder, and
 on the ``PYTHONPATH`` of the jobs.
@@ -21,12 +21,12 @@ _MOST_ANCESTORS = 3
 
 
 def strike(aims: Mapping[str, Any], point: str, process: int | None = None) -> None:
-    """Send this process the signal that is meant for it at `point`, if any; the first one that comes gets it.
+    """Send this process the signal of `point`, if there is one; only the first process gets it.
 
-    A process that is frozen must not be ended by those who watch over it, so these are frozen with it.
+    Supervisors would end a frozen process, so they are frozen with it.
 
     :param aims: `struck`, a folder that gets a file for each strike; `signals`, ``KILL`` or ``STOP`` by
-        point; `keepers`, parts of the command lines of the processes that watch over others.
+        point; `keepers`, parts of the command lines of supervisors.
     :param process: another victim than this process.
     """
     name = aims.get("signals", {}).get(point)
@@ -34,9 +34,9 @@ def strike(aims: Mapping[str, Any], point: str, process: int | None = None) -> N
         return
     victim = os.getpid() if process is None else process
     keepers = _keepers(victim, aims["keepers"]) if name == "STOP" else []
-    told = {"point": point, "signal": name, "pids": [victim, *keepers], "at": time.time()}
+    record = {"point": point, "signal": name, "pids": [victim, *keepers], "at": time.time()}
     scratch = Path(aims["struck"], f".{point}-{os.getpid()}")
-    scratch.write_text(json.dumps(told))
+    scratch.write_text(json.dumps(record))
     try:
         os.link(scratch, Path(aims["struck"], f"{point}.json"))
     except FileExistsError:
@@ -49,7 +49,7 @@ def strike(aims: Mapping[str, Any], point: str, process: int | None = None) -> N
 
 
 def freeze_without_locks(pid: int) -> None:
-    """Freeze a process at an instant when it holds no lock on SQLite's file, which would block all others.
+    """Freeze a process while it holds no lock on SQLite's file, which would block all other processes.
 
     A production database locks rows, so there a frozen triggerer blocks no other process.
     """
@@ -69,7 +69,7 @@ def _state(pid: int) -> str:
 
 
 def _keepers(process: int, known: Sequence[str]) -> list[int]:
-    """The nearest ancestors of a process, up to the one whose command line has one of these words."""
+    """Return the nearest ancestors of a process, up to the one whose command line has one of these words."""
     found: list[int] = []
     for _ in range(_MOST_ANCESTORS):
         status = Path(f"/proc/{process}/stat").read_text()

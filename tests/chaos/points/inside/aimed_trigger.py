@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trigger of a batch inference, which takes the triggerer down with it."""
+"""The trigger of a batch inference, which strikes its triggerer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults at the calls by which a job stores something. Python imports this at its start, where it finds it.
+"""Faults at the storage calls of a job. Python imports this module at its start, if it is on the path.
 
-``RAYBATCH_AIMS`` tells the faults of a run; without it nothing happens. The calls are those of the folder
-classes, on disk and in S3, so the code that makes them is the very code under test:
+``RAYBATCH_AIMS`` has the faults of a run; without it, nothing happens. The calls are those of the folder
+classes, on disk and in S3, and the real code makes them:
 
 - ``put``: a file is written, created or replaced; ``before`` that, at its ``naming`` (its content is written
   and its name is not there: the rename or link on a disk, the request to S3), and ``after`` that.
@@ -27,7 +27,7 @@ _STORAGE = "airflow_provider_raybatch.storage"
 
 
 class _Faults:
-    """All faults of a run, and how often this process has come by each of them."""
+    """All faults of a run, and how often this process has reached each of them."""
 
     def __init__(self, aims: dict[str, Any]) -> None:
         self._aims = aims
@@ -49,7 +49,7 @@ class _Faults:
 
 
 class _Calls:
-    """Wraps the folder classes; a call inside of another one is part of it."""
+    """Wraps the folder classes; a call inside another one belongs to it."""
 
     def __init__(self, faults: _Faults) -> None:
         self._faults = faults
@@ -116,7 +116,7 @@ class _Calls:
     def _delete(self, method: Any) -> Any:
         @functools.wraps(method)
         def delete(folder: Any, paths: Any) -> None:
-            # One by one: S3 deletes many by one request, of which it may do some and not others.
+            # One by one: S3 deletes many files by one request, and may delete only some of them.
             for path in paths:
                 self._faults.come("delete", "before", path)
                 method(folder, [path])
@@ -125,7 +125,7 @@ class _Calls:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Hands modules to `wraps` right after their import."""
+    """Calls `wraps` with modules right after their import."""
 
     def __init__(self, wraps: dict[str, Any]) -> None:
         self._wraps = wraps

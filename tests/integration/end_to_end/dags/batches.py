@@ -32,7 +32,7 @@ MODES = {"blocking": False, "deferrable": True}
 
 
 class DiesAfterPost(RayBatchInferenceOperator):
-    """Its first attempt dies, and its supervisor too, as soon as the cluster has the job."""
+    """An operator whose first attempt dies with its supervisor as soon as the cluster has the job."""
 
     def execute(self, context: Any) -> Any:
         if context["ti"].try_number == 1:
@@ -50,7 +50,7 @@ class DiesAfterPost(RayBatchInferenceOperator):
 
 
 def fail_once(context: Any, result: Any) -> None:
-    """After the task has returned, as an XCom backend or a node may."""
+    """Fail after the task has returned, as an XCom backend or a node may."""
     if context["ti"].try_number == 1:
         if context["task"].deferrable:
             raise ConnectionError("what follows the task is away")
@@ -58,7 +58,7 @@ def fail_once(context: Any, result: Any) -> None:
 
 
 class ShortGrace(RayJobOperator):
-    """Leaves its trigger hardly any time beyond the deadline."""
+    """An operator that leaves its trigger hardly any time after the deadline."""
 
     def execute(self, context: Any) -> Any:
         from airflow_provider_raybatch.operators import base
@@ -79,7 +79,7 @@ def dag_of(dag_id: str, **options: Any) -> DAG:
 
 
 def arguments(deferrable: bool) -> dict[str, Any]:
-    """Of a batch inference with the echo engine, as the run's params say."""
+    """Return the arguments of a batch inference with the echo engine, by the run's params."""
     return {
         "ray_conn_id": "{{ params.ray_conn_id }}",
         "aws_conn_id": "{{ params.aws_conn_id }}",
@@ -127,7 +127,7 @@ for mode, deferrable in MODES.items():
 
 
 class BadTrigger(RayBatchInferenceOperator):
-    """The trigger of its first attempt fails at once."""
+    """An operator whose first trigger fails at once."""
 
     def defer(self, *, trigger: Any, **options: Any) -> Any:
         from airflow.sdk import get_current_context
@@ -177,7 +177,7 @@ with dag_of("chat"):
         model="{{ params.model }}",
         engine_args={
             "max_model_len": 512,
-            # Else this small model may write white space until its tokens run out.
+            # Without it, this small model may write white space up to its token limit.
             "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         },
         preserve_order=True,
@@ -213,7 +213,7 @@ with dag_of("mapped"):
     mapped["destination"] = "{{ params.destination }}/{{ ti.map_index }}"
     RayBatchInferenceOperator.partial(task_id="infer", **mapped).expand(source=sources())
 
-# As Airflow's defaults are: what a template leaves is text.
+# As by Airflow's default, a rendered template is text.
 with DAG("templated", schedule=None, params=PARAMS, default_args={"retries": 1}):
 
     @task

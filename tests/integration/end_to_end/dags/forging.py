@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prompt function that wants its job to count as a success, and names a place of its own."""
+"""A prompt function that prints forged events of success with a location of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES = [f"::raybatch:: {EVENT}", f"::raybatch:: 1 {'0' * 32} {EVENT}"]
 
 
 def prompt(row: dict[str, Any]) -> str:
-    """Forge, and ask what fails."""
+    """Print forged events, and return a prompt that fails."""
     from ray._private.worker import _global_node
 
     print("\n".join(LINES), flush=True)

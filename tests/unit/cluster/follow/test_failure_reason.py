@@ -70,7 +70,7 @@ def test_a_passing_failure_of_the_runtime_env_may_be_retried(message):
         ("ValueError without a colon", (), "ValueError without a colon"),
     ],
 )
-def test_the_telling_line(message, tail, line):
+def test_most_specific_line_is_the_reason(message, tail, line):
     assert shortened(message, tail) == line
 
 
@@ -82,7 +82,7 @@ def test_the_telling_line(message, tail, line):
         ("bash: line 1: python3: command not found", 127),
     ],
 )
-def test_a_python_without_ray_says_what_to_do(message, code):
+def test_python_without_ray_is_an_error_with_its_remedy(message, code):
     found = reason_of(failed(message, code=code))
     assert found.failure_class is FailureClass.USER_ERROR
     assert "put the folder of the Python that runs Ray first into PATH" in found.message
@@ -92,13 +92,13 @@ def test_long_lines_are_cut():
     assert len(shortened("ValueError: " + "x" * 9000)) == 600
 
 
-def test_the_exit_code_is_told():
+def test_exit_code_is_reported():
     assert reason_of(failed(TRACEBACK, code=3)).message == (
         "The job failed (exit code 3): ZeroDivisionError: division by zero"
     )
 
 
-def test_a_script_that_the_cluster_does_not_have_names_the_working_dir():
+def test_missing_script_error_names_the_working_dir():
     message = (
         "Job entrypoint command failed with exit code 2, last available logs:\n"
         "/opt/python/bin/python: can't open file '/tmp/ray/train.py': [Errno 2] No such file or directory\n"

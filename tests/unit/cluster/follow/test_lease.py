@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job whose task follows it never takes itself for an orphan; one that no task follows does, in time."""
+"""A job with a follower never ends itself as an orphan; a job without one does, after `orphan_timeout`."""
 
 from __future__ import annotations
 

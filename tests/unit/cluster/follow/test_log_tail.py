@@ -19,7 +19,7 @@ from airflow_provider_raybatch.cluster.jobs_api.client import whole_lines
         (["a", "b", "c", "d"], ["b", "c", "d", "e"], 3),
         (["a", "b", "c", "d"], ["d", "e", "f", "g"], 1),
         (["a", "b", "c", "d"], ["e", "f", "g", "h"], None),
-        # Whole logs tell by their growth, however alike their lines are.
+        # Logs that fit into the tail: their growth shows what is new, even if all lines are equal.
         (["x", "x"], ["x", "x", "x"], 2),
         (["x"], ["x", "x", "x"], 1),
         (["a", "x"], ["a", "x", "a", "x"], 2),
@@ -29,7 +29,7 @@ def test_where_the_new_lines_begin(seen, tail, start):
     assert first_new(seen, tail, limit=4) == start
 
 
-def test_a_followed_log_comes_through_once_and_in_order():
+def test_followed_log_is_shown_once_and_in_order():
     generator = random.Random(5)
     limit, log, seen, shown = 50, [], [], []
     for _ in range(200):

@@ -23,7 +23,7 @@ def judge(observation, state, **options):
     return judge_with(observation, state, **{"key": KEY, **options})
 
 
-def look(status="RUNNING", tail=(), at=100.0, **fields):
+def observe(status="RUNNING", tail=(), at=100.0, **fields):
     return Observation(
         at=at, info=JobInfo("x", JobStatus(status), **fields), tail=tail if tail is None else tuple(tail)
     )
@@ -35,17 +35,17 @@ def texts(verdict):
 
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
 def test_an_active_job_goes_on(status):
-    assert judge(look(status), STATE).outcome is None
+    assert judge(observe(status), STATE).outcome is None
 
 
 def test_success_with_a_dataset():
-    outcome = judge(look("SUCCEEDED", ["noise", COMMITTED, "goodbye"]), STATE).outcome
+    outcome = judge(observe("SUCCEEDED", ["noise", COMMITTED, "goodbye"]), STATE).outcome
     assert (outcome.state, outcome.failure_class, outcome.summary) == ("succeeded", None, SUMMARY)
     assert "3 rows committed at /o" in outcome.message
 
 
 def test_success_without_a_dataset():
-    outcome = judge(look("SUCCEEDED", ["noise"]), STATE).outcome
+    outcome = judge(observe("SUCCEEDED", ["noise"]), STATE).outcome
     assert (outcome.state, outcome.summary) == ("succeeded", None)
 
 
@@ -54,52 +54,52 @@ def test_success_without_a_dataset():
     "tail", [[FAILED, COMMITTED, "Segmentation fault"], [COMMITTED, FAILED]], ids=["crash", "failure"]
 )
 def test_a_committed_dataset_stands_whatever_follows(status, tail):
-    outcome = judge(look(status, tail), STATE).outcome
+    outcome = judge(observe(status, tail), STATE).outcome
     assert (outcome.state, outcome.summary) == ("succeeded", SUMMARY)
 
 
 def test_a_failure_speaks_for_itself():
     info = {"message": "exit code 1", "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR", "driver_exit_code": 1}
-    outcome = judge(look("FAILED", [FAILED, "noise"], **info), STATE).outcome
+    outcome = judge(observe("FAILED", [FAILED, "noise"], **info), STATE).outcome
     assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.STORAGE)
     assert outcome.message == "The bucket is gone."
 
 
 def test_a_failure_without_an_event_is_diagnosed():
     outcome = judge(
-        look("FAILED", ["x"], message="gone", error_type="JOB_SUPERVISOR_ACTOR_DIED"), STATE
+        observe("FAILED", ["x"], message="gone", error_type="JOB_SUPERVISOR_ACTOR_DIED"), STATE
     ).outcome
     assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.NODE_LOST)
     assert "gone" in outcome.message
 
 
-def test_a_driver_that_fails_before_it_has_its_key_is_heard_and_retried():
+def test_failure_before_the_driver_has_its_key_is_retried():
     sentence = "cluster_lost: credentials: their package is gone; the retry sends it again."
     head = "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):"
     log = ("2026-01-01 INFO worker.py:1 -- Connecting to existing Ray cluster", sentence)
     info = {"message": "\n".join((head, *log)), "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR"}
-    outcome = judge(look("FAILED", log, driver_exit_code=1, **info), FollowState()).outcome
+    outcome = judge(observe("FAILED", log, driver_exit_code=1, **info), FollowState()).outcome
     assert (outcome.failure_class, outcome.failure_class.retryable) == (FailureClass.INTERNAL, True)
     assert outcome.message == f"The job failed (exit code 1): {sentence}"
 
 
 def test_a_stopped_job():
-    outcome = judge(look("STOPPED"), STATE).outcome
+    outcome = judge(observe("STOPPED"), STATE).outcome
     assert (outcome.state, outcome.failure_class) == ("stopped", FailureClass.CANCELLED)
 
 
 @pytest.mark.parametrize(
-    ("told", "state", "message"),
+    ("failure_class", "state", "message"),
     [
         (FailureClass.TIMEOUT, "failed", "after 3 of 9 rows"),
         (FailureClass.CANCELLED, "stopped", "after 3 of 9 rows"),
-        # What breaks in a driver that is being stopped is not a reason to try again.
+        # A failure in a driver that is being stopped is no reason for a retry.
         (FailureClass.STORAGE, "stopped", "The job was stopped outside of this task."),
     ],
 )
-def test_a_stopped_job_s_last_word(told, state, message):
-    word = events.line(events.Failed(failure_class=told, message="after 3 of 9 rows"), KEY, 5)
-    outcome = judge(look("STOPPED", [word]), STATE).outcome
+def test_last_event_of_a_stopped_job(failure_class, state, message):
+    event = events.line(events.Failed(failure_class=failure_class, message="after 3 of 9 rows"), KEY, 5)
+    outcome = judge(observe("STOPPED", [event]), STATE).outcome
     stopped = state == "stopped"
     assert (outcome.state, outcome.message) == (state, message)
     assert outcome.failure_class is (FailureClass.CANCELLED if stopped else FailureClass.TIMEOUT)
@@ -118,14 +118,14 @@ def test_without_a_known_session_an_unknown_job_counts_as_lost():
     assert judge(Observation(at=1), FollowState()).outcome.state == "lost"
 
 
-def test_silence_is_borne_and_then_ends_the_following():
-    state, told = STATE, []
+def test_silence_is_tolerated_for_a_limited_time():
+    state, lines = STATE, []
     for at in (100.0, 300.0, 699.0):
         verdict = judge(Observation(at=at, error="No answer."), state, unreachable_timeout=600)
         assert verdict.outcome is None
-        told += verdict.lines
+        lines += verdict.lines
         state = verdict.state
-    assert [line.level for line in told] == ["warning"]
+    assert [line.level for line in lines] == ["warning"]
     outcome = judge(Observation(at=700.0, error="No answer."), state, unreachable_timeout=600).outcome
     assert (outcome.state, outcome.failure_class) == ("unreachable", FailureClass.CLUSTER_UNREACHABLE)
     assert "600 s" in outcome.message
@@ -133,75 +133,77 @@ def test_silence_is_borne_and_then_ends_the_following():
 
 def test_an_answer_resets_the_clock():
     state = judge(Observation(at=100.0, error="No answer."), STATE).state
-    verdict = judge(look(at=160.0), state)
+    verdict = judge(observe(at=160.0), state)
     assert texts(verdict) == ["The Ray cluster answers again after 60 s."]
     verdict = judge(Observation(at=800.0, error="No answer."), verdict.state, unreachable_timeout=600)
     assert verdict.outcome is None
 
 
 def test_the_deadline():
-    assert judge(look(at=99.0), STATE, deadline=100).outcome is None
-    for late in (look(at=100.0), Observation(at=100.0, error="No answer.")):
+    assert judge(observe(at=99.0), STATE, deadline=100).outcome is None
+    for late in (observe(at=100.0), Observation(at=100.0, error="No answer.")):
         outcome = judge(late, STATE, deadline=100).outcome
         assert (outcome.state, outcome.failure_class) == ("timeout", FailureClass.TIMEOUT)
 
 
 def test_a_job_that_ended_in_time_is_not_late():
-    assert judge(look("SUCCEEDED", [COMMITTED], at=200.0), STATE, deadline=100).outcome.state == "succeeded"
+    assert (
+        judge(observe("SUCCEEDED", [COMMITTED], at=200.0), STATE, deadline=100).outcome.state == "succeeded"
+    )
 
 
-def test_each_line_is_told_once():
-    first = judge(look(tail=["a", PROGRESS[0]]), STATE)
-    second = judge(look(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), first.state)
-    third = judge(look(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), second.state)
+def test_each_line_is_logged_once():
+    first = judge(observe(tail=["a", PROGRESS[0]]), STATE)
+    second = judge(observe(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), first.state)
+    third = judge(observe(tail=["a", PROGRESS[0], "b", PROGRESS[1]]), second.state)
     assert texts(first) == ["a", "0 of 9 rows (0.0 %)"]
     assert texts(second) == ["b", "1 of 9 rows (11.1 %)"]
     assert texts(third) == []
 
 
-def test_a_restarted_follower_tells_only_the_last_progress():
+def test_restarted_follower_logs_only_the_last_progress():
     state = FollowState(session_name="s1", from_start=False)
-    verdict = judge(look(tail=["a", *PROGRESS, "b"]), state)
+    verdict = judge(observe(tail=["a", *PROGRESS, "b"]), state)
     assert [line.event.done for line in verdict.lines] == [2]
-    assert texts(judge(look(tail=["a", *PROGRESS, "b", "c"]), verdict.state)) == ["c"]
+    assert texts(judge(observe(tail=["a", *PROGRESS, "b", "c"]), verdict.state)) == ["c"]
 
 
 def test_a_log_that_cannot_be_read_is_caught_up_with():
-    first = judge(look(tail=["a"]), STATE)
-    blind = judge(look(tail=None), first.state)
+    first = judge(observe(tail=["a"]), STATE)
+    blind = judge(observe(tail=None), first.state)
     assert blind.lines == ()
-    assert texts(judge(look(tail=["a", "b"]), blind.state)) == ["b"]
+    assert texts(judge(observe(tail=["a", "b"]), blind.state)) == ["b"]
 
 
-def test_a_tail_that_outran_us_says_so_and_keeps_events():
-    state = judge(look(tail=["before"]), STATE).state
+def test_tail_with_a_gap_is_reported_and_keeps_events():
+    state = judge(observe(tail=["before"]), STATE).state
     flood = [f"line {number}" for number in range(3000)]
     flood[10] = PROGRESS[1]
     verdict = judge(
         Observation(at=1, info=JobInfo("x", JobStatus.RUNNING), tail=("before", *flood), tail_limit=20_000),
         state,
     )
-    told = texts(verdict)
-    assert "1,999 lines of the driver's log left out" in told[0]
-    assert told[1].startswith("1 of 9 rows")
-    assert told[2:] == flood[-TAIL_LINES:]
-    assert texts(judge(look(tail=flood[-TAIL_LINES:]), verdict.state)) == []
+    logged = texts(verdict)
+    assert "1,999 lines of the driver's log left out" in logged[0]
+    assert logged[1].startswith("1 of 9 rows")
+    assert logged[2:] == flood[-TAIL_LINES:]
+    assert texts(judge(observe(tail=flood[-TAIL_LINES:]), verdict.state)) == []
 
 
-def test_a_tail_that_lost_its_connection_says_so():
-    state = judge(look(tail=["before"]), STATE).state
-    verdict = judge(look(tail=[f"line {number}" for number in range(TAIL_LINES)]), state)
+def test_tail_that_lost_its_connection_is_reported():
+    state = judge(observe(tail=["before"]), STATE).state
+    verdict = judge(observe(tail=[f"line {number}" for number in range(TAIL_LINES)]), state)
     assert "More than 1,000 lines" in texts(verdict)[0]
     assert len(verdict.lines) == TAIL_LINES + 1
 
 
-def test_a_first_look_at_a_long_log_says_that_it_is_not_all():
-    verdict = judge(look(tail=[f"line {number}" for number in range(TAIL_LINES)]), STATE)
+def test_first_poll_of_a_long_log_reports_omitted_lines():
+    verdict = judge(observe(tail=[f"line {number}" for number in range(TAIL_LINES)]), STATE)
     assert "Earlier lines of the driver's log left out" in texts(verdict)[0]
 
 
-def test_a_log_that_was_empty_at_the_first_look_may_leave_lines_out():
-    state = judge(look(tail=[]), STATE).state
+def test_log_empty_at_the_first_poll_may_omit_lines():
+    state = judge(observe(tail=[]), STATE).state
     flood = tuple(f"line {number}" for number in range(100))
     info = JobInfo("x", JobStatus.RUNNING)
     verdict = judge(Observation(at=1, info=info, tail=flood, tail_limit=100), state)
@@ -210,18 +212,18 @@ def test_a_log_that_was_empty_at_the_first_look_may_leave_lines_out():
     assert texts(whole) == list(flood)
 
 
-def test_a_finished_job_without_its_log_is_looked_at_again():
+def test_finished_job_without_its_log_is_polled_again():
     state = STATE
     for _ in range(2):
-        verdict = judge(look("SUCCEEDED", None), state)
+        verdict = judge(observe("SUCCEEDED", None), state)
         assert verdict.outcome is None
         state = verdict.state
-    assert judge(look("SUCCEEDED", [COMMITTED]), state).outcome.summary == SUMMARY
-    assert judge(look("SUCCEEDED", None), state).outcome.state == "succeeded"
+    assert judge(observe("SUCCEEDED", [COMMITTED]), state).outcome.summary == SUMMARY
+    assert judge(observe("SUCCEEDED", None), state).outcome.state == "succeeded"
 
 
-def test_rays_message_stands_in_for_a_log_out_of_reach():
-    observation = look("FAILED", None, message=f"last logs:\n{FAILED}\n")
+def test_rays_message_replaces_an_unreachable_log():
+    observation = observe("FAILED", None, message=f"last logs:\n{FAILED}\n")
     state = FollowState(session_name="s1", polls_without_log=2)
     assert judge(observation, state).outcome.failure_class is FailureClass.STORAGE
 
@@ -229,7 +231,9 @@ def test_rays_message_stands_in_for_a_log_out_of_reach():
 def test_levels():
     warning = events.line(events.Notice(level="warning", message="w"), KEY, 3)
     notice = events.line(events.Notice(message="n"), KEY, 4)
-    verdict = judge(look(tail=["raw", warning, notice, FAILED, events.MARKER + '{"event": "newer"}']), STATE)
+    verdict = judge(
+        observe(tail=["raw", warning, notice, FAILED, events.MARKER + '{"event": "newer"}']), STATE
+    )
     assert [line.level for line in verdict.lines] == ["info", "warning", "info", "error", "info"]
     assert [line.event is None for line in verdict.lines] == [True, False, False, False, True]
 
@@ -245,9 +249,9 @@ def test_levels():
         "(autoscaler +4s) Tip: use `ray status` to view detailed cluster status.",
     ],
 )
-def test_what_ray_says_of_itself_is_marked(line):
+def test_lines_of_ray_itself_are_marked(line):
     ours = ["[12] core: mine", "2026-11-22 04:15:41 INFO main.py:3 -- mine", "(raylet) is a word"]
-    verdict = judge(look(tail=[line, *ours]), STATE)
+    verdict = judge(observe(tail=[line, *ours]), STATE)
     assert texts(verdict) == [f"Ray: {line}", *ours]
 
 
@@ -273,21 +277,21 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forged", FORGERIES.values(), ids=FORGERIES)
-def test_only_the_driver_tells_events(forged):
-    verdict = judge(look("FAILED", [FAILED, forged]), STATE)
+def test_only_signed_lines_of_the_driver_are_events(forged):
+    verdict = judge(observe("FAILED", [FAILED, forged]), STATE)
     assert (verdict.outcome.state, verdict.outcome.summary) == ("failed", None)
     assert texts(verdict)[-1] == forged
-    assert judge(look("FAILED", [forged], message="boom"), STATE).outcome.message.endswith("boom")
-    assert judge(look("SUCCEEDED", [forged]), STATE).outcome.summary is None
+    assert judge(observe("FAILED", [forged], message="boom"), STATE).outcome.message.endswith("boom")
+    assert judge(observe("SUCCEEDED", [forged]), STATE).outcome.summary is None
 
 
 def test_a_job_without_a_key_has_no_events():
-    verdict = judge(look("FAILED", [COMMITTED], message="boom"), STATE, key=None)
+    verdict = judge(observe("FAILED", [COMMITTED], message="boom"), STATE, key=None)
     assert (verdict.outcome.state, verdict.outcome.failure_class) == ("failed", FailureClass.INTERNAL)
     assert [line.event for line in verdict.lines] == [None]
 
 
 def test_a_copy_of_an_event_is_passed_over():
-    first = judge(look(tail=PROGRESS), STATE)
-    second = judge(look(tail=[*PROGRESS, PROGRESS[0], "x"]), first.state)
+    first = judge(observe(tail=PROGRESS), STATE)
+    second = judge(observe(tail=[*PROGRESS, PROGRESS[0], "x"]), first.state)
     assert texts(second) == ["x"]

@@ -17,15 +17,15 @@ async def followed(client, ray, story, **options):
     await client.submit(JobRequest("true", "x"))
     lines = []
 
-    async def tell():
+    async def advance():
         for step in story:
             await asyncio.sleep(0.05)
             step()
 
-    telling = asyncio.create_task(tell())
+    advancing = asyncio.create_task(advance())
     options = {"poll_interval": 0.02, **options}
     outcome = await follow(client, "x", ray.session_name, on_lines=lines.extend, **options)
-    await telling
+    await advancing
     return outcome, [line.text for line in lines]
 
 
@@ -43,7 +43,7 @@ async def test_to_the_end(ray, client):
     assert lines == ["one", "two", "three", "last"]
 
 
-async def test_a_gap_in_the_connection_is_borne(ray, client):
+async def test_connection_gap_is_tolerated(ray, client):
     def vanish():
         ray.stage("GET", "/api/jobs/x", NO_ANSWER, times=6)
 
@@ -98,8 +98,8 @@ async def test_a_pending_job_has_no_node_to_read_a_log_from(ray, client):
     assert [line.text for line in (await poll_once(client, "x", pending.state)).lines] == ["reading"]
 
 
-async def test_a_look_asks_for_little_more_than_what_is_new(ray, client):
-    """Ray reads the end of a log alone, so each look tells it how much of that is wanted."""
+async def test_poll_requests_little_more_than_the_new_lines(ray, client):
+    """Ray returns only the end of a log, so each poll asks for as many lines as it needs."""
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = [f"line {number}" for number in range(900)]
     state = (await poll_once(client, "x", FollowState())).state
@@ -115,13 +115,13 @@ async def test_a_look_asks_for_little_more_than_what_is_new(ray, client):
     assert ray.bytes_of_logs < 20 * 400
 
 
-async def test_bursts_after_silence_come_through_once_and_in_order(ray, client):
+async def test_bursts_after_silence_are_shown_once_and_in_order(ray, client):
     generator = random.Random(7)
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = []
     state, shown = FollowState(), []
     for _ in range(60):
-        # Many lines are alike, as progress bars and blank lines are.
+        # Many lines are equal, as those of progress bars and blank lines are.
         ray.jobs["x"].lines += [
             f"line {generator.randrange(4)}" for _ in range(generator.choice([0, 0, 1, 2, 30, 200]))
         ]

@@ -20,7 +20,7 @@ def test_path_prefix_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("host:8265", "not an http(s) url"),
         ("ray://host:10001", "not an http(s) url"),
@@ -31,14 +31,14 @@ def test_path_prefix_is_kept():
         ("http://me:secret@host:8265", "carries a login"),
     ],
 )
-def test_wrong_urls_get_their_sentence(url, told):
+def test_wrong_urls_are_one_sentence(url, message):
     with pytest.raises(SpecError, match=r"^url: ") as raised:
         ClusterAddress(url)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "secret" not in str(raised.value)
 
 
-def test_token_becomes_a_bearer_unless_a_header_says_otherwise():
+def test_token_becomes_a_bearer_unless_a_header_has_one():
     assert ClusterAddress("http://h", token="t").request_headers()["Authorization"] == "Bearer t"
     own = ClusterAddress("http://h", token="t", headers={"authorization": "Basic x"}).request_headers()
     assert own["authorization"] == "Basic x"
@@ -47,7 +47,7 @@ def test_token_becomes_a_bearer_unless_a_header_says_otherwise():
 
 @pytest.mark.parametrize("value", ["s3cret\n", "s3cret\x00", "s3crét", "s3cret ", " s3cret"])
 @pytest.mark.parametrize("field", ["token", "headers", "cookies"])
-def test_values_that_no_header_can_hold_are_refused_and_not_shown(field, value):
+def test_invalid_header_values_are_refused_and_not_shown(field, value):
     given = value if field == "token" else {"X-Key": value}
     with pytest.raises(SpecError, match="no header can hold") as raised:
         ClusterAddress("http://h", **{field: given})
@@ -58,20 +58,20 @@ def test_values_that_no_header_can_hold_are_refused_and_not_shown(field, value):
     "fields",
     [{"token": "s3cret\n", "headers": {"token": "a"}}, {"headers": {"a": "s3cret\n"}, "cookies": {"a": "a"}}],
 )
-def test_no_value_hides_behind_another_of_its_name(fields):
+def test_repeated_header_names_are_refused(fields):
     with pytest.raises(SpecError, match="no header can hold"):
         ClusterAddress("http://h", **fields)
 
 
 @pytest.mark.parametrize("name", ["X Key", "X-Key:", "", "X-Schlüssel"])
 @pytest.mark.parametrize("field", ["headers", "cookies"])
-def test_names_that_no_header_can_hold_are_refused(field, name):
+def test_invalid_header_names_are_refused(field, name):
     with pytest.raises(SpecError, match="a header or cookie can't have this name") as raised:
         ClusterAddress("http://h", **{field: {name: "s3cret"}})
     assert "s3cret" not in str(raised.value)
 
 
-def test_requests_do_not_look_like_a_browser():
+def test_requests_carry_no_browser_headers():
     headers = ClusterAddress("http://h").request_headers()
     assert "Mozilla" not in headers["User-Agent"]
     assert not {"Origin", "Referer"} & set(headers)
@@ -108,7 +108,7 @@ async def test_a_replaced_ca_bundle_is_read_again(tmp_path):
 
 
 async def test_a_ca_bundle_on_a_slow_disk_leaves_the_loop_free(tmp_path):
-    """A pipe stands for the disk: reading it takes until somebody writes."""
+    """A pipe stands for the disk: a read blocks until the test writes."""
     bundle = tmp_path / "ca.pem"
     os.mkfifo(bundle)
     reading = asyncio.create_task(ClusterAddress("https://h", verify=str(bundle)).tls())

@@ -34,14 +34,14 @@ async def test_works_beside_a_running_loop():
 
 
 def test_sees_context_variables():
-    async def look():
+    async def read():
         return WHERE.get()
 
     WHERE.set("here")
-    assert run_blocking(look()) == "here"
+    assert run_blocking(read()) == "here"
 
 
-def test_works_inside_a_signal_handler_that_interrupts_a_running_loop():
+def test_works_in_a_signal_handler_over_a_running_loop():
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(run_blocking(answer("handled"))))
     try:

@@ -40,7 +40,7 @@ def test_a_job_without_its_runtime_env():
     assert (info.status, dict(info.metadata), info.is_active) == (JobStatus.FAILED, {}, False)
 
 
-async def test_an_unknown_status_is_no_ray_dashboards(ray, client):
+async def test_unknown_status_means_another_server(ray, client):
     ray.stage("GET", "/api/jobs/x", (200, '{"submission_id": "x", "status": "DANCING"}'))
     with pytest.raises(NotARayDashboardError):
         await client.info("x")

@@ -62,7 +62,7 @@ async def test_refusals_are_not_repeated(ray, client):
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "kind", "told"),
+    ("code", "body", "kind", "message"),
     [
         (400, "bad field", RequestRejectedError, "400: bad field"),
         (401, "Unauthorized: no token", AuthenticationError, "requires a token"),
@@ -77,16 +77,16 @@ async def test_refusals_are_not_repeated(ray, client):
         (302, "", NotARayDashboardError, "302"),
     ],
 )
-async def test_status_codes_become_the_right_error(ray, client, code, body, kind, told):
+async def test_status_codes_become_the_right_error(ray, client, code, body, kind, message):
     ray.stage("GET", "/api/jobs/x", (code, body), times=QUICK.attempts)
     with pytest.raises(kind) as raised:
         await client.info("x")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert ray.url in str(raised.value)
     assert str(raised.value).endswith(".")
 
 
-async def test_a_web_page_is_no_dashboard(ray, client):
+async def test_web_page_is_not_a_dashboard(ray, client):
     ray.stage("GET", "/api/version", (200, "<html>Welcome</html>"))
     with pytest.raises(NotARayDashboardError, match="/api/version"):
         await client.version()
@@ -109,7 +109,7 @@ async def test_a_proxy_of_an_unknown_kind(monkeypatch, proxy):
         await RayJobsClient(ClusterAddress("http://head:8265")).__aenter__()
 
 
-async def test_nobody_listens():
+async def test_refused_connection_is_unreachable():
     address = ClusterAddress(f"http://127.0.0.1:{free_port()}")
     async with RayJobsClient(address, retries=QUICK) as client:
         with pytest.raises(ClusterUnreachableError, match="gave no answer"):
@@ -168,7 +168,7 @@ async def test_secrets_stay_out_of_errors(ray):
     assert "s3cret" not in str(raised.value)
 
 
-async def test_a_proxy_without_its_backend_does_not_declare_a_job_dead(ray, client):
+async def test_proxy_without_its_backend_does_not_mean_a_lost_job(ray, client):
     ray.stage("GET", "/api/jobs/x", (404, "no healthy upstream"))
     with pytest.raises(NotARayDashboardError):
         await client.info("x")

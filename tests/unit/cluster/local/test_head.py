@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reaper with a stand-in for Ray that makes processes as Ray does: children, grandchildren, orphans."""
+"""The reaper beside a fake Ray that starts processes as Ray does: children, grandchildren, orphans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ time.sleep(600)
 
 
 def marked(mark):
-    """Living processes whose environment has `mark`."""
+    """Return living processes whose environment has `mark`."""
     found = []
     for folder in Path("/proc").iterdir():
         try:
@@ -90,7 +90,7 @@ def test_sigterm_ends_everything_too(guarded):
     assert not home.exists()
 
 
-def test_processes_that_are_hidden_from_this_user_are_passed_over(monkeypatch):
+def test_processes_hidden_from_this_user_are_skipped(monkeypatch):
     read_text = Path.read_text
 
     def hidden(path, *arguments, **options):
@@ -119,7 +119,7 @@ def homes():
     return set(Path(tempfile.gettempdir()).glob("rb-*"))
 
 
-def test_a_ray_that_ends_at_once_is_told_with_its_log(stand_in):
+def test_ray_that_ends_at_once_is_an_error_with_its_log(stand_in):
     before = homes()
     with pytest.raises(EmbeddedClusterError, match="ended while it started") as raised:
         RayHead(python=stand_in("echo no port is free; exit 3")).__enter__()
@@ -127,7 +127,7 @@ def test_a_ray_that_ends_at_once_is_told_with_its_log(stand_in):
     assert homes() <= before
 
 
-def test_a_ray_that_never_answers_is_told_with_its_log_and_ended(stand_in):
+def test_ray_that_never_answers_is_ended_and_its_log_shown(stand_in):
     mark = f"HEAD_TEST_{os.urandom(8).hex()}"
     before = homes()
     head = RayHead({mark: "1"}, python=stand_in("echo hanging; sleep 600"), startup_timeout=0.5)
@@ -154,11 +154,11 @@ def test_the_command_line_and_environment(stand_in, monkeypatch):
     script = f'echo "args: $*"; echo "token: $RAY_AUTH_MODE/${{#RAY_AUTH_TOKEN}} other: {foreign}"; exit 1'
     with pytest.raises(EmbeddedClusterError) as raised:
         RayHead(python=stand_in(script), num_cpus=2).__enter__()
-    said = str(raised.value)
-    assert "start --head --disable-usage-stats" in said
-    assert "--dashboard-host=127.0.0.1" in said
-    assert "--num-cpus=2" in said
-    assert "token: token/64 other: \n" in said + "\n"
+    message = str(raised.value)
+    assert "start --head --disable-usage-stats" in message
+    assert "--dashboard-host=127.0.0.1" in message
+    assert "--num-cpus=2" in message
+    assert "token: token/64 other: \n" in message + "\n"
     with pytest.raises(EmbeddedClusterError) as raised:
         RayHead(python=stand_in(script), with_token=False).__enter__()
     assert "token: disabled/0" in str(raised.value)

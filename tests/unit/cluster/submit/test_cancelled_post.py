@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is cancelled while a POST is under way returns when Ray has made the job, which can then be stopped."""
+"""A submission that is cancelled during its POST ends once Ray has the job, so that it can be stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 KEY = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
 
 
-async def test_a_submission_that_is_cancelled_leaves_its_job_to_be_found(ray, client):
+async def test_cancelled_submission_returns_once_its_job_exists(ray, client):
     arrived = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_module_on_pythons_path_travels_alone_and_is_not_imported(folder):
+def test_single_module_is_shipped_without_being_imported(folder):
     package = package_of_source("prompts:build")
     assert set(package.files) == {"prompts.py"}
     assert "prompts" not in sys.modules
@@ -60,7 +60,7 @@ def test_names_that_only_an_import_can_show_pass(folder, path):
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "message"),
     [
         ("prompts", "is not an import path"),
         ("prompts:", "is not an import path"),
@@ -75,10 +75,10 @@ def test_names_that_only_an_import_can_show_pass(folder, path):
         ("team.deep.prompts:other", "no top-level 'other'"),
     ],
 )
-def test_what_can_not_be_shipped_gets_its_sentence(folder, path, told):
+def test_unshippable_source_is_one_sentence(folder, path, message):
     with pytest.raises(PackageError, match=r"^prompt_function: ") as raised:
         package_of_source(path)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert raised.value.failure_class.value == "user_error"
 
 

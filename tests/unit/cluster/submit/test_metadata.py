@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever metadata a user gives a job, the task finds it again."""
+"""The task finds its job again, whatever metadata the user gives it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def names(package):
     return zipfile.ZipFile(io.BytesIO(package.content)).namelist()
 
 
-def test_same_files_give_the_same_bytes_whatever_their_order_and_age():
+def test_package_bytes_ignore_order_and_age_of_files():
     one = package_of_files({"b/x.py": b"1", "a.py": b"2"})
     time.sleep(0.01)
     two = package_of_files({"a.py": b"2", "b/x.py": b"1"}, "another name")
@@ -51,7 +51,7 @@ def test_unpacked_files_are_readable(tmp_path):
     assert entry.external_attr >> 16 == 0o100644
 
 
-def test_provider_package_has_what_the_job_needs_and_nothing_else():
+def test_provider_package_holds_only_what_the_job_needs():
     package = package_of_provider()
     files = set(package.files)
     folders = {Path(path).parts[1] for path in files if len(Path(path).parts) > 2}
@@ -64,7 +64,7 @@ def test_provider_package_has_what_the_job_needs_and_nothing_else():
     assert not any("__pycache__" in path or path.endswith(".pyc") for path in files)
 
 
-def test_unpacked_provider_package_imports_without_airflow_httpx_and_ray(tmp_path):
+def test_provider_package_imports_without_airflow_and_ray(tmp_path):
     zipfile.ZipFile(io.BytesIO(package_of_provider().content)).extractall(tmp_path)
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['airflow', 'httpx', 'ray']));"
@@ -77,7 +77,7 @@ def test_unpacked_provider_package_imports_without_airflow_httpx_and_ray(tmp_pat
     assert shown.stdout.strip() == str(tmp_path / "airflow_provider_raybatch/contract/spec.py")
 
 
-def test_obstore_is_shipped_with_its_extension_and_imports_from_there(tmp_path):
+def test_shipped_obstore_imports_with_its_extension(tmp_path):
     package = package_of_wheel("obstore")
     assert any(path.endswith(".abi3.so") for path in package.files)
     assert all(
@@ -96,7 +96,7 @@ def test_obstore_is_shipped_with_its_extension_and_imports_from_there(tmp_path):
     assert package_of_wheel("obstore") is package
 
 
-def test_a_shipped_wheel_is_found_by_the_job_unless_the_cluster_has_its_own(tmp_path):
+def test_shipped_wheel_is_used_unless_the_cluster_has_one(tmp_path):
     for name in ("ours", "h11"):
         folder = tmp_path / "unpacked/raybatch_wheels" / name
         folder.mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_a_shipped_wheel_is_found_by_the_job_unless_the_cluster_has_its_own(tmp_
     assert "site-packages" in shown[1]
 
 
-def test_a_wheel_of_another_platform_is_told_by_the_job(tmp_path):
+def test_wheel_of_another_platform_is_reported_by_the_job(tmp_path):
     """As a worker on a Mac sends it: the job on Linux names both platforms and the remedy."""
     for path, content in package_of_wheel("obstore").files.items():
         file = tmp_path / path
@@ -137,11 +137,11 @@ def test_a_wheel_of_another_platform_is_told_by_the_job(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("distribution", "told"),
+    ("distribution", "message"),
     [("no-such-distribution", "is not installed here"), ("pydantic-core", "fits only this Python")],
 )
-def test_wheels_that_can_not_be_shipped(distribution, told):
-    with pytest.raises(PackageError, match=f"^wheels: .*{told}"):
+def test_wheels_that_can_not_be_shipped(distribution, message):
+    with pytest.raises(PackageError, match=f"^wheels: .*{message}"):
         package_of_wheel(distribution)
 
 

@@ -81,7 +81,7 @@ async def test_a_second_submission_uploads_only_its_spec(ray, client):
     await build_batch_request(client, spec_of(), key=KEY)
     first = ray.count("PUT")
     await build_batch_request(client, spec_of({"prompt": "{row.b}"}), key=KEY)
-    # Of them two are the keys of the submissions.
+    # Two of the packages are the keys of the submissions.
     assert (first, ray.count("PUT")) == (4, 6)
 
 
@@ -95,7 +95,7 @@ async def test_secrets_travel_alone(ray, client, key):
     assert name not in json.dumps(request.body())
     others = [content for stored, content in ray.packages.items() if stored != name]
     assert not any(b"s3cret" in b"".join(unpack_bytes(content)) for content in others)
-    # Asked for before it is put, which makes Ray forget it in time.
+    # The GET before the PUT makes Ray delete the package after ten minutes.
     asked = ray.requests.index(("GET", f"/api/packages/gcs/{name}"))
     assert asked < ray.requests.index(("PUT", f"/api/packages/gcs/{name}"))
 
@@ -133,7 +133,7 @@ async def test_changed_source_is_a_changed_job(client, folder):
         await build_batch_request(client, before, key=KEY)
 
 
-async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functions(ray, client, folder):
+async def test_source_shared_by_both_functions_travels_once(ray, client, folder):
     (folder / "labels.py").write_text("def ask(row): return 'x'\ndef parse(row, response): return {}\n")
     (folder / "other.py").write_text("def parse(row, response): return {}\n")
     prompt = {"prompt_function": "labels:ask"}
@@ -148,7 +148,7 @@ async def test_a_postprocess_functions_source_travels_once_with_a_prompt_functio
         assert sent == expected
 
 
-async def test_changed_source_of_a_postprocess_function_is_a_changed_job(client, folder):
+async def test_changed_postprocess_source_is_a_changed_job(client, folder):
     (folder / "labels.py").write_text("def parse(row, response): return {}\n")
     plain = spec_of(postprocess="labels:parse")
     before = with_source_digest(plain)

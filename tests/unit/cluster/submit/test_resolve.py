@@ -76,7 +76,7 @@ def test_ids_of_new_runs_name_dag_and_task(dag_id: str, task_id: str, slug: str)
     assert sanitised(one) == one
 
 
-def test_ids_of_runs_that_an_older_version_began_stay_as_they_were() -> None:
+def test_ids_of_runs_begun_by_an_older_version_are_kept() -> None:
     task = TaskKey(dag_id="nightly", run_id="r", task_id="label")
     older = SubmissionKey(task, "1ad7a5f6-4d4f-4c2b-9f0e-0d9f6d3a5f11")
     assert older.submission_id(2) == "raybatch-49a83158a22427f20cb725ab-2"
@@ -91,7 +91,7 @@ ACTIVE = (JobStatus.PENDING, JobStatus.RUNNING)
 
 
 def expected(status, same_fingerprint, policy, finished):
-    """The rule, said another way than the code does."""
+    """The same rule as in the code, written in another way."""
     if status not in ACTIVE:
         if not finished:
             return Action.SUBMIT
@@ -286,7 +286,7 @@ async def test_without_the_job_to_keep_nothing_is_stopped(ray, client):
     assert ray.jobs[ID(0)].status == "RUNNING"
 
 
-async def test_a_run_is_stopped_by_its_ids_however_many_jobs_there_are(ray, client):
+async def test_run_is_stopped_by_its_ids_among_many_jobs(ray, client):
     other = SubmissionKey(TASK, "token-2")
     await submit_or_adopt(client, other, "f", build)
     await submit_or_adopt(client, KEY, "f", build)

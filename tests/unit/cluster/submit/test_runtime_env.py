@@ -52,7 +52,7 @@ async def test_a_package_is_uploaded_once(ray, client, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("runtime_env", "told"),
+    ("runtime_env", "message"),
     [
         (
             {"working_dir": "/no/such/folder"},
@@ -70,10 +70,10 @@ async def test_a_package_is_uploaded_once(ray, client, tmp_path):
         ({"config": {"setup_timeout_seconds": float("inf")}}, "runtime_env: it can't be written as JSON"),
     ],
 )
-async def test_wrong_entries_get_their_sentence(client, runtime_env, told):
+async def test_wrong_entries_are_one_sentence(client, runtime_env, message):
     with pytest.raises(SpecError) as raised:
         await upload_runtime_env(client, runtime_env)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_our_modules_come_before_the_users():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts know their columns, and each request depends on its row."""
+"""A prompt knows its columns, and each request depends on its row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_COLUMN = "names no column, so each row would pay for the same request; "
 
 
 @pytest.mark.parametrize(
-    ("prompt", "told"),
+    ("prompt", "message"),
     [
         (
             {"prompt": "T {subject}"},
@@ -36,8 +36,8 @@ NO_COLUMN = "names no column, so each row would pay for the same request; "
         ),
     ],
 )
-def test_a_request_that_no_row_changes_is_refused(prompt: dict[str, Any], told: str) -> None:
-    assert spec_error(**prompt) == told
+def test_a_request_that_no_row_changes_is_refused(prompt: dict[str, Any], message: str) -> None:
+    assert spec_error(**prompt) == message
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ends a driver early: its deadline, a stop, and a lease that nobody renews."""
+"""What ends a driver early: its deadline, a stop, and a lease that is not renewed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "ab" * 32
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -31,8 +31,8 @@ class Clock:
 
 
 def control(clock: Clock | None = None, **limits: Any) -> Control:
-    said: list[Event] = []
-    return Control(Limits(**limits), said.append, clock or Clock())
+    emitted: list[Event] = []
+    return Control(Limits(**limits), emitted.append, clock or Clock())
 
 
 def goes_on(it: Control) -> bool:
@@ -67,13 +67,13 @@ def test_a_new_attempt_brings_its_own_deadline() -> None:
     assert goes_on(it)
     it.obey(order(3, deadline=time.time() - 1))
     assert ended(it).failure_class is FailureClass.TIMEOUT
-    # The attempt before may still be there, and must not take it back.
+    # The attempt before may still send its order, which must not win.
     it.obey(order(1, attempt=2))
     it.obey(order(9, attempt=1, deadline=time.time() - 1))
     assert goes_on(it)
 
 
-def test_a_job_that_nobody_follows_ends_itself() -> None:
+def test_job_without_a_follower_ends_itself() -> None:
     clock = Clock()
     it = control(clock, orphan_timeout=100)
     clock.now += 99
@@ -101,8 +101,8 @@ def test_an_order_renews_the_lease_once() -> None:
     ended(it)
 
 
-def test_followers_whose_orders_replace_each_other_keep_the_lease() -> None:
-    """A trigger and a retry, which write the same package; the driver may see only one of them for long."""
+def test_two_followers_of_one_job_keep_its_lease() -> None:
+    """A trigger and a retry write the same package; the driver may see only one of them for a long time."""
     clock = Clock()
     it = control(clock, orphan_timeout=100)
     later = time.time() + 60
@@ -127,8 +127,8 @@ def test_a_stop_waits_for_the_last_step_of_a_commit() -> None:
     assert done == ["manifest"]
 
 
-def test_a_driver_that_is_late_ends_after_the_last_step_of_a_commit() -> None:
-    """In a process of its own, since it ends."""
+def test_late_driver_ends_after_the_last_step_of_a_commit() -> None:
+    """It runs in a process of its own, because it ends."""
     code = """
 import time
 from airflow_provider_raybatch.contract.arguments.limits import Limits
@@ -168,7 +168,7 @@ def test_a_stop_waits_for_finished_rows_only_while_engines_run() -> None:
         stopped_while_engines_run(control(), asked=True)
     assert caught.value.failure_class is FailureClass.CANCELLED
     assert str(caught.value) == ("the job was stopped after 1,200 of 5,000 rows; the finished rows are kept.")
-    # The last row is done, so nothing asks any more; what follows must not begin.
+    # The last row is done, so no further check comes from rows; the next step must not begin.
     with pytest.raises(KeyboardInterrupt):
         stopped_while_engines_run(control(), asked=False)
 

@@ -30,7 +30,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def adding(tokenizer: Any) -> Any:
-    """As Llama's: the tokeniser puts BOS before every text, and the chat template writes it, too."""
+    """A tokeniser like Llama's: it puts BOS before every text, and its chat template writes BOS, too."""
     import tokenizers
     import transformers
 
@@ -53,11 +53,11 @@ def encode(tokenizer: Any, *requests: Request, template: str | None = None, **kw
     return list(ChatEncoder(tokenizer, hf_renderer(tokenizer, template, kwargs)).encode(requests))
 
 
-def test_a_template_and_a_tokeniser_that_both_add_bos_give_it_once(adding: Any) -> None:
+def test_bos_comes_once_if_template_and_tokeniser_add_it(adding: Any) -> None:
     (ids,) = encode(adding, chat("hello world"))
     assert ids.count(adding.bos_token_id) == 1
     assert ids[0] == adding.bos_token_id
-    # The trap: tokenised like any other text, it comes twice.
+    # Tokenised like any other text, the chat has BOS twice.
     text = adding.apply_chat_template(chat("hello").messages, tokenize=False, add_generation_prompt=True)
     assert adding(text)["input_ids"].count(adding.bos_token_id) == 2
 
@@ -102,14 +102,14 @@ def test_a_chat_that_its_template_refuses_fails_alone(adding: Any) -> None:
     assert "only one message, please" in made[1].reason
 
 
-def test_a_broken_template_says_so_for_each_row(adding: Any) -> None:
+def test_broken_template_fails_each_row_with_its_reason(adding: Any) -> None:
     (made,) = encode(adding, chat("hello"), template="{% if %}")
     assert isinstance(made, RowFailure)
     assert "TemplateSyntaxError" in made.reason
 
 
 def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
-    """However the template quotes its format; what it says of the date besides stays as it is."""
+    """The template may quote the format in any way; its other text about dates stays the same."""
     inner = "{{ strftime_now('%d %b') }} {{ strftime_now( \"it's %Y\" ) }}"
     template = "{% if strftime_now is defined %}" + inner + "{% endif %}"
     model = ModelArguments(model="m", chat_template=template, template_time=86400.0 * 365)
@@ -119,7 +119,7 @@ def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
 
 
 class Picky:
-    """A tokeniser that refuses one text, as real ones refuse what is not text."""
+    """A tokeniser that refuses one text, as real ones refuse values that are not text."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -140,11 +140,11 @@ def test_a_text_that_cannot_be_tokenised_fails_alone(adding: Any) -> None:
     assert isinstance(made[2], list)
 
 
-def test_no_requests_are_no_work(adding: Any) -> None:
+def test_no_requests_are_encoded_to_nothing(adding: Any) -> None:
     assert encode(adding) == []
 
 
-def test_rays_stages_take_the_tokenizer_that_the_engine_is_told_to(adding: Any, tmp_path: Path) -> None:
+def test_ray_stages_use_the_tokenizer_of_the_engine(adding: Any, tmp_path: Path) -> None:
     adding.save_pretrained(tmp_path)
     job = SimpleNamespace(
         spec=spec(

@@ -19,7 +19,7 @@ def detokenizer() -> Detokenizer:
 
 
 def test_no_completions_have_no_texts(detokenizer: Detokenizer) -> None:
-    """As where the engine died, or vLLM made all texts: Transformers 5 decodes no rows to one empty text."""
+    """Transformers 5 decodes zero rows to one empty text; zero rows are left if vLLM made all texts."""
     assert detokenizer.decode([]) == []
 
 

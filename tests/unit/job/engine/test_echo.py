@@ -21,7 +21,7 @@ from tests.support.specs import spec, submitted
 def answers(
     *requests: Request, sampling: dict[str, Any] | None = None, **options: Any
 ) -> list[Response | RowFailure]:
-    """What the engine makes of the requests, asked all at once."""
+    """Return the engine's responses to requests that are sent at once."""
     engine = open_engine(spec(engine="echo", engine_args=options, sampling=sampling or {}))
 
     async def ask() -> list[Any]:
@@ -46,7 +46,7 @@ def answer(text: str, sampling: dict[str, Any] | None = None, **options: Any) ->
     return made
 
 
-def test_it_says_what_was_asked() -> None:
+def test_echo_returns_the_prompt() -> None:
     chat = Request(
         messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": "a b  c"}]
     )
@@ -57,7 +57,7 @@ def test_it_says_what_was_asked() -> None:
     ]
 
 
-def test_it_stops_where_it_is_told_to() -> None:
+def test_it_stops_at_stop_strings() -> None:
     cut = answer("a b c d", {"max_tokens": 2}).completions[0]
     assert (cut.text, cut.finish_reason, cut.output_tokens) == ("a b", "length", 2)
     whole = answer("a b", {"max_tokens": 2}).completions[0]
@@ -102,7 +102,7 @@ def test_rows_fail_as_they_would_with_a_model() -> None:
     assert made[2] == RowFailure("engine", "the echo engine fails requests that contain 'bad'")
 
 
-def test_a_rows_own_sampling_wins_and_junk_in_it_fails_that_row_alone() -> None:
+def test_row_sampling_wins_and_junk_in_it_fails_that_row() -> None:
     made = answers(
         Request(prompt="a b c", sampling={"max_tokens": 1}),
         Request(prompt="a b c", sampling={"max_tokens": "many"}),
@@ -116,7 +116,7 @@ def test_a_rows_own_sampling_wins_and_junk_in_it_fails_that_row_alone() -> None:
     assert "'many'" in str(made[1])
 
 
-def test_it_takes_its_time_and_no_more_requests_than_it_has_slots_for() -> None:
+def test_requests_take_time_and_wait_for_slots() -> None:
     requests = [Request(prompt="a b c d e")] * 6
     began = time.monotonic()
     answers(*requests, seconds_per_token=0.02, max_num_seqs=2)
@@ -158,7 +158,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
 
 
-def test_log_tells_engines_starts_and_ends(tmp_path: Path) -> None:
+def test_log_has_starts_and_ends_of_engines(tmp_path: Path) -> None:
     asked = [Request(prompt=prompt) for prompt in ("one", "two  three", "a bad one")]
     before = time.time()
     answers(*asked, request_log=str(tmp_path), fail_pattern="bad", max_num_seqs=1)
@@ -173,7 +173,7 @@ def test_log_tells_engines_starts_and_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["kill_pattern", "hang_pattern"])
-def test_log_tells_starts_of_requests_that_never_end(tmp_path: Path, pattern: str) -> None:
+def test_log_has_starts_of_requests_that_never_end(tmp_path: Path, pattern: str) -> None:
     engine = open_engine(submitted(engine="echo", engine_args={"request_log": str(tmp_path), pattern: "bad"}))
     (one,) = engine.encode([Request(prompt="a bad one")])
 
@@ -187,13 +187,13 @@ def test_log_tells_starts_of_requests_that_never_end(tmp_path: Path, pattern: st
     assert (started["event"], started["prompt"]) == ("start", "a bad one")
 
 
-def test_an_engine_that_is_none_of_its_own_process_is_not_opened() -> None:
+def test_engine_that_runs_as_ray_data_stages_is_not_opened() -> None:
     with pytest.raises(SpecError, match="runs as Ray Data stages"):
         open_engine(spec(engine="ray_data_llm"))
 
 
 def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run finds what vLLM would refuse, in no time; without vLLM it tells what it could not check."""
+    """A dry run finds quickly what vLLM would refuse; without vLLM it names what it could not check."""
     from airflow_provider_raybatch.job.engine import vllm_compat
 
     misspelt = spec(sampling={"guided_choice": ["a"], "temperature": 0, "top_k": 5})
@@ -206,25 +206,25 @@ def test_names_are_checked_where_vllm_is_installed(monkeypatch: pytest.MonkeyPat
     assert echo.check_names(misspelt) == ["guided_choice", "top_k"]
 
 
-def test_it_tells_the_tokens_of_requests_in_flight() -> None:
+def test_it_reports_the_tokens_of_requests_in_flight() -> None:
     args = {"seconds_per_token": 0.001, "hang_pattern": "never"}
     engine = open_engine(spec(engine="echo", engine_args=args))
 
     async def ask() -> list[int]:
         encoded = engine.encode([Request(prompt="a " * 1000), Request(prompt="never ends")])
         asked = [asyncio.ensure_future(engine.generate(one)) for one in encoded]
-        told = [engine.tokens_in_flight()]
+        counts = [engine.tokens_in_flight()]
         while not asked[0].done():
             await asyncio.sleep(0.05)
-            told.append(engine.tokens_in_flight())
+            counts.append(engine.tokens_in_flight())
         assert not asked[1].done()
         asked[1].cancel()
-        return told
+        return counts
 
-    told = asyncio.run(ask())
-    assert told[0] == told[-1] == 0
-    assert told[:-1] == sorted(told[:-1])
-    assert 0 < max(told) <= 1000
+    counts = asyncio.run(ask())
+    assert counts[0] == counts[-1] == 0
+    assert counts[:-1] == sorted(counts[:-1])
+    assert 0 < max(counts) <= 1000
 
 
 PAIR = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A completed text is the one that the grammar allows a generation in full to end in."""
+"""A text with filled tokens equals the text of a generation without them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def byte_level(texts: list[str] = TEXTS, size: int = 400) -> Tokenizer:
 
 
 def sentence_pieces() -> Tokenizer:
-    """In the way of Llama 2: words begin with a space, also the first one; bytes for what has no token."""
+    """A tokenizer like Llama 2's: each word begins with a space; text without a token becomes bytes."""
     every_byte = [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
     words = {f"▁{word}" for text in TEXTS if text.isascii() for word in text.split()}
     letters = {letter for word in words for letter in word}
@@ -146,9 +146,9 @@ def test_why_in_full_by_engine(engine_args: dict[str, Any], blamed: str) -> None
 
 
 class Model:
-    """Takes any of the tokens that vLLM's grammar allows, or mostly the longest ones.
+    """Chooses among the tokens that vLLM's grammar allows, or mostly the longest ones.
 
-    :param eager: how often it takes one of the longest, 0 to 1.
+    :param eager: probability of one of the longest tokens, 0 to 1.
     """
 
     def __init__(self, name: str, choices: list[str], eager: float) -> None:
@@ -159,7 +159,7 @@ class Model:
         self._eager = eager
 
     def generate(self, seed: int) -> list[int]:
-        """All tokens of a generation; the last one ends it."""
+        """Return all tokens of a generation; the last one ends it."""
         rng = random.Random(seed)
         matcher, ids = xgrammar.GrammarMatcher(self._grammar), []
         while not matcher.is_terminated():
@@ -229,20 +229,20 @@ def test_the_usual_tokens_decide_early(name: str) -> None:
     assert [choices_of(SECTORS, name).complete(ids[:cap], ROOM) for ids in usual.values()] == SECTORS
 
 
-def test_the_longest_tokens_count_where_the_tokenizer_adds_a_space() -> None:
+def test_longest_tokens_count_if_the_tokenizer_adds_a_space() -> None:
     tokenizer = TOKENIZERS["sentence pieces"]
     assert tokenizer.decode(tokenizer.encode("Energy")[:1]) != "Energy"[:1]
     assert choices_of(["Energy", "Materials"], "sentence pieces").cap(ROOM, repeatable=True) == 1
 
 
 def test_one_token_decides_where_first_letters_differ() -> None:
-    """Whatever the model says, also with random sampling."""
+    """This holds for any model, also with random sampling."""
     choices = choices_of(["agriculture", "banking", "construction"])
     assert choices.cap(ROOM, repeatable=False) == choices.cap(ROOM, repeatable=True) == 1
 
 
 def test_random_sampling_generates_until_nothing_is_open() -> None:
-    """A text that is generated twice would not keep its probability."""
+    """A second generation would change the probability of a text."""
     texts = ["Consumer Discretionary", "Consumer Staples", "Energy"]
     assert choices_of(texts, "byte level").cap(ROOM, repeatable=True) == 2
     assert choices_of(texts, "byte level").cap(ROOM, repeatable=False) is None

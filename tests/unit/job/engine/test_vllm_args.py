@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and values against the installed vLLM, which takes half a minute to import on a small machine."""
+"""Names and values are checked against the installed vLLM, whose import takes half a minute here."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_schemas_reach_vllm_unchanged(vllm_args: Any) -> None:
 
 
 class WordsTokenizer:
-    """A word is a token, so that lengths are seen in the text."""
+    """Each word is one token, so that a text shows its length."""
 
     is_fast = True
 
@@ -119,7 +119,7 @@ class WordsTokenizer:
 
 @pytest.fixture
 def engine(vllm_args: Any) -> Any:
-    """A VllmEngine as it is once its engine runs, for what happens before that is asked."""
+    """A VllmEngine whose engine counts as running, to test the steps before a request."""
     from airflow_provider_raybatch.job.engine.chat import ChatEncoder
     from airflow_provider_raybatch.job.engine.detokenize import Detokenizer
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
@@ -159,7 +159,7 @@ class TestEncode:
         ])
         assert [one.params.max_tokens for one in made] == [5, 7, 5, 2, 1]
 
-    def test_prompts_that_leave_no_room_are_told(self, engine: Any) -> None:
+    def test_prompts_without_room_for_tokens_fail(self, engine: Any) -> None:
         (made,) = engine.encode([Request(prompt="a b c d e f g h")])
         assert made == RowFailure(
             "tokenize",
@@ -167,13 +167,13 @@ class TestEncode:
         )
 
     def test_each_request_has_parameters_of_its_own(self, engine: Any) -> None:
-        # vLLM is told to make no copy of them, and writes the end-of-sequence token into them.
+        # vLLM makes no copy of them here, and writes the end-of-sequence token into them.
         made = engine.encode([Request(prompt="a"), Request(prompt="a"), Request(prompt="a b")])
         assert len({id(one.params) for one in made}) == 3
         assert all(one.params.skip_clone for one in made)
         assert made[0].params == made[1].params
 
-    def test_only_what_looks_for_text_is_detokenised_by_vllm(self, engine: Any) -> None:
+    def test_vllm_detokenises_only_if_a_stop_string_needs_it(self, engine: Any) -> None:
         made = engine.encode([Request(prompt="a"), Request(prompt="a", sampling={"stop": ["x"]})])
         assert [one.params.detokenize for one in made] == [False, True]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator tells of its replicas. How it gives rows is tested with replicas and the queue."""
+"""What the coordinator reports of replicas; how it gives rows is tested with replicas and the queue."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def coordinator(place: Path) -> Coordinator:
     return Coordinator(Input([], [], np.zeros(0, np.uint8)), LocalFolder(str(place)), "parts")
 
 
-def test_it_keeps_the_last_word_of_each_replica(tmp_path: Path) -> None:
+def test_coordinator_keeps_the_last_report_of_each_replica(tmp_path: Path) -> None:
     board = coordinator(tmp_path)
     for name, rows in (("a", 1), ("b", 1), ("a", 2)):
         board.report(ReplicaReport(name, "n", rows=rows))
     assert sorted((one.replica, one.rows) for one in board.snapshot()) == [("a", 2), ("b", 1)]
 
 
-def test_a_process_whose_place_another_has_taken_is_not_waited_for(tmp_path: Path) -> None:
+def test_replaced_process_is_not_waited_for(tmp_path: Path) -> None:
     board = coordinator(tmp_path)
     for process in ("r-1", "r-2"):
         board.report(ReplicaReport(process, "n", state="ready"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which prompts begin alike."""
+"""Which prompts share a prefix."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ A, B = "a" * prefixes.LONG, "b" * prefixes.LONG
     [
         ([], False),
         ([A], False),
-        ([A + "1", A + "2", A + "3"], False),  # all do: any order serves them from the cache
+        ([A + "1", A + "2", A + "3"], False),  # all share it, so any order serves them from the cache
         ([A + "1", B + "1", A + "2"], True),
         ([A + "1", B + "1"], False),
         (["x" * 5000 + A + "1", "x" * 5000 + B, "x" * 5000 + A + "2"], True),
-        ([A[1:] + "1", B + "1", A[1:] + "2"], False),  # shorter than is worth it
+        ([A[1:] + "1", B + "1", A[1:] + "2"], False),  # too short to matter
     ],
 )
 def test_some_begin_alike_for_longer_than_all_do(texts: list[str], shared: bool) -> None:

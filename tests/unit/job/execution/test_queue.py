@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pull queue: nothing is lost or given twice, whoever comes, dies, leaves or gives back."""
+"""The pull queue loses no row and gives none twice, whichever replica joins, dies, leaves or gives back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def inputs(draw: st.DrawFn) -> Pieces:
 @settings(max_examples=100, deadline=None)
 @given(pieces=inputs(), data=st.data())
 def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
-    """After any steps, each row is written, free, suspected, or with one replica; all get written."""
+    """After any steps, each row is written, free, suspected, or held by one replica; all get written."""
     world = World(pieces, PullQueue(pieces))
     for _ in range(data.draw(st.integers(0, 40), "steps")):
         step = data.draw(st.sampled_from(STEPS), "step")
@@ -48,12 +48,12 @@ def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
         elif step == "leave":
             world.leave(name)
         else:
-            world.lose(name, step == "lose", tells=data.draw(st.booleans(), "tells"))
+            world.lose(name, step == "lose", knows_begun=data.draw(st.booleans(), "knows_begun"))
         world.check()
     name = data.draw(st.sampled_from([*sorted(world.members), world.join(5)]), "the last one")
     for other in sorted(world.members):
         if other != name:
-            world.lose(other, engine_died=False, tells=False)
+            world.lose(other, engine_died=False, knows_begun=False)
     for _ in range(4 * int(pieces.left.sum()) + 4):
         world.now += 1
         world.pull(name, len(world.members[name].holds))
@@ -82,7 +82,7 @@ def test_poison_rows_are_found(slots: int, poison: set[int], replicas: int) -> N
             world.now += 1
             if poison & set(world.members[name].engine()):
                 deaths += 1
-                world.lose(name, engine_died=True, tells=True)
+                world.lose(name, engine_died=True, knows_begun=True)
                 world.join(slots)
             else:
                 world.answer(name)
@@ -99,12 +99,12 @@ def test_silent_deaths_blame_a_row_only_for_the_fourth() -> None:
     for _ in range(5):
         name = world.join(1)
         assert world.pull(name).failed.tolist() == []
-        world.lose(name, engine_died=False, tells=False)
+        world.lose(name, engine_died=False, knows_begun=False)
     assert world.pull(world.join(1)).failed.tolist() == [0]
 
 
 def test_small_files_fill_the_engine() -> None:
-    """600 files of a row each: as many as there are slots in the first call, in the order on disk."""
+    """The first call gives as many rows as there are slots, in the order on disk: 600 files of a row each."""
     pieces = Pieces([1] * 600, [10] * 600)
     world = World(pieces, PullQueue(pieces))
     grant = world.pull(world.join(256))
@@ -125,7 +125,7 @@ def test_one_row_group_feeds_all_replicas_and_is_read_once() -> None:
 
 
 def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
-    """The rows that were in no engine."""
+    """Only rows that were in no engine."""
     pieces = Pieces([100], [1])
     world = World(pieces, PullQueue(pieces))
     first, second = world.join(40), world.join(200)
@@ -140,7 +140,7 @@ def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
 
 
 def test_an_idle_replica_makes_another_give_back() -> None:
-    """The first one got all rows, five more than it can begin: they are for the one that comes late."""
+    """The first replica got all rows, five more than it can begin: the late one gets those five."""
     pieces = Pieces([15], [1])
     world = World(pieces, PullQueue(pieces))
     first = world.join(10)
@@ -155,8 +155,8 @@ def test_an_idle_replica_makes_another_give_back() -> None:
     assert grant.borrow[first].tolist() == [12, 13, 14]
 
 
-def test_a_replica_that_comes_first_leaves_rows_for_those_that_start() -> None:
-    """Beyond the rows that its engine runs: these are always given."""
+def test_first_replica_leaves_rows_for_those_that_start() -> None:
+    """It always gets the rows that its engine can run, but few beyond them."""
     pieces = Pieces([400], [1])
     world = World(pieces, PullQueue(pieces))
     world.queue.starting = 1
@@ -181,7 +181,7 @@ def test_a_replica_that_was_given_up_must_end() -> None:
     world = World(pieces, PullQueue(pieces))
     name = world.join(4)
     world.pull(name)
-    world.lose(name, engine_died=False, tells=False)
+    world.lose(name, engine_died=False, knows_begun=False)
     with pytest.raises(GoneError, match="taken for lost"):
         world.queue.pull(name, 1.0)
 
@@ -193,7 +193,7 @@ def test_suspected_rows_get_an_empty_engine() -> None:
     first, second = world.join(4), world.join(4)
     world.pull(first)
     world.pull(second)
-    world.lose(first, engine_died=True, tells=True)
+    world.lose(first, engine_died=True, knows_begun=True)
     for _ in range(70):
         world.now += 1
         grant = world.pull(second, len(world.members[second].holds) // 2)
@@ -204,7 +204,7 @@ def test_suspected_rows_get_an_empty_engine() -> None:
 
 
 def test_memory_of_a_million_rows() -> None:
-    """At most 5 bytes a row, with everything that may be known of rows."""
+    """At most 5 bytes a row with all that the queue may know of it."""
     rows = 1_000_000
     done = np.zeros(rows, dtype=bool)
     pieces = [8] * (rows // 8), [1] * (rows // 8)

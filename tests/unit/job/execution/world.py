@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas around a queue, without time: they remember what they could really know and have."""
+"""Simulated replicas around a queue: each knows and holds only what a real one could."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from airflow_provider_raybatch.job.execution.queue import PullQueue
 
 @dataclass
 class Member:
-    """A replica, as it sees itself.
+    """A replica's own view.
 
-    :param holds: rows that it has and that are not written, in the order in which they came.
-    :param failed: of them, those that it is to write as failed.
-    :param pieces: that it has read and keeps.
+    :param holds: unwritten rows that it holds, in the order in which they came.
+    :param failed: the held rows that it must write as failed.
+    :param pieces: pieces that it has read and keeps.
     :param kept: rows that it gave back and keeps.
-    :param touched: every piece that it ever had rows of.
+    :param touched: every piece from which it ever held rows.
     """
 
     slots: int
@@ -33,12 +33,12 @@ class Member:
     alone: bool = False
 
     def engine(self) -> list[int]:
-        """Rows that are in its engine."""
+        """Return the rows that are in its engine."""
         return [row for row in self.holds if row not in self.failed][: self.slots]
 
 
 class World:
-    """Checks after each step what must hold after each."""
+    """Checks the invariants after each step."""
 
     def __init__(self, pieces: Pieces, queue: PullQueue) -> None:
         self.pieces = pieces
@@ -58,7 +58,7 @@ class World:
         return name
 
     def pull(self, name: str, finish: int = 0) -> Grant:
-        """Ask, and say that the first `finish` rows are written."""
+        """Ask, and report the first `finish` rows as written."""
         member = self.members[name]
         finished = member.holds[:finish]
         del member.holds[:finish]
@@ -74,13 +74,13 @@ class World:
         return grant
 
     def answer(self, name: str) -> Grant:
-        """Ask, and say that what is in the engine, or is to be written as failed, is written."""
+        """Ask, and report all rows in the engine and all failed rows as written."""
         member = self.members[name]
         member.holds.sort(key=lambda row: row not in member.failed)
         return self.pull(name, len(member.failed.intersection(member.holds)) + member.slots)
 
     def give_back(self, name: str, count: int) -> None:
-        """Give back the last rows, of those that are not in the engine."""
+        """Give back the last rows that are not in the engine."""
         member = self.members[name]
         ahead = [row for row in member.holds if row not in member.failed][member.slots :]
         rows = ahead[max(0, len(ahead) - count) :]
@@ -89,9 +89,9 @@ class World:
             member.holds = [row for row in member.holds if row not in rows]
             member.kept.update(rows)
 
-    def lose(self, name: str, engine_died: bool, tells: bool) -> None:
+    def lose(self, name: str, engine_died: bool, knows_begun: bool) -> None:
         member = self.members[name]
-        self.queue.lost(name, self.now, engine_died, Begun(_rows(member.engine())) if tells else None)
+        self.queue.lost(name, self.now, engine_died, Begun(_rows(member.engine())) if knows_begun else None)
         self._forget(name)
 
     def leave(self, name: str) -> None:
@@ -115,7 +115,7 @@ class World:
         member.pieces.update(grant.read)
         for row, piece in zip(given, self.pieces.of(_rows(given)).tolist(), strict=True):
             has = self.members[borrowed[row]] if row in borrowed else member
-            assert piece in has.pieces or row in has.kept, "nobody has this row's content"
+            assert piece in has.pieces or row in has.kept, "no replica has this row's content"
             has.kept.discard(row)
             member.touched.add(piece)
         member.touched.update(grant.read)

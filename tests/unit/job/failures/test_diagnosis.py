@@ -9,7 +9,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose, start_fai
 
 
 class WrappedError(Exception):
-    """As Ray wraps what a task raised."""
+    """Stands for the exception in which Ray wraps a task's exception."""
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ def test_an_error_of_ours_speaks_for_itself_however_deep() -> None:
 
 
 def as_ray_raises_it(cause: Exception) -> BaseException:
-    """What `ray.get` raises for a task that failed: an instance of Ray's class and of the cause's."""
+    """Return what `ray.get` raises for a failed task: an instance of Ray's class and of the cause's."""
     task = "\x1b[36mray::check_model()\x1b[39m (pid=1, ip=10.0.0.1)"
     traceback = f"{task}\n  File x, line 1\n{type(cause).__name__}: {cause}"
     raised = RayTaskError("check_model", traceback, cause).as_instanceof_cause()
@@ -48,7 +48,7 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "failure", "telling"),
+    ("text", "failure", "fragment"),
     [
         (
             "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
@@ -89,17 +89,17 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
         ("KeyError: 'x'", FailureClass.INTERNAL, "KeyError: 'x'"),
     ],
 )
-def test_other_errors_are_told_by_their_marks(text: str, failure: FailureClass, telling: str) -> None:
+def test_other_errors_are_classified_by_their_text(text: str, failure: FailureClass, fragment: str) -> None:
     name, _, message = text.partition(": ")
     kind = type(name, (Exception,), {})
     for error in (kind(message), WrappedError(f"ray::Replica()\n  File x, line 1\n{text}")):
         found, sentence = diagnose(error)
         assert found is failure
-        assert telling in sentence
+        assert fragment in sentence
         assert "\n" not in sentence
 
 
-def test_an_actor_that_could_not_start_says_what_ours_said() -> None:
+def test_failed_start_of_an_actor_keeps_our_error() -> None:
     # Ray hands over the text of an actor's failed start, and no exception.
     text = (
         "The actor died because of an error raised in its creation task, ray::MapWorker.__init__() (pid=1)\n"
@@ -141,10 +141,10 @@ def test_an_engine_that_did_not_start(cause: str, failure: FailureClass) -> None
     assert str(error).startswith("engine_args: the engine did not start: ")
 
 
-def test_signatures_of_urls_are_not_told() -> None:
+def test_signatures_of_urls_are_not_shown() -> None:
     text = "source: https://lake.example/a.csv?X-Amz-Signature=s3cret&b=1 is named 2 times; 'http://b/?c=s3cret'."
-    told = "source: https://lake.example/a.csv is named 2 times; 'http://b/'."
-    assert without_queries(text) == told
+    text = "source: https://lake.example/a.csv is named 2 times; 'http://b/'."
+    assert without_queries(text) == text
     assert (
         without_queries("which rows? see https://docs.example/x.")
         == "which rows? see https://docs.example/x."

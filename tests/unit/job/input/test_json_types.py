@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A column's type and values follow from the values, and never from where a chunk ends."""
+"""A column's type and values depend on its values, and never on the borders of chunks."""
 
 from __future__ import annotations
 

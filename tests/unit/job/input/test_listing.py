@@ -21,7 +21,7 @@ from tests.support.s3_server import S3Server
 
 @pytest.fixture
 def lake(folder: Folder) -> Folder:
-    """Files of a day as they lie around, on disk and in S3."""
+    """A folder with data files and other files of a day, on disk and in S3."""
     for name in [
         "day1/part-1.parquet",
         "day1/part-0.parquet",
@@ -55,7 +55,7 @@ def test_a_file(lake: Folder) -> None:
     assert names(lake, "rows.csv") == ["rows.csv"]
 
 
-def test_a_folder_is_its_files_sorted_by_name_without_bookkeeping(lake: Folder) -> None:
+def test_folder_lists_files_by_name_without_bookkeeping(lake: Folder) -> None:
     expected = ["day1/part-0.parquet", "day1/part-1.parquet", "day1/sub/part-2.parquet"]
     assert names(lake, "day1") == names(lake, "day1/") == expected
 
@@ -101,7 +101,7 @@ def test_the_order_of_the_paths_is_kept(lake: Folder) -> None:
         ("y.ndjson.zst", "jsonl"),
     ],
 )
-def test_the_extension_tells_the_format(lake: Folder, path: str, kind: str) -> None:
+def test_format_follows_from_the_extension(lake: Folder, path: str, kind: str) -> None:
     assert listed(lake, [f"{lake.uri}/{path}"]).format == kind
 
 
@@ -137,14 +137,14 @@ def test_a_format_that_is_set_wins(lake: Folder) -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_source_is_told(lake: Folder, paths: list[str], sentence: str) -> None:
+def test_what_cannot_be_a_source_is_refused(lake: Folder, paths: list[str], sentence: str) -> None:
     with pytest.raises(PreflightError) as caught:
         names(lake, *paths)
     assert str(caught.value).startswith(sentence.format(lake=lake.uri))
     assert caught.value.failure_class is FailureClass.USER_ERROR
 
 
-def test_a_folder_without_any_data_says_what_it_looked_for(folder: Folder) -> None:
+def test_folder_without_data_names_the_known_formats(folder: Folder) -> None:
     folder.write("in/readme.txt", b"")
     with pytest.raises(PreflightError, match="no Parquet, JSONL or CSV file is in"):
         names(folder, "in")
@@ -156,7 +156,7 @@ def test_local_uris_are_paths(tmp_path: Path) -> None:
 
 
 class TestDigest:
-    def test_it_tells_one_input_from_another(self) -> None:
+    def test_it_distinguishes_inputs(self) -> None:
         file = SourceFile("/a.csv", 3, "v1")
         listings = [
             Listing("csv", (file,)),
@@ -186,7 +186,7 @@ class TestDigest:
         ("https://host/x.csv?name=y.gz", None),
     ],
 )
-def test_the_extension_tells_the_compression(uri: str, compression: str | None) -> None:
+def test_compression_follows_from_the_extension(uri: str, compression: str | None) -> None:
     assert SourceFile(uri, 0, "").compression == compression
 
 
@@ -208,7 +208,7 @@ class TestDatasetOfOurs:
             f"{manifest.uri}/{file.path}" for file in manifest.files
         ]
 
-    def test_a_claimed_destination_without_a_dataset_has_no_rows_to_offer(self, folder: Folder) -> None:
+    def test_claimed_destination_without_a_dataset_has_no_rows(self, folder: Folder) -> None:
         publish_rows(folder, None)
         with pytest.raises(PreflightError, match="no Parquet, JSONL or CSV file is in"):
             listed(folder, [folder.uri])
@@ -229,7 +229,7 @@ def test_s3_globs_stay_in_their_bucket(s3_server: S3Server) -> None:
 
 
 def put_raw(server: S3Server, bucket: str, *keys: str) -> None:
-    """Objects under keys that obstore would not write."""
+    """Put objects under keys that obstore would not write."""
     import boto3
 
     known = server.credentials
@@ -245,7 +245,7 @@ def put_raw(server: S3Server, bucket: str, *keys: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["t", "t/*", "t/**", "t/a*/*"])
-def test_objects_that_stand_for_folders_are_no_files(s3_server: S3Server, path: str) -> None:
+def test_objects_that_stand_for_folders_are_not_files(s3_server: S3Server, path: str) -> None:
     bucket = s3_server.new_bucket()
     put_raw(s3_server, bucket, "t/", "t/a1/", "t/a2_$folder$", "t/a1/b/", "t/a1/x", "t/y")
     spec = InputArguments(source=[f"s3://{bucket}/{path}"], format="csv")
@@ -272,7 +272,7 @@ def test_a_glob_in_s3_lists_only_the_folders_that_it_means(s3_server: S3Server) 
         assert "\n" not in str(caught.value)
 
 
-def test_a_glob_looks_no_deeper_than_it_matches(folder: Folder) -> None:
+def test_glob_lists_no_deeper_than_it_matches(folder: Folder) -> None:
     for name in ("in/a.csv", "in/sub/b.csv", "in/sub/deep/c.csv"):
         folder.write(name, b"x\n1\n")
     assert [entry.path for entry in folder.list("in", 1)] == ["in/a.csv"]

@@ -88,14 +88,14 @@ class TestParquet:
         listing = listing_of(tmp_path)
         (chunk,) = cut(survey(listing, None), 10, None)
         table = Reader(listing, None, None).read(chunk).columns()
-        # A replica takes the rows that it writes, which Arrow can't do with views.
+        # A replica takes some rows of the table, which Arrow can't do with views.
         assert table.take(pa.array([0, 2]))["c"].to_pylist() == values.take(pa.array([0, 2])).to_pylist()
 
 
 class TestChangedFiles:
     @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
     @pytest.mark.parametrize("keep", [0, 100])
-    def test_a_file_that_became_another_is_told(self, tmp_path: Path, kind: str, keep: int) -> None:
+    def test_file_that_was_replaced_is_reported(self, tmp_path: Path, kind: str, keep: int) -> None:
         path = tmp_path / f"x.{kind}"
         path.write_bytes(WRITERS[kind](ROWS))
         listing = listing_of(path)
@@ -105,7 +105,7 @@ class TestChangedFiles:
             Reader(listing, None, None).read(found[-1])
         assert caught.value.failure_class.retryable
 
-    def test_a_file_that_is_gone_is_told(self, tmp_path: Path) -> None:
+    def test_file_that_was_deleted_is_reported(self, tmp_path: Path) -> None:
         path = tmp_path / "x.jsonl"
         path.write_bytes(as_jsonl(ROWS))
         listing = listing_of(path)
@@ -125,7 +125,7 @@ class TestChangedFiles:
 
 
 class TestPacked:
-    # What is garbled inside of a zstd archive shows only where it carries a checksum.
+    # Damage inside a zstd archive is found only if the archive has a checksum.
     @pytest.mark.parametrize(
         ("packing", "damage"),
         [("gz", "no archive"), ("gz", "cut"), ("gz", "garbled"), ("zst", "no archive"), ("zst", "cut")],
@@ -165,7 +165,7 @@ class Web(http.server.BaseHTTPRequestHandler):
         self.send_error(403)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ class TestWeb:
         _, rows, _ = read_all(listing_of(f"{web}/x.{name}?signature=abc/def.txt"))
         assert rows == ([text_of(row) for row in ROWS] if kind == "csv" else ROWS)
 
-    def test_a_missing_file_is_an_error_of_the_user_and_shows_no_signature(self, web: str) -> None:
+    def test_missing_file_is_a_user_error_without_a_signature(self, web: str) -> None:
         with pytest.raises(StorageError) as caught:
             listing_of(f"{web}/x.jsonl?signature=secret")
         assert str(caught.value) == f"source: {web}/x.jsonl can't be read, the server answered 404."
@@ -198,7 +198,7 @@ class TestWeb:
         assert caught.value.failure_class is FailureClass.STORAGE
         assert "can't be read" in str(caught.value)
 
-    def test_a_download_that_ends_early_is_no_file(self, web: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_truncated_download_is_refused(self, web: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Web, "files", {"/x.jsonl": as_jsonl(ROWS)})
         monkeypatch.setattr(Web, "promise_more", True)
         with pytest.raises(StorageError, match=r"only \d+ of \d+ bytes came") as caught:
@@ -221,7 +221,7 @@ def test_of_many_packed_files_few_are_kept_unpacked(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("checksums", [True, False])
-def test_damaged_pages_are_told_with_file_and_column(tmp_path: Path, checksums: bool) -> None:
+def test_damaged_pages_are_reported_with_file_and_column(tmp_path: Path, checksums: bool) -> None:
     path = tmp_path / "x.parquet"
     table = pa.table({"id": range(5000), "text": [f"row {number} " * 5 for number in range(5000)]})
     pq.write_table(table, path, compression="none" if checksums else "snappy", write_page_checksum=checksums)

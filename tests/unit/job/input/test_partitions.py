@@ -109,7 +109,7 @@ def test_partitions_are_columns(
     assert sorted(map(str, found)) == sorted(map(str, expected))
 
 
-def test_a_file_without_the_partition_of_others_is_refused_where_the_prompt_needs_it(tmp_path: Path) -> None:
+def test_missing_partition_is_refused_if_the_prompt_needs_it(tmp_path: Path) -> None:
     (tmp_path / "day=1").mkdir()
     for path in ("day=1/x.parquet", "y.parquet"):
         pq.write_table(pa.table({"text": ["a"]}), tmp_path / path)

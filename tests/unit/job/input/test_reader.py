@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a listing to rows: whatever format, packing and cut, each row comes out exactly once and whole."""
+"""From a listing to rows: each row is read once and whole, for any format, compression and chunk size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.s3_server import S3Server
 
 @pytest.mark.parametrize("name", ["jsonl", "jsonl.gz", "jsonl.zst", "csv", "csv.gz", "csv.zst", "parquet"])
 @pytest.mark.parametrize("limit", [None, 1, 137, 500, 10_000])
-def test_each_row_comes_out_once_and_whole(tmp_path: Path, name: str, limit: int | None) -> None:
+def test_each_row_is_read_once_and_whole(tmp_path: Path, name: str, limit: int | None) -> None:
     kind, _, packing = name.partition(".")
     content = WRITERS[kind](ROWS)
     (tmp_path / f"x.{name}").write_bytes(packed(content, packing) if packing else content)
@@ -101,7 +101,7 @@ def test_chunks_cover_each_row_once(
         assert all(chunk.rows == chunk.stop - chunk.start <= rows_per_chunk for chunk in found)
 
 
-def test_only_the_asked_columns_become_python_values_and_all_stay_in_the_table(tmp_path: Path) -> None:
+def test_only_requested_columns_become_python_values(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(as_parquet(ROWS))
     _, rows, table = read_all(listing_of(tmp_path), columns=["text"])
     assert rows == [{"text": row["text"]} for row in ROWS]
@@ -196,7 +196,7 @@ class TestText:
             "an object in the line has the key 'c' twice",
         ]
 
-    def test_bytes_that_are_no_text_far_from_the_header_do_not_hurt_it(self, tmp_path: Path) -> None:
+    def test_invalid_text_far_from_the_header_does_not_change_it(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_bytes(b"a\n" + b"x\n" * 3 + b"\xff\n")
         assert [isinstance(row, dict) for row in read_all(listing_of(tmp_path))[1]] == [True] * 3 + [False]
 
@@ -231,7 +231,7 @@ class TestText:
             (b'a,b\n1,5" x\n"3\n""x","4""', "{path} ends inside a quoted field that begins in line 4;"),
         ],
     )
-    def test_a_file_that_is_no_csv_is_refused(
+    def test_file_that_is_not_csv_is_refused(
         self, tmp_path: Path, content: bytes, sentence: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)
@@ -242,7 +242,7 @@ class TestText:
             survey(listing_of(path), None)
         assert str(caught.value).startswith("source: " + sentence.format(path=path))
 
-    def test_one_json_document_over_many_lines_gives_bad_rows_and_no_crash(self, tmp_path: Path) -> None:
+    def test_json_document_over_many_lines_gives_bad_rows(self, tmp_path: Path) -> None:
         (tmp_path / "x.json").write_text(json.dumps(ROWS[:3], indent=1))
         rows = read_all(listing_of(tmp_path))[1]
         assert all(isinstance(row, BadRow) for row in rows)

@@ -24,7 +24,7 @@ def cells_of(data: bytes, *, quoted: bool, start: int = 0, cell_rows: int = 3, b
 
 
 def whole_csv(text: str) -> list[list[str] | str]:
-    """All records as csv reads them, ``error`` for those it refuses."""
+    """Return all records as the csv module reads them, ``error`` for those that it refuses."""
     reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
     out: list[list[str] | str] = []
     while True:
@@ -45,7 +45,7 @@ def ends_in_a_quote(text: str) -> bool:
     except csv.Error as error:
         if "unexpected end of data" in str(error):
             return True
-        # One error hides those of later lines.
+        # One error hides errors of later lines.
         return any(
             isinstance(record, BadRow) and "unexpected end of data" in record.reason
             for record in csv_records.records(text)
@@ -168,7 +168,7 @@ def test_rows_begin_past_the_header() -> None:
 
 
 @pytest.mark.parametrize(("data", "quoted"), [(b'a,b\nc,"' + b"x\n" * 200, True), (b"x" * 300, False)])
-def test_a_row_without_an_end_is_refused_before_it_fills_the_memory(
+def test_endless_row_is_refused_before_it_fills_memory(
     data: bytes, quoted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)

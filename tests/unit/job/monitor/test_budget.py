@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job may use up, and what it says when it has."""
+"""The budgets of a job, and the error when one is used up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_tokens_of_all_submissions_count() -> None:
 
 
 def test_gpu_hours_are_those_that_replicas_hold() -> None:
-    """Not those of planned replicas, which may wait for their nodes all the time."""
+    """Planned replicas that still wait for nodes don't count."""
     limits = Limits(max_gpu_hours=8)
     Budget(limits, 0, 4, NOW - 3599).check(REPORTS, PROGRESS, NOW)
     assert "8.00 GPU hours are used, of 8 allowed, after 1,200 of 5,000 rows" in str(reached(limits, gpus=4))

@@ -17,17 +17,17 @@ from airflow_provider_raybatch.storage.folder import folder
 from tests.support.specs import submitted
 
 
-class Looks:
-    """A look after each call of :meth:`next`, which waits for its end."""
+class CheckTurns:
+    """Allows one check for each call of :meth:`next`, which waits for the end of that check."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
         self._wanted, self._done = threading.Semaphore(0), threading.Semaphore(0)
 
     def __call__(self) -> None:
         self._wanted.acquire()
         try:
-            self._look()
+            self._check()
         finally:
             self._done.release()
 
@@ -47,13 +47,13 @@ def test_a_claim_of_a_newer_run_ends_the_older_ones_job(tmp_path) -> None:
     older, newer = (submitted(number, token=new_run_token(number + 1)).submission for number in (0, 1))
     mine = Journal(folder(str(tmp_path)), older, False)
     mine.claim()
-    looks = Looks(mine.check)
-    watch = ClaimWatch(looks, interval=0)
+    checks = CheckTurns(mine.check)
+    watch = ClaimWatch(checks, interval=0)
     with watch.looking():
-        looks.next()
+        checks.next()
         watch.check()
         Journal(folder(str(tmp_path)), newer, False).claim()
-        looks.next()
+        checks.next()
         wait_for_the_end_of(watch)
         with pytest.raises(SupersededError, match="was claimed by"):
             watch.check()
@@ -63,17 +63,17 @@ def test_a_store_that_gives_no_answer_ends_no_job() -> None:
     def away() -> None:
         raise StorageError("destination: no answer")
 
-    looks = Looks(away)
-    watch = ClaimWatch(looks, interval=0)
+    checks = CheckTurns(away)
+    watch = ClaimWatch(checks, interval=0)
     with watch.looking():
-        looks.next()
-        looks.next()
+        checks.next()
+        checks.next()
         assert watch.check() is None
-    looks.next()
+    checks.next()
     wait_for_the_end_of(watch)
 
 
-def test_a_lost_claim_is_told_each_time() -> None:
+def test_lost_claim_is_raised_each_time() -> None:
     def lost() -> None:
         raise SupersededError("destination: lost")
 

@@ -21,7 +21,7 @@ SUBMISSION = Submission(
 
 
 class Meter:
-    """One of Ray's metrics that keeps what it is told, and is as strict as Ray's own."""
+    """Stands for one of Ray's metrics: it records values, and is as strict as Ray's own."""
 
     shown: ClassVar[dict[str, float]] = {}
     tags: ClassVar[dict[str, Mapping[str, str]]] = {}
@@ -50,7 +50,7 @@ class Gauge(Meter):
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """What a scrape would find."""
+    """Return what a scrape would find."""
     Meter.shown, Meter.tags = {}, {}
     monkeypatch.setattr(ray.util.metrics, "Counter", Counter)
     monkeypatch.setattr(ray.util.metrics, "Gauge", Gauge)
@@ -96,7 +96,7 @@ def test_a_replica_counts_what_it_has_written(
 def test_a_ray_whose_metrics_fail_fails_no_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, float]
 ) -> None:
-    """Neither where a metric can't be made nor where it can't be counted."""
+    """Neither a metric that can't be created nor one that can't be increased."""
 
     def fail(*args: object) -> None:
         raise RuntimeError("no metrics here")
@@ -114,7 +114,7 @@ def test_a_ray_whose_metrics_fail_fails_no_job(
 
 
 def test_metrics_of_ray_itself_take_what_is_counted() -> None:
-    """Names, tags and values pass Ray's own checks, also in a process that no cluster has."""
+    """Names, tags and values pass Ray's own checks, also in a process outside of a cluster."""
     metrics = Metrics(SUBMISSION, "replica-1")
     metrics.update(ReplicaReport("replica-1", "node", written=3, errors=1, output_tokens=7), 2)
     assert metrics.is_on

@@ -36,37 +36,37 @@ def test_the_time_until_engines_are_ready_belongs_to_no_rate() -> None:
 def waves(
     tracker: Tracker, total: int, slots: int, seconds: float, first: float
 ) -> list[tuple[float, Progress]]:
-    """An engine that answers `slots` rows at once, every `seconds`; looked at twice a second to its end."""
+    """Simulate an engine that answers `slots` rows every `seconds`, with two updates a second."""
     end = first + seconds * -(-total // slots)
-    told = []
+    updates = []
     for tick in range(int(2 * end) + 1):
         now = tick / 2
         rows = min(total, slots * int(max(0.0, now - first) / seconds))
         asked = [report(rows, 9 * rows, first_request=first)] if now >= first else [report(0)]
-        told.append((now, tracker.update(asked, 0, now)))
-    return told
+        updates.append((now, tracker.update(asked, 0, now)))
+    return updates
 
 
-def test_the_first_wave_is_no_speed() -> None:
+def test_first_wave_does_not_count_as_speed() -> None:
     """The reported case: 15.6 rows/s and 19 s left after the first 8 of 300 rows; it took 290 s."""
-    told = waves(Tracker(300, 0, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
-    end = told[-1][0]
-    shown = [(now, one) for now, one in told if one.eta_seconds is not None and one.done < 300]
+    updates = waves(Tracker(300, 0, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
+    end = updates[-1][0]
+    shown = [(now, one) for now, one in updates if one.eta_seconds is not None and one.done < 300]
     assert shown[0][0] < 20 + 40
     assert all(abs(now + (one.eta_seconds or 0) - end) <= 0.15 * (end - 20) for now, one in shown)
     assert all(abs((one.rows_per_second or 0) - 8 / 7.6) <= 0.15 for _, one in shown)
-    # Known from then on: it comes and goes with no wave.
-    assert len(shown) == sum(now >= shown[0][0] and one.done < 300 for now, one in told)
+    # From then on the rate is shown without a gap.
+    assert len(shown) == sum(now >= shown[0][0] and one.done < 300 for now, one in updates)
 
 
-def test_rows_that_cost_no_request_are_no_speed() -> None:
-    """Of 10,000 rows 9,700 are duplicates, reused or resumed: done, but neither fast nor a promise."""
-    told = waves(Tracker(10_000, 9_700, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
-    shown = [(now, one) for now, one in told if one.rows_per_second is not None]
+def test_rows_without_a_request_do_not_count_as_speed() -> None:
+    """Of 10,000 rows 9,700 are duplicates, reused or resumed: they are done, but predict no speed."""
+    updates = waves(Tracker(10_000, 9_700, 0.0), total=300, slots=8, seconds=7.6, first=20.0)
+    shown = [(now, one) for now, one in updates if one.rows_per_second is not None]
     assert all(abs((one.rows_per_second or 0) - 8 / 7.6) <= 0.15 for _, one in shown)
     now, one = shown[0]
     assert one.done >= 9_700
-    assert abs(now + (one.eta_seconds or 0) - told[-1][0]) < 45
+    assert abs(now + (one.eta_seconds or 0) - updates[-1][0]) < 45
 
 
 def test_a_rate_that_is_not_steady_is_not_shown() -> None:
@@ -76,7 +76,7 @@ def test_a_rate_that_is_not_steady_is_not_shown() -> None:
         rows += 100
         progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
     assert progress.rows_per_second is not None
-    for second in range(30, 60):  # a third of it, as where the long prompts begin
+    for second in range(30, 60):  # a third of the speed, as when long prompts begin
         rows += 10
         progress = tracker.update([report(rows, first_request=1.0)], 0, float(second))
     assert progress.rows_per_second is None
@@ -94,7 +94,7 @@ def test_a_job_that_stands_still_has_no_speed() -> None:
     assert tracker.update([report(2900, first_request=1.0)], 0, 300.0).rows_per_second is None
 
 
-def test_rows_of_a_dead_process_that_it_had_not_written_are_not_done() -> None:
+def test_unwritten_rows_of_a_dead_process_are_not_done() -> None:
     tracker = Tracker(1000, 0, 0.0)
     for second in range(30):
         progress = tracker.update([report(10 * second, first_request=1.0)], 0, float(second))
@@ -116,7 +116,7 @@ def test_resumed_rows_are_done_but_not_fast() -> None:
     assert tracker.update([report(60)], 0, 2.0).eta_seconds == 0.0
 
 
-def test_a_restarted_replica_that_repeats_rows_never_shows_more_than_all() -> None:
+def test_repeated_rows_never_show_more_than_all() -> None:
     tracker = Tracker(10, 0, 0.0)
     progress = tracker.update([report(8, name="a"), report(7, name="b")], 0, 1.0)
     assert progress.done == 10
@@ -145,7 +145,7 @@ def test_what_counts_as_moving() -> None:
         assert tracker.last_change == now
 
 
-def test_a_progress_says_how_much_is_left() -> None:
+def test_progress_shows_how_much_remains() -> None:
     assert isinstance(Tracker(0, 0, 0.0).update([], 0, 0.0), Progress)
 
 

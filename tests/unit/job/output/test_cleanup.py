@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What dead submissions leave is deleted; what is or may be read, or is the user's, never."""
+"""Left-overs of dead submissions are deleted; files that may be read, and the user's files, never."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATER = "20990101T000000-0123abcd"
 
 
 def committed(folder: Folder, number: int, token: str = "token") -> tuple[Journal, BatchManifest]:
-    """A dataset with a dead letter, and the journal of the submission that published it."""
+    """Publish a dataset with a dead letter; return it and the journal of its submission."""
     written = part(folder, [{"id": 1}, {"id": 2}], [response(), failure()], submission=number)
     spec = submitted(number, token=token, destination=folder.uri)
     journal = Journal(folder, spec.submission, take_over=False)
@@ -36,7 +36,7 @@ def committed(folder: Folder, number: int, token: str = "token") -> tuple[Journa
 
 
 def leave(folder: Folder, name: str = LATER) -> list[str]:
-    """What a driver leaves that died before its journal entry."""
+    """Write the files that a driver leaves if it dies before its journal entry."""
     paths = [
         f"data/{name}/part-00000.parquet",
         f"dead_letter/{name}/part-00000.jsonl",
@@ -82,7 +82,7 @@ def test_nothing_goes_while_a_newer_submission_has_claimed(folder: Folder) -> No
 
 
 class Interrupted(LocalFolder):
-    """A disk on which something happens before one of its calls."""
+    """A disk with an event before one of its calls."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -96,7 +96,7 @@ class Interrupted(LocalFolder):
         return super().__getattribute__(name)
 
 
-def test_a_newer_run_that_comes_before_any_call_keeps_what_it_has_written(tmp_path: Path) -> None:
+def test_newer_run_before_any_call_keeps_its_files(tmp_path: Path) -> None:
     for before in range(100):
         disk, place = LocalFolder(str(tmp_path / str(before))), Interrupted(str(tmp_path / str(before)))
         journal, _ = committed(place, 0)
@@ -125,7 +125,7 @@ def test_what_a_zombie_publishes_after_its_successor_goes(folder: Folder) -> Non
     before = paths(folder)
 
     class Unchecked(Journal):
-        """A zombie that looked at the journal before its successor claimed."""
+        """A zombie that had read the journal before its successor claimed."""
 
         def check(self) -> None:
             pass
@@ -169,7 +169,7 @@ def test_old_scratch_files_go_and_new_ones_stay(disk: LocalFolder) -> None:
     assert (old.exists(), new.exists(), other.exists()) == (False, True, True)
 
 
-def test_a_failure_to_delete_is_no_failure_of_the_job(
+def test_failed_deletion_does_not_fail_the_job(
     s3_server: S3Server, proxy: FaultyS3, once: RetryLimits
 ) -> None:
     healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
@@ -181,16 +181,14 @@ def test_a_failure_to_delete_is_no_failure_of_the_job(
     assert [row["id"] for row in rows_of(healthy, manifest)] == [1]
 
 
-def test_a_store_that_is_down_is_no_failure_of_the_job(
-    s3_server: S3Server, proxy: FaultyS3, once: RetryLimits
-) -> None:
+def test_store_outage_does_not_fail_the_job(s3_server: S3Server, proxy: FaultyS3, once: RetryLimits) -> None:
     healthy = S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
     journal, _ = committed(healthy, 0)
     proxy.choose = after(0, Fault.ERROR_503)
     assert collect(S3Folder(healthy.bucket, "out", proxy.api.credentials), journal) == 0
 
 
-def test_a_journal_that_cannot_be_read_is_no_failure_of_the_job(folder: Folder) -> None:
+def test_unreadable_journal_does_not_fail_the_job(folder: Folder) -> None:
     journal, _ = committed(folder, 0)
     left = leave(folder)
     folder.write("_raybatch/journal/00000001.json", b"torn")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver that collects left-overs takes nothing from the run that overtakes it meanwhile."""
+"""A driver that deletes left-overs deletes no file of a run that overtakes it meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT = "data/20990101T000000-0123abcd/part-00000.parquet"
 
 
 def published(folder: Folder, number: int) -> tuple[Journal, list[int]]:
-    """A run's journal and the rows that its readers see."""
+    """Publish a run; return its journal and the rows that its readers see."""
     spec = submitted(number, token=new_run_token(number), destination=folder.uri)
     written = part(folder, [{"id": number}], run=f"_raybatch/parts/{number}")
     journal = Journal(folder, spec.submission, take_over=False)
@@ -27,7 +27,7 @@ def published(folder: Folder, number: int) -> tuple[Journal, list[int]]:
     return journal, [row["id"] for row in rows_of(folder, manifest)]
 
 
-def test_a_newer_run_that_publishes_before_each_call_of_a_collector(tmp_path: Path) -> None:
+def test_newer_run_publishes_before_each_call_of_a_collector(tmp_path: Path) -> None:
     for stops in itertools.count():
         folder = LocalFolder(str(tmp_path / str(stops)))
         journal, _ = published(folder, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job that publishes nothing says of its failed rows, and where it leaves them."""
+"""A job that publishes nothing reports its failed rows and leaves their dead letters."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def too_many(failure_class: FailureClass = FailureClass.TOO_MANY_ERRORS) -> Rayb
 
 def test_dead_letters_of_all_submissions_are_left(folder: Folder) -> None:
     part(folder, [{"n": 0}, {"n": 1}, {"n": 2}], [response(), failure(), failure()])
-    part(folder, [{"n": 1}], [response()], ordinals=[1], submission=1)  # mended
+    part(folder, [{"n": 1}], [response()], ordinals=[1], submission=1)  # succeeded later
     part(folder, [{"n": 2}], [failure("parse", "no JSON")], ordinals=[2], submission=1)
     part(folder, [{"text": "other columns"}], [failure()], ordinals=[7], submission=1)
-    part(folder, [{"n": 99}], [failure()], ordinals=[99], submission=1)  # beyond the input
-    told = with_dead_letters(too_many(), job_in(folder), 10)
-    assert isinstance(told, RaybatchError)
-    assert told.failure_class is FailureClass.TOO_MANY_ERRORS
-    assert str(told) == (
+    part(folder, [{"n": 99}], [failure()], ordinals=[99], submission=1)  # beyond the end of the input
+    extended = with_dead_letters(too_many(), job_in(folder), 10)
+    assert isinstance(extended, RaybatchError)
+    assert extended.failure_class is FailureClass.TOO_MANY_ERRORS
+    assert str(extended) == (
         "max_errors: 3 rows failed; they are kept; the dead letters of 2 failed rows are in "
         f"{folder.uri}/dead_letter/raybatch-x-1: 1 in step 'engine' (row 7: it broke), 1 in step 'parse' "
         "(row 2: no JSON)."
@@ -83,11 +83,11 @@ def test_every_end_leaves_the_dead_letters_of_its_own_rows(
 ) -> None:
     error = too_many(failure_class)
     part(folder, [{"n": 0}], [failure()], submission=0)
-    assert with_dead_letters(error, job_in(folder), 10) is error  # not one of its own
+    assert with_dead_letters(error, job_in(folder), 10) is error  # a row of another input
     part(folder, [{"n": 3}], [failure()], ordinals=[3], submission=1)
-    told = with_dead_letters(error, job_in(folder), 10)
-    assert isinstance(told, RaybatchError)
-    assert told.failure_class is failure_class
+    extended = with_dead_letters(error, job_in(folder), 10)
+    assert isinstance(extended, RaybatchError)
+    assert extended.failure_class is failure_class
     assert set(letters(folder)) == {0, 3}
 
 

@@ -40,5 +40,5 @@ OLD, OLD_TOO = "named-12345678-1234-4234-8234-123456789012", "c0ffee"  # of vers
         pytest.param([ONE, TWO, AGAIN_ONE, AGAIN_TWO], TWO, True, id="the deleted one after that"),
     ],
 )
-def test_an_older_run_is_told_from_a_newer_one(claimed: list[str], token: str, overtaken: bool) -> None:
+def test_older_run_is_distinguished_from_a_newer_one(claimed: list[str], token: str, overtaken: bool) -> None:
     assert is_overtaken(token, claimed) is overtaken

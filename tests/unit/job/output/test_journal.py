@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may publish: on disk and in S3, whatever dies or comes back at the wrong time."""
+"""Which submission may publish, on disk and in S3, whichever process dies or comes back late."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def entries(folder: Folder) -> list[str]:
 
 
 def is_superseded(folder: Folder, late: Callable[[], Any], why: str) -> None:
-    """Submission 1 has claimed, and a retry would not help."""
+    """Check that `late` fails because submission 1 has claimed, and that no retry follows."""
     with pytest.raises(SupersededError) as caught:
         late()
     assert str(caught.value) == f"destination: {folder.uri} was claimed by raybatch-x-1{why}"
@@ -69,17 +69,17 @@ def test_a_cleared_run_stays_one_after_it_has_claimed(folder: Folder) -> None:
     cleared = journal(folder, 1, token="cleared")
     cleared.claim()
     assert cleared.is_cleared()
-    assert journal(folder, 2, token="cleared").is_cleared()  # its retry, which must not take old answers
+    assert journal(folder, 2, token="cleared").is_cleared()  # its retry, which must not reuse old responses
 
 
-def test_another_tasks_runs_clear_nobody(folder: Folder) -> None:
+def test_runs_of_another_task_clear_nothing(folder: Folder) -> None:
     journal(folder, task=OTHER, token="other").claim()
     mine = journal(folder, take_over=True)
     mine.claim()
     assert not mine.is_cleared()
 
 
-def test_a_second_submission_of_the_same_run_finds_what_the_first_committed(folder: Folder) -> None:
+def test_second_submission_of_a_run_finds_its_dataset(folder: Folder) -> None:
     manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
     assert journal(folder, 1).committed() == manifest
     assert journal(folder, 1, token="cleared").committed() is None
@@ -95,7 +95,7 @@ class TestOtherArguments:
         assert changed.claim() is None
         changed.commit("manifests/changed.json")
 
-    def test_limits_are_none(self, folder: Folder) -> None:
+    def test_limits_do_not_count_as_other_arguments(self, folder: Folder) -> None:
         manifest = publish(folder, [part(folder, [{"text": "a"}])], 1)
         assert journal(folder, 1, max_errors=7).committed() == manifest
 
@@ -111,7 +111,7 @@ class TestOtherArguments:
             make_ready(changed, changed.submission, Secrets(), print)
 
 
-def test_what_another_submission_of_the_run_commits_during_preflight_is_not_done_again(
+def test_commit_during_preflight_is_not_done_again(
     folder: Folder,
 ) -> None:
     late = journal(folder, 1)
@@ -143,7 +143,7 @@ class TestOwner:
             assert caught.value.failure_class is FailureClass.USER_ERROR
         assert len(entries(folder)) == 1
 
-    def test_it_may_take_over_when_told_so(self, folder: Folder) -> None:
+    def test_it_may_take_over_if_the_spec_allows(self, folder: Folder) -> None:
         first = journal(folder)
         first.claim()
         second = journal(folder, task=OTHER, take_over=True)
@@ -153,13 +153,13 @@ class TestOwner:
         with pytest.raises(SupersededError):
             first.commit("manifests/first.json")
 
-    def test_nobody_owns_an_empty_folder(self, folder: Folder) -> None:
+    def test_empty_folder_has_no_owner(self, folder: Folder) -> None:
         journal(folder).check_owner()
         assert entries(folder) == []
 
 
 class TestOlderRun:
-    """A cleared run whose driver could not be stopped, and which comes to claim after its successor."""
+    """A cleared run whose driver could not be stopped claims after its successor."""
 
     @pytest.fixture(params=["claimed", "committed"])
     def newer(self, request: pytest.FixtureRequest, folder: Folder) -> Journal:
@@ -226,7 +226,7 @@ class TestZombie:
             zombie.commit("manifests/zombie.json")
 
     def test_of_two_that_commit_at_the_same_time_one_wins(self, folder: Folder) -> None:
-        # Both believe to hold the last claim, as when one claimed in between two steps of the other.
+        # Both believe that they hold the last claim, as if one claimed between two steps of the other.
         for round_number in range(5):
             token = f"token {round_number}"
             first = journal(folder, 2 * round_number, token=token)
@@ -234,10 +234,10 @@ class TestZombie:
             claim = first.last()
             contenders = [first, journal(folder, 2 * round_number + 1, token=token)]
             contenders[1]._mine = claim
-            gate = threading.Barrier(2)
+            barrier = threading.Barrier(2)
 
-            def commit(one: Journal, gate: threading.Barrier = gate) -> bool:
-                gate.wait()
+            def commit(one: Journal, barrier: threading.Barrier = barrier) -> bool:
+                barrier.wait()
                 try:
                     one.commit(f"manifests/{one._submission.submission_id}.json")
                 except SupersededError:
@@ -248,12 +248,12 @@ class TestZombie:
                 assert sorted(pool.map(commit, contenders)) == [False, True]
 
 
-def test_claims_at_the_same_time_all_get_their_turn_and_the_last_one_holds(folder: Folder) -> None:
+def test_concurrent_claims_all_succeed_and_the_last_one_holds(folder: Folder) -> None:
     contenders = [journal(folder, number) for number in range(6)]
-    gate = threading.Barrier(len(contenders))
+    barrier = threading.Barrier(len(contenders))
 
     def claim(one: Journal) -> None:
-        gate.wait()
+        barrier.wait()
         one.claim()
 
     with ThreadPoolExecutor(len(contenders)) as pool:
@@ -287,7 +287,7 @@ def test_creations_whose_answers_were_lost_count_once(
 
 
 def test_two_processes_of_one_submission_id_are_two(folder: Folder) -> None:
-    # A cluster that its client lost, but which lives, and the next one: both run submission 0.
+    # A cluster that still runs after its client lost it, and the next one: both run submission 0.
     first_process, second_process = journal(folder), journal(folder)
     first_process.claim()
     first_entry = first_process.last()

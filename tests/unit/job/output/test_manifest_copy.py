@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The copy of the newest manifest never goes back, wherever its writers are frozen and go on."""
+"""The copy of the newest manifest never goes back, wherever its writers are frozen and continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PREEMPTIONS = 3
 
 
 def in_the_journal(folder: Folder, number: int) -> Journal:
-    """A run that has committed and has not renewed the copy."""
+    """Commit a run that has not renewed the copy yet."""
     path = f"manifests/{number}.json"
     folder.write(path, json.dumps({"uri": f"of run {number}"}).encode())
     journal = Journal(folder, submitted(0, token=new_run_token(number)).submission, take_over=False)
@@ -39,7 +39,7 @@ def in_the_journal(folder: Folder, number: int) -> Journal:
 
 
 def copied(folder: Folder) -> int:
-    """The run whose manifest the copy is; 0 where there is none."""
+    """Return the number of the run whose manifest is in the copy; 0 without a copy."""
     if folder.head(NEWEST_MANIFEST) is None:
         return 0
     return int(json.loads(folder.read(NEWEST_MANIFEST))["uri"].removeprefix("of run "))
@@ -53,7 +53,7 @@ def test_a_writer_that_was_frozen_before_the_copy(folder: Folder) -> None:
 
 
 def test_a_retry_of_an_older_dataset_while_a_newer_run_commits(folder: Folder) -> None:
-    """What `make_ready` does for a run that has its dataset: the copy is still the journal's newest."""
+    """`make_ready` renews the copy for a run that has its dataset: the copy is still the journal's newest."""
     older = in_the_journal(folder, 1)
     assert copied(folder) == 0
     renew_copy(folder, older)
@@ -78,7 +78,7 @@ def test_without_a_dataset_there_is_no_copy(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["the first copy", "a later copy"])
-def test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one(tmp_path: Path, before: int) -> None:
+def test_newer_writer_on_a_disk_before_each_call(tmp_path: Path, before: int) -> None:
     for stops in itertools.count():
         folder = LocalFolder(str(tmp_path / str(stops)))
         if before:
@@ -99,7 +99,7 @@ def test_a_newer_writer_on_a_disk_before_each_call_of_an_older_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("before", "calls"), [(0, 5), (1, 7)], ids=["the first copy", "a later copy"])
-def test_a_newer_writer_in_s3_before_each_call_of_an_older_one(
+def test_newer_writer_in_s3_before_each_call(
     s3_server: S3Server, proxy: FaultyS3, before: int, calls: int
 ) -> None:
     for stops in itertools.count():
@@ -174,7 +174,7 @@ class TestReplace:
             outcomes[sum(won)] += 1
             assert sum(won) < 2, done
             assert folder.read("x") == (b"first" if won[0] else b"second" if won[1] else b"old")
-        assert set(outcomes) == {0, 1}  # none, where each removed the other's scratch file
+        assert set(outcomes) == {0, 1}  # none, if each removed the other's scratch file
         assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
     @pytest.mark.parametrize("fault", [Fault.LOST, Fault.LOST_SILENT, Fault.CONFLICT, Fault.CUT_REQUEST])

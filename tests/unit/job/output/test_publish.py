@@ -38,10 +38,12 @@ def numbered(count: int, first: int = 0) -> list[dict[str, Any]]:
     return [{"id": number} for number in range(first, first + count)]
 
 
-def test_a_dataset_is_its_parts_in_input_order_and_the_manifest_says_so(folder: Folder) -> None:
+def test_dataset_and_manifest_hold_the_parts_in_input_order(folder: Folder) -> None:
     found = [part(folder, numbered(5, first), first=first, submission=first // 10) for first in (5, 0, 10)]
-    told = Report(effective_sampling={"temperature": 0}, part_folder="_raybatch/parts/task/run/raybatch-x-0")
-    manifest = publish(folder, found, 15, told=told)
+    report = Report(
+        effective_sampling={"temperature": 0}, part_folder="_raybatch/parts/task/run/raybatch-x-0"
+    )
+    manifest = publish(folder, found, 15, report=report)
     assert [row["id"] for row in rows_of(folder, manifest)] == list(range(15))
     assert rows_of(folder, manifest)[3] == {
         "id": 3,
@@ -68,7 +70,7 @@ def test_a_dataset_is_its_parts_in_input_order_and_the_manifest_says_so(folder: 
     assert json.loads(folder.read("manifest.json"))["uri"] == manifest.uri
 
 
-def test_filled_tokens_of_all_attempts_are_in_the_manifest_alone(folder: Folder) -> None:
+def test_filled_tokens_of_all_attempts_are_in_the_manifest(folder: Folder) -> None:
     several = Response((Completion("a", "stop", 1, 2), Completion("b", "stop", 1, 3)), input_tokens=3)
     found = [
         part(folder, numbered(2), [several, failure()]),
@@ -94,8 +96,8 @@ def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
         buffer = io.BytesIO()
         pq.write_table(table.set_column(place, "origin", pa.array([origin] * rows)), buffer)
         disk.write(found[-1].path, buffer.getvalue())
-    told = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
-    counts = publish(disk, found, 20, told=told).counts
+    report = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
+    counts = publish(disk, found, 20, report=report).counts
     assert (counts.ok, counts.resumed, counts.reused, counts.duplicates) == (20, 4 + 3 + 2, 3, 3)
 
 
@@ -137,17 +139,19 @@ class TestDoubles:
                 first = 0
                 while first < total:
                     size = min(chance.randint(1, 12), total - first)
-                    chosen = sorted(chance.sample(range(first, first + size), chance.randint(1, size)))
+                    ordinals = sorted(chance.sample(range(first, first + size), chance.randint(1, size)))
                     if submission == 0:
-                        chosen = list(range(first, first + size))
+                        ordinals = list(range(first, first + size))
                     results = [
-                        response(f"s{submission}") if chance.random() < 0.7 else failure() for _ in chosen
+                        response(f"s{submission}") if chance.random() < 0.7 else failure() for _ in ordinals
                     ]
                     good |= {
-                        o for o, r in zip(chosen, results, strict=True) if not isinstance(r, type(failure()))
+                        o
+                        for o, r in zip(ordinals, results, strict=True)
+                        if not isinstance(r, type(failure()))
                     }
-                    rows = [{"id": ordinal} for ordinal in chosen]
-                    found.append(part(disk, rows, results, ordinals=chosen, submission=submission))
+                    rows = [{"id": ordinal} for ordinal in ordinals]
+                    found.append(part(disk, rows, results, ordinals=ordinals, submission=submission))
                     first += size
             chance.shuffle(found)
             out = {"destination": scratch, "rows_per_part": rows_per_part}
@@ -195,7 +199,7 @@ class TestNothing:
         names = [column.name for column in manifest.columns]
         assert names == ["id", "when", "unknown", *(column.name for column in output_type(False))]
 
-    def test_failed_rows_alone_give_an_empty_dataset_and_dead_letters(self, disk: LocalFolder) -> None:
+    def test_failed_rows_alone_give_an_empty_dataset(self, disk: LocalFolder) -> None:
         found = [part(disk, numbered(2), [failure("template", "no"), failure("parse", "no")])]
         manifest = publish(disk, found, 2, schema=pa.schema([("id", pa.int64())]))
         assert rows_of(disk, manifest) == []
@@ -210,7 +214,7 @@ class TestNothing:
 
 
 class TestFiles:
-    def test_no_range_holds_more_in_memory_than_it_may_however_small_its_parts_are(
+    def test_range_memory_is_bounded_for_parts_of_any_size(
         self, disk: LocalFolder, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(publish_module, "_MOST_DECODED", 1_000_000)
@@ -320,7 +324,7 @@ class TestLedger:
         assert add_up(disk, found[:1], 4).rows == 3
         assert add_up(disk, [], 4).rows == 0
 
-    def test_the_folder_of_a_run_depends_on_task_question_and_input_only(self) -> None:
+    def test_run_folder_depends_on_task_config_and_input_only(self) -> None:
         def place(spec: BatchInferenceSpec, listing: str = "a", digests: Digests | None = None) -> str:
             assert spec.submission is not None
             asked = request_config_digest(spec, spec.submission, Keyer(spec, {}, digests or Digests()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One schema for all parts, whatever their columns are called and hold."""
+"""All parts get one schema, for any names and types of columns."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class TestSchema:
         assert [row["id"] for row in rows_of(disk, manifest)] == [2]
         assert [letter["row"] for letter in dead_letters(disk, manifest)] == [{"id": None}, {"id": None}]
 
-    def test_a_row_that_brought_an_output_column_is_kept_as_a_dead_letter(self, disk: LocalFolder) -> None:
+    def test_row_with_an_output_column_is_kept_as_a_dead_letter(self, disk: LocalFolder) -> None:
         found = [
             part(disk, [{"id": 0}, {"id": 1, "response": "mine"}], [response("theirs"), failure("template")])
         ]

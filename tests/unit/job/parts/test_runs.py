@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a replica's flush: most rows lie together, and a few that took long lie far before them."""
+"""Parts of a replica's flush: most rows are consecutive, and a few slow ones are far before them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Counting(LocalFolder):
 
 
 def flushes(folder: LocalFolder) -> list[Part]:
-    """Each has its rows but the first five, which the part `LATE` flushes later has, one flush each."""
+    """Write parts without their first five rows, which follow `LATE` flushes later."""
     made = []
     noise = np.random.default_rng(0)
     for number in range(FLUSHES + LATE):
@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Counting:
     return Counting(str(tmp_path))
 
 
-def test_a_name_tells_rows_far_apart_and_a_run_is_read_alone(folder: Counting) -> None:
+def test_part_name_lists_runs_and_a_run_is_read_alone(folder: Counting) -> None:
     ordinals = [3, 4, *range(5000, 6000)]
     rows = [{"text": os.urandom(1000).hex()} for _ in ordinals]
     made = part(folder, rows, ordinals=ordinals)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an autoscaler may add, as Ray's cluster configuration, KubeRay and the cluster launcher tell it."""
+"""What an autoscaler may add, by Ray's cluster configuration, KubeRay and the cluster launcher."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def worker_group(name: str, limits: dict[str, str], most: int, **fields: Any) ->
 
 
 def ray_cluster(**spec: Any) -> dict[str, Any]:
-    """A RayCluster as KubeRay's documentation has it, as the Kubernetes API returns it."""
+    """Return a RayCluster of KubeRay's documentation, in the form that the Kubernetes API returns."""
     head = {"name": "ray-head", "resources": {"cpu": "1", "memory": "5Gi"}}
     return {
         "apiVersion": "ray.io/v1",
@@ -88,7 +88,7 @@ def ray_cluster(**spec: Any) -> dict[str, Any]:
 
 
 class KubernetesApi(http.server.BaseHTTPRequestHandler):
-    """Serves one RayCluster over TLS to whoever has the token, and 403 to others."""
+    """Serves one RayCluster over TLS to clients with the token, and 403 to others."""
 
     definition: Any = None
     protocol_version = "HTTP/1.1"
@@ -147,7 +147,7 @@ def serving(folder: Path, definition: Any) -> Iterator[int]:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cluster configuration in Ray and no autoscaler on this host: only Kubernetes may tell."""
+    """Ray has no cluster configuration and this host no autoscaler: only Kubernetes may know."""
     monkeypatch.setattr(autoscaler, "_of_reported_config", lambda: None)
     monkeypatch.setattr(autoscaler, "_of_monitor", lambda: None)
 
@@ -156,7 +156,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: None
 ) -> Iterator[Callable[[Any], AutoscalerLimits | None]]:
-    """What is known in a head pod whose Kubernetes API serves a RayCluster."""
+    """Return what a head pod knows whose Kubernetes API serves a RayCluster."""
     make_certificate(tmp_path)
     (tmp_path / "token").write_text("pod-token\n")
     (tmp_path / "namespace").write_text("ml")
@@ -204,7 +204,7 @@ class TestKubeRay:
             None,
         ],
     )
-    def test_what_is_no_autoscaled_cluster_is_unknown(self, in_pod: Any, definition: Any) -> None:
+    def test_cluster_without_an_autoscaler_is_unknown(self, in_pod: Any, definition: Any) -> None:
         assert in_pod(definition) is None
 
     def test_a_service_account_without_rights_is_unknown(self, in_pod: Any, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ class TestClusterLauncher:
 
 @contextmanager
 def monitor(folder: Path, config: str | None, gcs_address: str) -> Iterator[None]:
-    """A process with the command line of Ray's autoscaler, which works in the folder of its configuration."""
+    """Start a process with the command line of Ray's autoscaler, in the folder of its configuration."""
     program = folder / "monitor.py"
     program.write_text("import time\nprint('up', flush=True)\ntime.sleep(300)\n")
     command = [sys.executable, "-u", str(program), "--logs-dir=/tmp/ray/logs", f"--gcs-address={gcs_address}"]
@@ -290,7 +290,7 @@ def monitor(folder: Path, config: str | None, gcs_address: str) -> Iterator[None
 
 
 class TestReportedConfig:
-    """What the cluster itself was told, as on Anyscale."""
+    """The configuration that the cluster itself got, as on Anyscale."""
 
     def test_groups_and_totals_are_known(self) -> None:
         config = autoscaler_pb2.ClusterConfig(

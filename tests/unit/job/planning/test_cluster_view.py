@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for an autoscaler: asked for what its nodes can hold, and for no longer than one waits."""
+"""Waiting for an autoscaler: nodes are requested that fit, and only while the job waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE = {"CPU": 32.0, "GPU": 8.0, "accelerator_type:H200": 1.0}
 
 
 class Autoscaler:
-    """Adds a node for each GPU node's worth of what is asked for, of the first group that holds it."""
+    """Adds nodes for the requested bundles, each of the first group that fits."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -30,11 +30,11 @@ class Autoscaler:
         self.nodes: list[dict[str, Any]] = []
 
     def request(self, bundles: list[dict[str, float]]) -> None:
-        """In place of Ray's: each call overrides the one before."""
+        """Stands for Ray's function: each call overrides the one before."""
         self.asked = bundles
 
     def sleep(self, seconds: float) -> None:
-        """Time in which nodes join."""
+        """Let time pass, in which nodes join."""
         for group, kind in zip(self.groups, self.types, strict=True):
             fit = [one for one in self.asked if all(group.get(name, 0) >= much for name, much in one.items())]
             if len(self.nodes) < min(self.most, sum(one["GPU"] for one in fit) / group["GPU"]):
@@ -64,15 +64,13 @@ def autoscaler(monkeypatch: pytest.MonkeyPatch) -> Autoscaler:
     ],
     ids=["a node each", "over nodes"],
 )
-def test_nodes_are_asked_for_that_can_hold_the_replicas(autoscaler: Autoscaler, plan: Plan) -> None:
+def test_requested_nodes_can_hold_the_replicas(autoscaler: Autoscaler, plan: Plan) -> None:
     cluster = cluster_view.wait_for(plan, 1.0, False, lambda phase: None)
     assert len(cluster.nodes) == 2
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_the_accelerator_type_is_asked_for_where_a_group_names_it(
-    autoscaler: Autoscaler, named: bool
-) -> None:
+def test_accelerator_type_is_requested_if_a_group_names_it(autoscaler: Autoscaler, named: bool) -> None:
     bare = {"CPU": 32.0, "GPU": 8.0}
     if named:
         autoscaler.groups = [{**bare, "accelerator_type:L4": 1.0}, NODE]
@@ -83,12 +81,12 @@ def test_the_accelerator_type_is_asked_for_where_a_group_names_it(
     assert len(cluster_view.wait_for(plan, 1.0, False, lambda phase: None).nodes) == 1
 
 
-def test_what_was_asked_for_is_not_asked_for_when_the_job_has_it(autoscaler: Autoscaler) -> None:
+def test_request_is_withdrawn_when_the_job_has_its_nodes(autoscaler: Autoscaler) -> None:
     cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 1.0, False, lambda phase: None)
     assert autoscaler.asked == []
 
 
-def test_what_was_asked_for_is_not_asked_for_when_the_job_gives_up(autoscaler: Autoscaler) -> None:
+def test_request_is_withdrawn_when_the_job_gives_up(autoscaler: Autoscaler) -> None:
     autoscaler.most = 0
     with pytest.raises(PreflightError, match="cluster_wait:"):
         cluster_view.wait_for(Plan(1, 1.0, 8, None, 8, 2, {}), 0.05, False, lambda phase: None)

@@ -21,7 +21,7 @@ OVER_NODES = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
 def autoscaled(
     *nodes: dict[str, float], groups: list[tuple[dict[str, float], int]], **limits: Any
 ) -> Cluster:
-    """Nodes that are there, and groups of which so many may be there."""
+    """Return a cluster of existing nodes and of groups with a maximum number of nodes."""
     named = (NodeGroup(f"g{number}", node, most) for number, (node, most) in enumerate(groups))
     return Cluster(nodes, AutoscalerLimits(tuple(named), **limits))
 
@@ -54,9 +54,9 @@ class TestPlan:
             ),
             (Cluster((HEAD, DGX, H200)), {"accelerator_type": "H200"}, 1, 1, 1.0),
             (Cluster((HEAD, DGX, H200)), {"replicas": 3}, 3, 1, 1.0),
-            # A node that offers Ray fewer CPUs than it has GPUs.
+            # A node with fewer CPUs than GPUs.
             (Cluster((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
-            # No GPU yet, but an autoscaler that may bring some.
+            # No GPU yet, but an autoscaler that may add some.
             (autoscaled(HEAD, groups=[(SMALL, 8)]), {}, 8, 1, 1.0),
             (autoscaled(HEAD, groups=[({"CPU": 4.0, "GPU": 8.0}, 2)]), {}, 16, 1, 0.5),
             (
@@ -153,7 +153,7 @@ class TestPlan:
             shown = plan(cluster).shown()
             assert all(isinstance(value, dict) and value["reason"] for value in shown.values())
 
-    def test_the_sentence_for_the_log(self) -> None:
+    def test_log_line_of_the_plan(self) -> None:
         assert plan(Cluster((DGX,))).sentence(100_000) == (
             "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
             "chunk (128 for long responses), 1280 rows in an engine"
@@ -163,7 +163,7 @@ class TestPlan:
 
 class TestFit:
     @pytest.mark.parametrize(
-        ("cluster", "engine", "autoscaling", "verdict", "telling"),
+        ("cluster", "engine", "autoscaling", "verdict", "fragment"),
         [
             (LAPTOP, {}, False, "fits", "the cluster holds 1 of 1 replica of 1 CPU"),
             (LAPTOP, {"num_cpus": 0.1, "replicas": 20}, False, "fits", "20 replicas of 0.1 CPU"),
@@ -227,7 +227,7 @@ class TestFit:
                 "never",
                 "g0 (at most 8 nodes of 4 CPU and 1 GPU), in all at most 7 nodes",
             ),
-            # Few groups name the type of their accelerator; another one is another one.
+            # Few groups name the type of their accelerator; a group that names another type does not fit.
             (
                 autoscaled(HEAD, groups=[(SMALL, 8)]),
                 {"accelerator_type": "H200"},
@@ -245,19 +245,19 @@ class TestFit:
         ],
     )
     def test_whether_the_cluster_can_ever_hold_it(
-        self, cluster: Cluster, engine: dict[str, Any], autoscaling: bool, verdict: str, telling: str
+        self, cluster: Cluster, engine: dict[str, Any], autoscaling: bool, verdict: str, fragment: str
     ) -> None:
         judged = fit.assess(plan(cluster, **engine), cluster, autoscaling)
-        assert (judged.verdict, telling in judged.sentence) == (verdict, True), judged.sentence
+        assert (judged.verdict, fragment in judged.sentence) == (verdict, True), judged.sentence
 
 
 class TestMayHold:
-    """Replicas for which there is room when an autoscaler has added all it may."""
+    """How many replicas fit when an autoscaler has added all that it may."""
 
     @pytest.mark.parametrize(
         ("cluster", "engine", "replicas"),
         [
-            # Each group holds what its nodes hold, and a head with GPUs belongs to none.
+            # Each group counts its own nodes, and a head with GPUs belongs to no group.
             (autoscaled(HEAD, groups=[(DGX, 2), (SMALL, 3)]), {}, 19),
             (autoscaled({**DGX, **HEAD}, groups=[(SMALL, 3)]), {}, 11),
             (
@@ -265,7 +265,7 @@ class TestMayHold:
                 {"engine_args": {"tensor_parallel_size": 4}},
                 4,
             ),
-            # The nodes that hold most go first where the autoscaler bounds their number.
+            # The largest nodes count first if the autoscaler limits their number.
             (autoscaled(HEAD, groups=[(SMALL, 3), (DGX, 2)], max_nodes=3), {}, 17),
             (autoscaled(HEAD, groups=[({"CPU": 64.0}, 9), (SMALL, 3)], max_nodes=3), {}, 3),
             (autoscaled(HEAD, groups=[(DGX, 9)], max_resources={"GPU": 20.0, "TPU": 0.0}), {}, 20),
@@ -294,7 +294,7 @@ class TestMayHold:
 
 
 class TestOverNodes:
-    """With vLLM's Ray executor, the GPUs of a replica may lie on several nodes."""
+    """With vLLM's Ray executor, the GPUs of a replica may be on several nodes."""
 
     def test_single_gpus_of_several_nodes_add_up(self):
         made = plan(Cluster((HEAD, H200, H200)), engine_args=OVER_NODES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every Arrow type that Parquet holds, from file to dataset, with gaps and repetitions."""
+"""Every Arrow type that Parquet supports, from file to dataset, with gaps and repetitions."""
 
 from __future__ import annotations
 
@@ -107,17 +107,17 @@ def column(draw: st.DrawFn) -> pa.Array:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal; a count of days and a pair of a map are what they are in either spelling."""
+    """Return whether two values are equal by their text; NaN equals itself."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     return repr(one) == repr(other)
 
 
 def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa.Array, list[dict[str, Any]]]:
-    """The column as its file has it, and as the dataset has it.
+    """Return the column as it is in its file, and the rows as they are in the dataset.
 
-    Every chunk is written in two parts, one of them out of order and with a failed row that a third part
-    mends; a fourth repeats everything.
+    Every chunk is written as four parts: even rows as failures, odd rows, even rows as good ones, and all
+    rows once more.
     """
     path = folder / "in.parquet"
     pq.write_table(pa.table({"x": column}), path, row_group_size=5)
@@ -130,8 +130,8 @@ def through(column: pa.Array, folder: Path, rows_per_chunk: int = 2) -> tuple[pa
     for number, chunk in enumerate(cut(surveyed, rows_per_chunk, None)):
         rows = reader.read(chunk)
         places = list(range(len(rows)))
-        for version, chosen in enumerate((places[::2], places[1::2], places[::2], places)):
-            for positions, table in rows.portions(chosen) if chosen else ():
+        for version, selected in enumerate((places[::2], places[1::2], places[::2], places)):
+            for positions, table in rows.portions(selected) if selected else ():
                 outcomes = [
                     RowOutcome(
                         chunk.ordinal + place,
@@ -207,7 +207,7 @@ def test_what_cannot_be_carried_is_refused_by_column_and_type() -> None:
 
 class TestLargeValues:
     def test_a_category_of_long_texts_is_read(self, tmp_path: Path) -> None:
-        """4.4 GB of text in one row group, of which the file has 11 MB."""
+        """4.4 GB of text in one row group, which takes 11 MB in the file."""
         texts = [f"{number} ".ljust(1_100_000, "x") for number in range(10)]
         codes = pa.array([place % 10 for place in range(4000)], pa.int32())
         column = pa.DictionaryArray.from_arrays(codes, pa.array(texts))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of source and rows before an engine starts; test_bad_inputs.py has the refusals."""
+"""What preflight knows about source and rows; test_bad_inputs.py has the refusals."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import asking, spec
 
 
-def look(path: Path, **fields: Any) -> Source:
+def source_of(path: Path, **fields: Any) -> Source:
     return look_at_source(spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields}), None)
 
 
 def sampled(path: Path, fraction: float = 0.5, **fields: Any) -> tuple[list[Request], list[Notice]]:
     whole = spec(**{"source": [str(path)], **asking("{row.text}", fields), **fields})
     source = look_at_source(whole, None)
-    said: list[Notice] = []
+    notices: list[Notice] = []
     return check_rows(
-        whole, source, None, Tolerance(Limits(max_error_fraction=fraction), source.rows), said.append
-    ), said
+        whole, source, None, Tolerance(Limits(max_error_fraction=fraction), source.rows), notices.append
+    ), notices
 
 
 def jsonl(folder: Path, rows: list[Any], name: str = "x.jsonl") -> Path:
@@ -42,7 +42,7 @@ def jsonl(folder: Path, rows: list[Any], name: str = "x.jsonl") -> Path:
 
 
 def test_rows_columns_and_types_are_known(tmp_path: Path) -> None:
-    source = look(jsonl(tmp_path, [{"text": "a", "n": 1}, {"text": "b", "x": [1.5]}] * 300))
+    source = source_of(jsonl(tmp_path, [{"text": "a", "n": 1}, {"text": "b", "x": [1.5]}] * 300))
     assert source.rows == 600
     assert source.schema == pa.schema([
         ("text", pa.string()),
@@ -55,7 +55,7 @@ def test_rows_columns_and_types_are_known(tmp_path: Path) -> None:
 def test_a_limit_counts(tmp_path: Path) -> None:
     path = jsonl(tmp_path, [{"text": "a"}] * 100)
     for limit, rows in [(7, 7), (100, 100), (1000, 100)]:
-        source = look(path, source=[str(path)], limit=limit)
+        source = source_of(path, source=[str(path)], limit=limit)
         assert source.rows == rows
         assert sum(chunk.rows for chunk in source.chunks(3)) == rows
 
@@ -63,11 +63,11 @@ def test_a_limit_counts(tmp_path: Path) -> None:
 def test_columns_of_all_files_come_together(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"], "one": [1]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"two": [1], "text": ["a"]}), tmp_path / "2.parquet")
-    assert look(tmp_path).columns == ["text", "one", "two"]
+    assert source_of(tmp_path).columns == ["text", "one", "two"]
 
 
 @pytest.mark.parametrize(
-    ("prompt", "told"),
+    ("prompt", "message"),
     [
         (
             {"prompt": "{row.text}: {text}"},
@@ -90,11 +90,11 @@ def test_columns_of_all_files_come_together(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any], told: str) -> None:
+def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any], message: str) -> None:
     path = jsonl(tmp_path, [{"text": "a", "the tone": "b"}])
     with pytest.raises(PreflightError) as caught:
-        look(path, **prompt)
-    assert str(caught.value).startswith(told)
+        source_of(path, **prompt)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_column_without_row_is_refused(tmp_path: Path, prompt: dict[str, Any],
 )
 def test_braces_that_name_no_column_are_text(tmp_path: Path, text: str) -> None:
     path = jsonl(tmp_path, [{"text": "a", "1": "digits are not a name here"}])
-    assert look(path, prompt="{row.text}" + text).rows == 1
+    assert source_of(path, prompt="{row.text}" + text).rows == 1
 
 
 @pytest.mark.parametrize("content", ["", "text\n", "\n\n"])
@@ -111,21 +111,21 @@ def test_an_input_without_rows_is_fine(tmp_path: Path, name: str, content: str) 
     if name == "x.jsonl" and content == "text\n":
         content = ""
     (tmp_path / name).write_text(content)
-    requests, said = sampled(tmp_path)
-    assert (requests, said) == ([], [])
+    requests, notices = sampled(tmp_path)
+    assert (requests, notices) == ([], [])
 
 
 def test_the_first_thousand_rows_are_rendered(tmp_path: Path) -> None:
-    requests, said = sampled(jsonl(tmp_path, [{"text": str(number)} for number in range(3000)]))
+    requests, notices = sampled(jsonl(tmp_path, [{"text": str(number)} for number in range(3000)]))
     assert len(requests) == 1000
     assert requests[999].messages == [{"role": "user", "content": "999"}]
-    assert said == []
+    assert notices == []
 
 
-def test_rows_that_will_fail_are_told_with_an_example(tmp_path: Path) -> None:
-    requests, said = sampled(jsonl(tmp_path, [{"text": "a"}, {"text": None}, {"text": "c"}, {}]))
+def test_rows_that_will_fail_are_reported_with_an_example(tmp_path: Path) -> None:
+    requests, notices = sampled(jsonl(tmp_path, [{"text": "a"}, {"text": None}, {"text": "c"}, {}]))
     assert len(requests) == 2
-    assert [(notice.level, notice.message) for notice in said] == [
+    assert [(notice.level, notice.message) for notice in notices] == [
         (
             "warning",
             "2 of the first 4 rows will be dead letters: 1 in step 'template' (row 1: column 'text' is "
@@ -134,10 +134,10 @@ def test_rows_that_will_fail_are_told_with_an_example(tmp_path: Path) -> None:
     ]
 
 
-def test_text_that_looks_like_a_placeholder_is_told(tmp_path: Path) -> None:
+def test_text_like_a_placeholder_is_reported(tmp_path: Path) -> None:
     prompt = {"prompt": "{row.text} {row.text.more}", "system_prompt": "{ row.text }"}
-    _, said = sampled(jsonl(tmp_path, [{"text": "a"}]), **prompt)
-    assert [notice.message.partition(" is taken")[0] for notice in said] == [
+    _, notices = sampled(jsonl(tmp_path, [{"text": "a"}]), **prompt)
+    assert [notice.message.partition(" is taken")[0] for notice in notices] == [
         "prompt: '{row.text.more}'",
         "system_prompt: '{ row.text }'",
     ]
@@ -153,9 +153,11 @@ def test_text_that_looks_like_a_placeholder_is_told(tmp_path: Path) -> None:
         ({"prompt_column": "Text"}, "prompt_column"),
     ],
 )
-def test_a_missing_column_is_laid_to_its_field(tmp_path: Path, prompt: dict[str, Any], field: str) -> None:
+def test_missing_column_is_reported_under_its_field(
+    tmp_path: Path, prompt: dict[str, Any], field: str
+) -> None:
     with pytest.raises(PreflightError) as caught:
-        look(jsonl(tmp_path, [{"text": "a", "id": 1}]), **prompt)
+        source_of(jsonl(tmp_path, [{"text": "a", "id": 1}]), **prompt)
     assert str(caught.value) == (
         f"{field}: the source has no column 'Text'; did you mean 'text' (its columns: text, id)."
     )

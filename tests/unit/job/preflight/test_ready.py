@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what preflight has seen to what the replicas load."""
+"""Replicas load what preflight has checked."""
 
 from __future__ import annotations
 

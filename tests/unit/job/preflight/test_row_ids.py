@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's ids are each there once, and telling so costs one look at each row."""
+"""Each of the user's ids must be there once; the check reads each row once."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_the_first_row_without_an_id_is_named(tmp_path: Path, write: Any) -> Non
         check_ids(write(tmp_path, ids), "a.b", None)
 
 
-def test_an_empty_id_is_none(tmp_path: Path) -> None:
+def test_empty_id_counts_as_missing(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a.b,text\n1,x\n,x\n,x\n")
     with pytest.raises(PreflightError, match=r"^id_column: row 1 has no value in column 'a\.b'"):
         check_ids(source_of(tmp_path / "x.csv"), "a.b", None)
 
 
-def test_lines_that_are_no_rows_need_no_id(tmp_path: Path) -> None:
+def test_bad_lines_need_no_id(tmp_path: Path) -> None:
     assert check_ids(jsonl(tmp_path, [1, "no row", 2, "no row"]), "a.b", None) is None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request keys: stable for ever, equal where the answer is the same, different where it may not be."""
+"""Request keys never change; they are equal for equal answers, and differ if answers may differ."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def keyer(defaults: dict[str, Any] | None = None, digests: Digests = DIGESTS, **
 
 
 def test_a_key_never_changes() -> None:
-    """This value is the contract with every store that there is: a new one is a new version of the rule."""
+    """All existing stores depend on this value: another one needs a new version of the rule."""
     assert keyer().key(ASKED).hex() == "d9e1288b6da7a5418929c511ab692337"
 
 
 def test_another_process_makes_the_same_key() -> None:
-    told = "from tests.unit.job.request.test_keys import ASKED, keyer\nprint(keyer().key(ASKED).hex())"
+    program = "from tests.unit.job.request.test_keys import ASKED, keyer\nprint(keyer().key(ASKED).hex())"
     done = subprocess.run(
-        [sys.executable, "-c", told],
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=True,
@@ -81,7 +81,7 @@ def test_what_does_not_decide_the_answer_is_left_out() -> None:
         keyer({"temperature": 0.3}),  # the job's sampling wins over the model's
     ]
     assert {other.key(one) for other in same} == {keyer().key(one)}
-    spelled = Request(prompt="x", sampling={"max_tokens": 16})  # what the job says anyway
+    spelled = Request(prompt="x", sampling={"max_tokens": 16})  # the job's own value
     assert keyer().key(spelled) == keyer().key(one)
 
 
@@ -92,7 +92,7 @@ def test_the_context_counts_where_it_bounds_the_response(sampling: dict[str, Any
     assert short.key(one) != keyer(sampling=sampling, engine="echo").key(one)
 
 
-def test_a_token_in_the_processors_headers_is_no_part_of_the_question() -> None:
+def test_header_token_is_not_part_of_the_key() -> None:
     made = {
         keyer(engine="ray_data_llm", processor={"headers": {"Authorization": token}, "qps": rate}).key(
             Request(prompt="x")
@@ -113,7 +113,7 @@ def test_a_token_in_the_processors_headers_is_no_part_of_the_question() -> None:
         ({}, {"temperature": None}, {}, False),
     ],
 )
-def test_greedy_is_what_the_effective_temperature_says(
+def test_greedy_follows_from_the_effective_temperature(
     defaults: dict[str, Any], sampling: dict[str, Any], row: dict[str, Any], greedy: bool
 ) -> None:
     made = Keyer(spec(sampling=sampling), defaults, Digests())
@@ -121,7 +121,7 @@ def test_greedy_is_what_the_effective_temperature_says(
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a" * 16, b"b" * 16, b"\0" * 16]), st.booleans()), max_size=40))
-def test_sampled_requests_are_told_apart_by_their_place_among_equals(rows: list[tuple[bytes, bool]]) -> None:
+def test_equal_sampled_requests_get_distinct_keys(rows: list[tuple[bytes, bool]]) -> None:
     own = keys.as_array([key for key, _ in rows])
     sampled = np.array([one for _, one in rows], np.bool_)
     numbers = keys.repetitions(own, sampled)

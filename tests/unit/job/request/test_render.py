@@ -18,7 +18,7 @@ from tests.support.specs import spec
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Writes a user's module and makes it importable."""
+    """Write a user's module and make it importable."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def write(name: str, source: str) -> None:
@@ -78,7 +78,7 @@ def test_a_messages_column_is_a_list_or_its_json(as_json: bool) -> None:
     )
 
 
-def test_half_of_a_surrogate_pair_in_a_chat_is_a_failure_of_its_row() -> None:
+def test_lone_surrogate_in_a_chat_fails_its_row() -> None:
     chat = '[{"role": "user", "content": "\\ud800"}]'
     assert failed({"chat": chat}, **CHAT).startswith("template: the request is not JSON (")
 
@@ -110,7 +110,7 @@ def test_a_chat_of_parts_has_no_fields_that_arrow_added() -> None:
         (5, "a message's content is int;"),
     ],
 )
-def test_parts_that_are_no_text_fail_their_row(content: Any, reason: str) -> None:
+def test_non_text_parts_fail_their_row(content: Any, reason: str) -> None:
     assert reason in failed({"chat": [{"role": "user", "content": content}]}, **CHAT)
 
 
@@ -152,7 +152,7 @@ def test_a_prompt_column_is_a_raw_prompt() -> None:
         (BadRow("the line is not JSON", "{"), TEMPLATE, "read: the line is not JSON"),
     ],
 )
-def test_a_row_that_makes_no_request_says_why(row: Any, prompt: dict[str, Any], reason: str) -> None:
+def test_row_that_makes_no_request_has_a_reason(row: Any, prompt: dict[str, Any], reason: str) -> None:
     assert failed(row, **prompt).startswith(reason)
 
 
@@ -163,7 +163,7 @@ def test_one_bad_row_leaves_the_others_alone() -> None:
 
 
 def test_an_input_column_never_hides_behind_an_output_column() -> None:
-    # JSONL has no header: a row may bring a column that the first rows, which preflight saw, had not.
+    # JSONL has no header: a later row may have a column that preflight did not see.
     row = {"text": "a", "response": "mine"}
     prompt = {"prompt": "{row.text}"}
     assert failed(row, **prompt) == (
@@ -283,7 +283,7 @@ class TestFunction:
             "return {'prompt': 'a', 'sampling': {'stop': ['\\ud800']}}",
         ],
     )
-    def test_a_request_that_is_no_json_is_a_failure_of_its_row(self, module: Any, body: str) -> None:
+    def test_request_that_is_not_json_fails_its_row(self, module: Any, body: str) -> None:
         module("user_prompts", f"def make(row):\n    {body}\n")
         assert failed(self.ROW, **self.PROMPT).startswith("template: the request is not JSON (")
 
@@ -301,7 +301,7 @@ class TestFunction:
             ("", "module 'user_prompts' has no function 'make'; check the import path."),
         ],
     )
-    def test_a_function_that_cannot_be_had_is_told_before_anything_starts(
+    def test_unavailable_function_is_refused_before_the_start(
         self, module: Any, source: str, sentence: str
     ) -> None:
         module("user_prompts", source)
@@ -329,7 +329,7 @@ def test_which_columns_become_python_values(fields: dict[str, Any], columns: lis
     assert needed_columns(spec(**fields)) == columns
 
 
-def test_a_request_as_json_says_only_what_is_set() -> None:
+def test_request_as_json_has_only_set_fields() -> None:
     assert json.loads(Request(prompt="ü").as_json()) == {"prompt": "ü"}
     chat = Request(messages=[{"role": "user", "content": "x"}], sampling={"n": 2})
     assert json.loads(chat.as_json()) == {

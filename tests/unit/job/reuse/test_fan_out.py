@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that ask what another row asks get that row's answer, whatever became of its earlier tries."""
+"""Rows with equal requests share an answer, even if earlier tries of that request failed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver that is killed while it writes the answers it has found makes no later one pay for them."""
+"""Responses that a killed driver had found cost nothing again, also if it was killed while it wrote them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.attempts import Attempt
 
 
 class Killed(BaseException):
-    """A SIGKILL."""
+    """Stands for a SIGKILL."""
 
 
 @dataclass(frozen=True)

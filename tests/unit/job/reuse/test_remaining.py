@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What earlier submissions did is not done again, and not one row more is skipped."""
+"""Finished rows of earlier submissions are skipped, and no other row is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 def left(items: list[WorkItem]) -> list[int]:
-    """Ordinals that the items will do."""
+    """Return the ordinals of the work items."""
     return [
         item.chunk.ordinal + position
         for item in items
@@ -60,7 +60,7 @@ def test_work_is_exactly_what_is_not_done(source: Source, done: set[int], rows_p
     assert left(items) == [item.chunk.ordinal + position for item in items for position in item.positions]
 
 
-def test_a_chunk_with_one_row_left_names_runs_and_no_other_positions(source: Source) -> None:
+def test_chunk_with_one_missing_row_names_runs_only(source: Source) -> None:
     (item,) = work(source, ROWS, flags(set(range(ROWS)) - {150}))
     assert item.skip == ((0, 150), (151, ROWS))
 
@@ -78,7 +78,7 @@ def test_repetitions_travel_with_their_chunk(source: Source) -> None:
 class TestLookBack:
     RUN = "_raybatch/parts/task/run"
 
-    def test_good_rows_of_all_submissions_are_done_and_failed_ones_are_not(self, tmp_path: Path) -> None:
+    def test_only_good_rows_of_all_submissions_are_done(self, tmp_path: Path) -> None:
         disk = LocalFolder(str(tmp_path))
         part(disk, [{}] * 3, [response(), failure(), response()], submission=0)
         part(disk, [{}] * 2, [response(), failure()], ordinals=[1, 5], submission=1)
@@ -162,7 +162,7 @@ class TestTolerance:
             Tolerance(Limits(), 10).during([report(errors=1, killers=1)])
         assert caught.value.failure_class is FailureClass.POISON_ROW
 
-    def test_each_judgement_says_what_happened_and_what_follows(self, tmp_path: Path) -> None:
+    def test_each_judgement_names_cause_and_consequence(self, tmp_path: Path) -> None:
         tolerance = Tolerance(Limits(max_error_fraction=0.1), 20)
         disk = LocalFolder(str(tmp_path))
         ledger = [part(disk, [{}] * 20, [failure("parse", "no JSON")] * 3 + [response()] * 17)]
@@ -197,7 +197,7 @@ class TestTolerance:
         tolerance = Tolerance(Limits(max_error_fraction=0.5), 4)
         assert tolerance.before([(0, failure()), (1, failure())], 2) is None
         assert tolerance.during([report(written=2, errors=2)]) is None
-        # The second submission mended one of three.
+        # In the second submission one of three succeeded.
         ledger = [
             part(disk, [{}] * 4, [failure()] * 3 + [response()]),
             part(disk, [{}], [response()], ordinals=[1], submission=1),

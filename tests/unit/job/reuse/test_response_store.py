@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between the store and the rows of an input: many rows may want one response, and some may be gone."""
+"""From the store to the rows of an input: several rows may need one response, and some may be gone."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def disk(tmp_path: Path) -> LocalFolder:
 
 
 @pytest.fixture
-def said() -> list[Notice]:
+def notices() -> list[Notice]:
     return []
 
 
 @pytest.fixture
-def store(tmp_path: Path, said: list[Notice]) -> ResponseStore:
-    return ResponseStore(LocalFolder(str(tmp_path / "store")), said.append)
+def store(tmp_path: Path, notices: list[Notice]) -> ResponseStore:
+    return ResponseStore(LocalFolder(str(tmp_path / "store")), notices.append)
 
 
 def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
-    """By row, what is found for it: its answer (or failure) and who paid."""
+    """Return by row the found answer or failure, and the submission that paid for it."""
     adopted = matched(np.arange(len(wanted)), keys.as_array([key(name) for name in wanted]), responses)
     table = responses.read(adopted.hits)
     return {
@@ -64,11 +64,11 @@ def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
 
 
 def test_every_row_that_asks_gets_the_answer(
-    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+    store: ResponseStore, disk: LocalFolder, notices: list[Notice]
 ) -> None:
     first = ledger(disk, "s1", {"a": response("A"), "b": response("B"), "c": failure()})
     second = ledger(disk, "s2", {"d": response("D")})
-    remember(store, disk, [first, second], said.append, ONE)
+    remember(store, disk, [first, second], notices.append, ONE)
     assert found(StoredResponses(store), "d", "a", "x", "b", "a", "c", "a") == {
         0: ("D", "s2"),
         1: ("A", "s1"),
@@ -76,28 +76,28 @@ def test_every_row_that_asks_gets_the_answer(
         4: ("A", "s1"),
         6: ("A", "s1"),
     }
-    assert not said
+    assert not notices
 
 
 def test_a_response_that_is_gone_is_asked_for_again(
-    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+    store: ResponseStore, disk: LocalFolder, notices: list[Notice]
 ) -> None:
-    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append, ONE)
-    remember(store, disk, [ledger(disk, "s2", {"b": response("B")})], said.append, ONE)
+    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], notices.append, ONE)
+    remember(store, disk, [ledger(disk, "s2", {"b": response("B")})], notices.append, ONE)
     responses = StoredResponses(store)
     for path in Path(store.folder.uri).glob("v1/data/s1/*.parquet"):
         path.unlink()
     assert found(responses, "a", "b") == {1: ("B", "s2")}
-    assert "paid for again" in said[0].message
+    assert "paid for again" in notices[0].message
 
 
-def test_a_store_that_fails_at_the_end_takes_nothing_from_the_dataset(
-    store: ResponseStore, disk: LocalFolder, said: list[Notice]
+def test_store_failure_at_the_end_keeps_the_dataset(
+    store: ResponseStore, disk: LocalFolder, notices: list[Notice]
 ) -> None:
     Path(store.folder.uri).write_text("in the way")
-    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], said.append, ONE)
-    assert said[0].level == "warning"
-    assert "the response store lacks new responses" in said[0].message
+    remember(store, disk, [ledger(disk, "s1", {"a": response("A")})], notices.append, ONE)
+    assert notices[0].level == "warning"
+    assert "the response store lacks new responses" in notices[0].message
 
 
 def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None:
@@ -113,7 +113,7 @@ def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None
     assert found(LedgerResponses(disk, parts, failures=True), "a", "b") == {1: ("broke", "s1")}
 
 
-def test_an_output_without_completions_beside_one_with_them_gets_its_own(disk: LocalFolder) -> None:
+def test_output_without_completions_gets_a_list_of_its_own(disk: LocalFolder) -> None:
     parts = [
         ledger(disk, "s1", {"a": response("A")}),
         ledger(disk, "s2", {"b": response("B")}, completions=True),
@@ -125,6 +125,6 @@ def test_an_output_without_completions_beside_one_with_them_gets_its_own(disk: L
     assert [[one["text"] for one in output["completions"]] for output in outputs] == [["A"], ["B"]]
 
 
-def test_half_of_a_surrogate_pair_ends_in_a_dead_letter(disk: LocalFolder) -> None:
+def test_lone_surrogate_ends_in_a_dead_letter(disk: LocalFolder) -> None:
     part = ledger(disk, "s1", {"a": failure("template", "no \ud800")})
     assert found(LedgerResponses(disk, [part], failures=True), "a") == {0: ("no ?", "s1")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one attempt and one night to the next, without engines: what is asked again, and how rows came."""
+"""From one attempt or night to the next, without engines: which rows are asked again, and their origin."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def store(tmp_path: Path) -> ResponseStore:
 
 
 class TestRegenerate:
-    def test_a_retry_over_a_changed_input_keeps_what_its_own_run_paid_for(self, tmp_path: Path) -> None:
+    def test_retry_over_a_changed_input_keeps_paid_responses(self, tmp_path: Path) -> None:
         Attempt(tmp_path, ["a", "b"], on_clear="regenerate").answer([0, 1])
         assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", number=1).asked == [2]
         assert Attempt(tmp_path, ["a", "b", "c"], on_clear="regenerate", token="other").asked == [0, 1, 2]
 
-    def test_an_equal_row_takes_the_answer_that_an_earlier_attempt_paid_for(self, tmp_path: Path) -> None:
+    def test_equal_row_reuses_the_answer_of_an_earlier_attempt(self, tmp_path: Path) -> None:
         fields = {"on_clear": "regenerate", "sampling": GREEDY}
         assert Attempt(tmp_path, ["a", "a"], **fields).answer([0]).asked == [0]
         assert Attempt(tmp_path, ["a", "a"], number=1, **fields).asked == []
 
 
 class TestResume:
-    """What a retry over the same input looks at: its missing rows, and parts that may hold their answers."""
+    """A retry over the same input reads its missing rows, and parts that may hold their answers."""
 
     TEXTS: ClassVar[list[str]] = ["a", "b", "a", "c", "b", "a"]
 
@@ -56,7 +56,7 @@ class TestResume:
         read = _opened(monkeypatch)
         again = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
         assert again.asked == [1, 3]
-        assert again.said == []
+        assert again.events == []
         assert [path.rpartition("/")[2] for path in read] == ["repeats.index"]
         again.answer([1, 3])
         ledger = parts_of_task(again.job)
@@ -66,7 +66,7 @@ class TestResume:
         assert table["ordinal"].to_pylist() == [2, 4, 5]
         assert [row["response"] for row in table["output"].to_pylist()] == ["r0", "r1", "r0"]
 
-    def test_in_s3_it_is_one_listing_and_one_request_for_each_part_with_gaps(
+    def test_s3_costs_one_listing_and_a_request_per_gapped_part(
         self, tmp_path: Path, proxy: FaultyS3
     ) -> None:
         texts = list("abcdefghijklmnop")
@@ -77,8 +77,8 @@ class TestResume:
 
         first = attempt(0)
         first.write_parts()
-        first.answer(list(range(0, 16, 2)))  # more gaps than its name tells
-        attempt(1).answer([1, 3, 9])  # its name tells all
+        first.answer(list(range(0, 16, 2)))  # more gaps than its name can list
+        attempt(1).answer([1, 3, 9])  # its name lists all
         before = len(proxy.calls)
         assert attempt(2).asked == [5, 7, 11, 13, 15]
         kinds = [
@@ -91,7 +91,7 @@ class TestResume:
         first = self.first(tmp_path, [1, 3], sampling=GREEDY)
         failed = np.isin(np.arange(len(self.TEXTS)), [0, 1, 3])
         good = look_back(first.job.folder, first.run_folder, first.source.rows)
-        reuse_plan = plan_reuse(first.job, first.source, good, failed, None, in_sequence, first.said.append)
+        reuse_plan = plan_reuse(first.job, first.source, good, failed, None, in_sequence, first.events.append)
         assert reuse_plan.followers is not None
         assert reuse_plan.followers.ordinals.tolist() == [4, 5]
         assert reuse_plan.followers.leaders.tolist() == [1, 2]
@@ -100,7 +100,7 @@ class TestResume:
         sampled = {"sampling": {"temperature": 1}}
         self.first(tmp_path, [0, 1, 5], **sampled)
         again = Attempt(tmp_path, self.TEXTS, number=1, **sampled)
-        assert (again.asked, again.said) == ([2, 3, 4], [])
+        assert (again.asked, again.events) == ([2, 3, 4], [])
         assert again.reuse_plan.repetitions == {2: 1, 4: 1}
         again.answer([2, 3, 4])
         keys = [
@@ -118,7 +118,7 @@ class TestResume:
         night.answer([3]).store_in(store)
         again = Attempt(tmp_path / "one", self.TEXTS, store, number=1, sampling=GREEDY)
         assert again.asked == []
-        assert [phase.message for phase in again.said] == ["Checking 4 rows for reusable answers"]
+        assert [phase.message for phase in again.events] == ["Checking 4 rows for reusable answers"]
 
     def test_parts_of_another_input_are_searched_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,7 +128,7 @@ class TestResume:
         read = _opened(monkeypatch)
         assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [1, 3]
         assert all(path.startswith(first.run_folder) for path in read)
-        # Unless there are new ones: another attempt may have been at work on the other input meanwhile.
+        # New parts are searched: another attempt may have worked on the other input meanwhile.
         Attempt(tmp_path, ["c", "x", "x"], number=3, sampling=GREEDY).answer([0])
         assert Attempt(tmp_path, self.TEXTS, number=4, sampling=GREEDY).asked == [1]
 
@@ -146,7 +146,7 @@ class TestResume:
 
 
 def _opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of the files of a ledger that are read from now on."""
+    """Return a list that gets the paths of the ledger's files that are read from now on."""
     read: list[str] = []
 
     def counting(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,9 +172,7 @@ class TestFromNightToNight:
         again.answer(again.asked).store_in(store)
         assert Attempt(tmp_path / "two", ["a", "b", "c"], store, sampling=GREEDY).asked == []
 
-    def test_a_driver_with_the_id_of_an_earlier_one_stores_its_rows_too(
-        self, tmp_path: Path, store: ResponseStore
-    ) -> None:
+    def test_driver_with_a_reused_id_stores_its_rows_too(self, tmp_path: Path, store: ResponseStore) -> None:
         Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([0]).store_in(store)
         Attempt(tmp_path / "one", ["a", "b"], sampling=GREEDY).answer([1]).store_in(store)
         night = Attempt(tmp_path / "two", ["a", "b"], store, sampling=GREEDY)
@@ -191,7 +189,7 @@ class TestFromNightToNight:
             {"origin": "stored", "paid_by": "raybatch-x-0"}
         ]
 
-    def test_a_stored_answer_that_is_gone_is_asked_for_under_its_own_key(
+    def test_lost_stored_answer_is_asked_for_under_its_own_key(
         self, tmp_path: Path, store: ResponseStore
     ) -> None:
         Attempt(tmp_path / "one", ["a", "a"], store).answer([0, 1]).store_in(store)
@@ -224,7 +222,7 @@ class TestFromNightToNight:
         now[0] += 4 * day
         assert Attempt(tmp_path / "three", ["a"], store).asked == [0]
 
-    def test_an_age_beyond_all_clocks_is_for_ever(self, tmp_path: Path) -> None:
+    def test_age_beyond_the_calendar_means_no_limit(self, tmp_path: Path) -> None:
         store = ResponseStore(LocalFolder(str(tmp_path / "store")), lambda notice: None, max_age=1e19)
         Attempt(tmp_path / "one", ["a"], store).answer([0]).store_in(store)
         assert Attempt(tmp_path / "two", ["a"], store).asked == []
@@ -236,22 +234,18 @@ def test_equal_rows_are_each_asked_where_the_user_wants_that(tmp_path: Path, sto
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])
-def test_equal_sampled_rows_are_paid_once_each_whatever_becomes_of_the_file(
-    tmp_path: Path, deduplicate: bool
-) -> None:
+def test_equal_sampled_rows_are_paid_once_if_the_input_changes(tmp_path: Path, deduplicate: bool) -> None:
     fields = {"sampling": {"temperature": 1}, "deduplicate": deduplicate}
     Attempt(tmp_path, ["a", "a", "a"], **fields).answer([0, 1, 2])
     assert Attempt(tmp_path, ["b", "a", "a", "a", "a"], token="cleared", **fields).asked == [0, 4]
 
 
-def test_a_temperature_that_is_no_number_does_not_end_the_job(tmp_path: Path) -> None:
+def test_non_numeric_temperature_does_not_end_the_job(tmp_path: Path) -> None:
     rows = [{"text": "a", "sampling": {"temperature": "hot"}}, {"text": "b", "sampling": {}}]
     assert Attempt(tmp_path, rows, sampling_column="sampling", sampling=GREEDY).asked == [0, 1]
 
 
-def test_a_function_that_asks_another_thing_each_time_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nondeterministic_function_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "moody.py").write_text(
         "import itertools\nnumbers = itertools.count()\n"
         "def ask(row):\n    return f'{next(numbers) // 3}: {row[\"text\"]}'\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task beside text generation is a class and an entry in the registry: here, how long a row is."""
+"""A further task is a class and an entry in the registry; the one here computes the length of a row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKAGE = Path(__file__).parents[4] / "airflow_provider_raybatch"
 
 
 class Length(Task):
-    """The number of characters and words of what a row asks; a row that asks nothing has none."""
+    """Counts the characters and words of a row's request; an empty request is a failure."""
 
     @property
     def output_type(self) -> pa.StructType:
@@ -47,7 +47,7 @@ class Length(Task):
 
 
 class Place:
-    """A destination for each job, one source, one response store, one log of what engines were asked."""
+    """A destination for each job, one source, one response store, one log of requests."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -87,7 +87,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def test_a_second_task_goes_all_the_way(place: Place) -> None:
-    """Parts, duplicates, the response store, publishing and the manifest carry what they don't know."""
+    """Parts, duplicates, the response store, publishing and the manifest carry the unknown output."""
     with pytest.MonkeyPatch.context() as patch:
         without_cluster(patch)
         _, manifest, rows = place.job("first", 0, "length")
@@ -122,7 +122,7 @@ def test_tasks_share_no_responses(place: Place) -> None:
 
 
 def test_one_module_alone_knows_what_a_completion_is_made_of() -> None:
-    """Beside the engines, which make completions, and what a manifest may count of them."""
+    """Except for the engines, which make completions, and the manifest's counts of them."""
     knowing = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What generating yields, by the spec alone."""
+"""The output of text generation depends on the spec alone."""
 
 from __future__ import annotations
 

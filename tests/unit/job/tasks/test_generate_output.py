@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What generating writes stays the same: compared with what was written before there were tasks."""
+"""The files of text generation stay byte-equal to those from before the task seam."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def written(tmp_path: Path) -> dict[str, Any]:
-    """Parts, datasets, dead letters, manifests and the response store of some jobs, in a comparable form."""
+    """Return all files and manifests of some jobs, and of their response store, in a comparable form."""
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     found: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def _manifest(place: LocalFolder, summary: Summary) -> dict[str, Any]:
 
 
 def _files(folder: LocalFolder) -> dict[str, Any]:
-    """By path without what is random in it: a digest of what is inside, and one of the bytes themselves."""
+    """Return digests of content and bytes, by path without its random parts."""
     found = {}
     for entry in folder.list():
         path = entry.path
@@ -131,8 +131,8 @@ def _drop_bytes(found: dict[str, Any]) -> None:
 
 def _of_table(table: pa.Table) -> str:
     metadata = sorted((table.schema.metadata or {}).items())
-    told = [str(table.schema.remove_metadata()), str(metadata), repr(table.to_pylist())]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+    contents = [str(table.schema.remove_metadata()), str(metadata), repr(table.to_pylist())]
+    return hashlib.sha256("\n".join(contents).encode()).hexdigest()
 
 
 @pytest.fixture
@@ -143,9 +143,9 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_generate_writes_what_it_wrote_before_there_were_tasks(found: dict[str, Any]) -> None:
-    """The expected digests were made by the commit before the tasks; a change of them changes users' data.
+    """The expected digests are from the commit before the task seam; a change of them changes users' data.
 
-    But for parts, which are fewer and larger since replicas write what they have finished at once, and whose
+    Parts are the exception: they are fewer and larger since replicas write finished rows at once, and their
     footers count filled tokens, as the manifest does.
     """
     expected = json.loads(EXPECTED.read_text())

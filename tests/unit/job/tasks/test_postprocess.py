@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns that a user's function makes of rows and responses, through a whole job."""
+"""Columns that a user's function computes from rows and responses, through a whole job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = [{"id": number, "text": f"company {number}"} for number in range(12)]
 
 
 class Place:
-    """One source, one destination, a log of what engines generated, and a module of the user's."""
+    """One source, one destination, a log of generated responses, and a user's module."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -34,7 +34,7 @@ class Place:
         (root / "log").mkdir()
 
     def write(self, source: str) -> None:
-        """The user's module, not imported yet."""
+        """Write the user's module; it is not imported yet."""
         (self.root / "users_labels.py").write_text(source)
         sys.modules.pop("users_labels", None)
 
@@ -45,7 +45,7 @@ class Place:
         out: dict[str, Any] | None = None,
         **fields: Any,
     ) -> BatchManifest:
-        """A submission of five rows a file, with the module as it is now."""
+        """Run a submission of five rows a file, with the current module."""
         sys.modules.pop("users_labels", None)
         self.source.write_text("".join(json.dumps(row) + "\n" for row in rows))
         digest = str(hash((self.root / "users_labels.py").read_text()))
@@ -120,7 +120,7 @@ def label(row, response):
     assert [entry.path for entry in place.folder.list("_raybatch/postprocess")] == []
 
 
-def test_rows_that_the_function_fails_are_dead_letters_with_their_response(place: Place) -> None:
+def test_rows_failed_by_the_function_keep_their_response(place: Place) -> None:
     place.write("""
 import datetime, sys
 
@@ -239,7 +239,7 @@ def test_values_of_several_types_end_the_job_with_one_sentence(
     place.write("def label(row, response): return {'score': row['id']}\n")
     assert len(place.rows(place.job(1))) == 12
     assert place.generated() == 12
-    # What the failed attempt noted is gone, too.
+    # The notes of the failed attempt are gone, too.
     assert place.folder.list("_raybatch/postprocess") == []
 
 
@@ -260,9 +260,7 @@ def test_values_of_several_types_end_the_job_with_one_sentence(
         ),
     ],
 )
-def test_a_function_that_can_not_be_called_is_refused_in_preflight(
-    place: Place, source: str, sentence: str
-) -> None:
+def test_uncallable_function_is_refused_in_preflight(place: Place, source: str, sentence: str) -> None:
     place.write(source)
     with pytest.raises(PreflightError) as refused:
         place.job()
@@ -270,7 +268,7 @@ def test_a_function_that_can_not_be_called_is_refused_in_preflight(
     assert place.generated() == 0
 
 
-def test_what_is_no_import_path_is_refused_at_once() -> None:
+def test_invalid_import_path_is_refused_at_once() -> None:
     with pytest.raises(SpecError) as refused:
         spec(postprocess="labels.label")
     assert str(refused.value) == (
@@ -278,7 +276,7 @@ def test_what_is_no_import_path_is_refused_at_once() -> None:
     )
 
 
-def test_the_function_changes_the_fingerprint_and_not_what_is_asked() -> None:
+def test_function_changes_the_fingerprint_and_no_request() -> None:
     plain, one, other = (
         spec(**given)
         for given in ({}, {"postprocess": "m:f"}, {"postprocess": "m:f", "postprocess_digest": "1"})

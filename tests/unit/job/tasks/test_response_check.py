@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A response that should be JSON and is none is a failed row."""
+"""A row fails if its response should be JSON and is not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_completion_counts_and_a_cut_is_named() -> None:
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
-def test_what_only_python_takes_is_no_json(constant: str) -> None:
+def test_json_that_only_python_accepts_is_refused(constant: str) -> None:
     failure = checked(response(f'{{"a": {constant}}}'), spec(sampling=SCHEMA), {})
     assert isinstance(failure, RowFailure)
     assert failure.reason == (
@@ -67,8 +67,8 @@ def test_good_json_stays_as_it_is() -> None:
     assert checked(answer, spec(sampling=SCHEMA), {}) is answer
 
 
-def test_brackets_without_an_end_are_no_json() -> None:
-    # What a model that repeats itself makes of a grammar that allows any JSON.
+def test_endless_brackets_are_not_json() -> None:
+    # A model that repeats itself writes this if the grammar allows any JSON.
     failure = checked(response("[" * 100_000), spec(sampling=SCHEMA), {})
     assert isinstance(failure, RowFailure)
     assert failure.step == "parse"

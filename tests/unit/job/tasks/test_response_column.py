@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The response under a name of the user's."""
+"""The response in a column that the user names."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def place(tmp_path: Path) -> Any:
         yield Place(tmp_path)
 
 
-def test_the_response_has_the_users_name_and_is_not_paid_for_again(place: Place) -> None:
+def test_renamed_response_is_not_paid_for_again(place: Place) -> None:
     place.job(0)
     assert place.generated() == 5
     summary = place.job(1, response_column="inferred_industry", output_prefix="llm_")
@@ -92,9 +92,7 @@ def test_the_response_has_the_users_name_and_is_not_paid_for_again(place: Place)
         ),
     ],
 )
-def test_a_name_that_is_taken_is_refused_before_anything_is_paid_for(
-    place: Place, name: str, sentence: str
-) -> None:
+def test_taken_name_is_refused_before_anything_is_paid(place: Place, name: str, sentence: str) -> None:
     with pytest.raises(PreflightError) as refused:
         place.job(0, response_column=name)
     assert str(refused.value) == sentence

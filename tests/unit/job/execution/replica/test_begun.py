@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica's process that is killed itself: what it had begun is suspected, and not what it held besides."""
+"""If a replica's process is killed, only the rows that it had begun are suspected."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.replicas import Place, work
 
 ROWS, IN_FLIGHT = 64, 8
 BLAMED_AFTER = 3
-"""Deaths without a word of a row that is alone, before the one for which it is blamed."""
+"""Deaths without a report of a row that runs alone, before the one for which it is blamed."""
 
 
 class Deadly(EchoEngine):
-    """Some rows end the replica's whole process, at once and without a word."""
+    """Some rows end the replica's whole process, at once and without a report."""
 
     killed: ClassVar[asyncio.Event]
     loop: ClassVar[asyncio.AbstractEventLoop]
@@ -96,7 +96,7 @@ def write(world: World, place: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("place", range(0, 24, 3))
-def test_a_row_that_kills_the_process_is_found_among_those_in_its_engine(world: World, place: int) -> None:
+def test_row_that_kills_the_process_is_found_in_its_engine(world: World, place: int) -> None:
     Deadly.seconds = 0.05
     write(world, place, "kill")
     world.run()
@@ -105,11 +105,11 @@ def test_a_row_that_kills_the_process_is_found_among_those_in_its_engine(world: 
 
 
 @pytest.mark.parametrize("place", [0, 13, 40])
-def test_a_row_that_kills_the_process_while_it_is_tokenised_is_found(world: World, place: int) -> None:
+def test_row_that_kills_the_process_in_tokenising_is_found(world: World, place: int) -> None:
     write(world, place, "crash")
     world.run()
     assert world.rows() == {number: number != place for number in range(ROWS)}
-    # All that is prepared together dies once more before it is halved.
+    # Rows that were prepared together die once more before they are halved.
     assert world.deaths <= math.ceil(math.log2(4 * IN_FLIGHT)) + 2 + BLAMED_AFTER
 
 
@@ -157,8 +157,8 @@ def test_nothing_stays_on_the_node_when_all_is_done(world: World, tmp_path: Path
     assert not list(tmp_path.glob("raybatch-begun-*"))
 
 
-def test_a_full_disk_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than some rows it then keeps none: all that the process held is suspected."""
+def test_full_disk_does_not_stop_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it records no rows, and all rows of the process are suspected."""
     rows = BegunRows(tmp_path / "begun")
     rows.begin(1)
 

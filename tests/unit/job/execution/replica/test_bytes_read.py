@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What replicas ask of storage: the input once, however many they are and however it is stored."""
+"""Replicas read the input from storage once in all, for any number of replicas and any format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.replicas import Place, lines, work
 
 
 class Store(LocalFolder):
-    """Files with the reads of an object store: each one is a request, and the buffer asks for much."""
+    """A local folder that reads like an object store: each read is a request of a full buffer."""
 
     asked: ClassVar[int] = 0
 
@@ -40,13 +40,13 @@ class Store(LocalFolder):
 
 
 def _texts(count: int) -> Iterator[str]:
-    # What compresses badly, so that a row group has its size.
+    # Random text compresses badly, so a row group keeps its size.
     numbers = random.Random(7)
     return (f"{numbers.getrandbits(12000):x}" for _ in range(count))
 
 
 def parquet_of_row_groups(folder: Path) -> None:
-    """25 in each of two files, whose footers each replica reads: they would repeat the texts."""
+    """Write two files of 25 row groups, without statistics, which would repeat texts in the footers."""
     for name in "ab":
         table = pa.table({"text": list(_texts(2500)), "n": range(2500), "label": ["x"] * 2500})
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=100, write_statistics=False)
@@ -63,7 +63,7 @@ def many_small_files(folder: Path) -> None:
 
 
 def one_large_text(folder: Path) -> None:
-    """Eight pieces of 1,024 rows."""
+    """Write one file of eight pieces of 1,024 rows."""
     (folder / "x.jsonl").write_text(lines(*({"text": f"{number:0900d}"} for number in range(8 * 1024))))
 
 
@@ -107,7 +107,7 @@ def test_the_input_is_read_once(
     assert place.board is not None
     assert place.board._queue.is_finished
     size = sum(file.stat().st_size for file in source.iterdir())
-    # A row that another replica has read, and has not put into the object store in time, is read again with
-    # its piece. It hardly happens but on a busy machine, and at the end of the input.
+    # A replica reads a piece again if the rows of another replica are late in the object store. That is rare,
+    # except on a busy machine and at the end of the input.
     again = max(place.board._input.sizes) * (replicas - 1)
     assert Store.asked <= 1.1 * size + again

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row's label says of the length of its answer."""
+"""A row's label predicts the length of its answer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def test_a_limit_is_known_within_a_tenth(tokens: int) -> None:
     assert lengths.limits()[limit(tokens)] == pytest.approx(tokens, rel=0.1)
 
 
-def test_limits_and_lengths_of_prompts_are_told_apart() -> None:
+def test_labels_distinguish_limits_and_prompt_lengths() -> None:
     prompts = {lengths.label(Request(prompt="x" * size)) for size in (0, 1, 10, 1000, 10**6)}
-    assert len(prompts) == 4  # none, and one character, are the same
+    assert len(prompts) == 4  # lengths 0 and 1 have the same label
     assert not prompts & lengths.limits().keys()
     assert max(prompts) < 256
 
 
 @pytest.mark.parametrize("nonsense", [None, 0, -3, "7", 2.5])
-def test_what_is_no_limit_is_left_to_the_engine(nonsense: Any) -> None:
+def test_invalid_limit_is_left_to_the_engine(nonsense: Any) -> None:
     assert limit(nonsense) == lengths.label(Request(prompt="x" * 1000))
 
 

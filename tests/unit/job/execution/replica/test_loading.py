@@ -13,7 +13,7 @@ _MUCH = 64 * 1024 * 1024
 
 
 def test_what_is_loaded_counts_and_waiting_does_not(tmp_path: Path) -> None:
-    """Of this process and of those that it has started, as vLLM starts its engine."""
+    """The process and its children count, because vLLM loads its engine in a child."""
     pytest.importorskip("psutil")
     before = loading.steps()
     assert loading.steps() - before <= 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row that kills the engine: found within the bound, whichever it is, and no innocent one is blamed."""
+"""A row that kills the engine is found within the bound, wherever it is, and no innocent row is blamed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ROWS, CHUNK = 128, 32
 
 
 class _ProcessEndedError(asyncio.CancelledError):
-    """In place of the end of the replica's process."""
+    """Stands for the end of the replica's process."""
 
 
 class Fragile(EchoEngine):
-    """Dies of rows that say so, and at the instants (requests so far) at which somebody kills it."""
+    """An engine that dies of rows with `kill`, and from outside after given numbers of requests."""
 
     kills_at: ClassVar[set[int]] = set()
     seconds: ClassVar[float] = 0.0
@@ -58,7 +58,7 @@ class Fragile(EchoEngine):
 
 
 class World:
-    """What Ray does: starts a replica's process again when it has ended.
+    """Does Ray's part: it starts a replica's process again when it has ended.
 
     :param in_flight: rows in the engine at once.
     """
@@ -86,12 +86,12 @@ class World:
             else:
                 return
             finally:
-                # Threads end with their process; what these write is there before the next one looks.
+                # Threads end with their process, so their writes are complete before the next process begins.
                 replica._threads.shutdown()
                 replica._tokenizers.shutdown()
 
     def rows(self) -> dict[int, bool]:
-        """Whether each row of the input is good, by ordinal; each must be there once."""
+        """Return by ordinal whether each row is good; each must be there once."""
         out: dict[int, bool] = {}
         for path in sorted(Path(self.place.out.root, "parts/0").iterdir()):
             for row in pq.read_table(path, columns=["ordinal", "ok"]).to_pylist():
@@ -136,7 +136,7 @@ def test_several_rows_are_found_within_the_bound_of_each(world: World, poisoned:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("poisoned", [(5, 60), (63, 64), (5, 60, 100)], ids=str)
-def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
+def test_suspected_rows_survive_a_kill_by_another_row(
     world: World, monkeypatch: pytest.MonkeyPatch, poisoned: tuple[int, ...], seed: int
 ) -> None:
     chance, encode, write_part = random.Random(seed), Fragile.encode, Replica.write
@@ -157,8 +157,8 @@ def test_what_is_suspected_is_not_forgotten_when_another_row_kills_first(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_an_engine_that_somebody_kills_costs_no_row(world: World, seed: int) -> None:
-    """Three times at most, whenever it is: also among the suspects of another kill, and one of them alone."""
+def test_engine_killed_from_outside_costs_no_row(world: World, seed: int) -> None:
+    """Three kills at most, at any time: also while suspected rows of another kill are tried."""
     chance = random.Random(seed)
     Fragile.kills_at = {chance.randrange(1, stop) for stop in (CHUNK, 2 * CHUNK, 2 * CHUNK)}
     write(world, set(), rows=CHUNK)
@@ -177,16 +177,16 @@ def test_a_kill_during_a_search_delays_it(world: World, place: int, kill: int) -
     assert world.deaths <= 2 * bound(CHUNK) + 1
 
 
-def test_processes_of_the_same_number_are_told_apart(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a node is lost, Ray starts the replica in another container, where numbers begin anew."""
+def test_processes_with_the_same_pid_are_distinguished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a node is lost, Ray starts the replica in another container, where process ids begin anew."""
     monkeypatch.setattr(replica_module.os, "getpid", lambda: 7)
-    Fragile.seconds = 0.2  # of the second half, nothing is finished when it dies
+    Fragile.seconds = 0.2  # no row of the second half is finished when it dies
     write(world, {20}, rows=CHUNK + 1)
     world.run()
     assert world.rows() == {number: number != 20 for number in range(CHUNK + 1)}
 
 
-def test_suspects_are_tried_in_two_halves_and_not_one_by_one(world: World) -> None:
+def test_suspected_rows_are_tried_in_halves(world: World) -> None:
     Fragile.kills_at, Fragile.seconds = {ROWS}, 1.0  # when all have begun, and none has ended
     write(world, set())
     world.run()
@@ -194,7 +194,7 @@ def test_suspects_are_tried_in_two_halves_and_not_one_by_one(world: World) -> No
     assert Fragile.most_after_death == ROWS // 2
 
 
-def test_a_row_that_was_alone_when_somebody_killed_the_engine_is_not_to_blame(world: World) -> None:
+def test_row_alone_in_a_killed_engine_is_not_blamed(world: World) -> None:
     Fragile.kills_at = {1}
     write(world, set(), rows=1)
     world.run()
@@ -203,9 +203,7 @@ def test_a_row_that_was_alone_when_somebody_killed_the_engine_is_not_to_blame(wo
 
 
 @pytest.mark.parametrize("kills", [{1, 2}, {1, 2, 3}], ids=["two kills", "three kills"])
-def test_a_row_that_is_killed_again_and_again_from_outside_is_not_to_blame(
-    world: World, kills: set[int]
-) -> None:
+def test_row_killed_repeatedly_from_outside_is_not_blamed(world: World, kills: set[int]) -> None:
     Fragile.kills_at = kills
     write(world, set(), rows=1)
     world.run()
@@ -213,7 +211,7 @@ def test_a_row_that_is_killed_again_and_again_from_outside_is_not_to_blame(
     assert world.rows() == {0: True}
 
 
-def test_kills_from_outside_of_all_rows_of_a_half_and_of_a_single_row_cost_no_row(world: World) -> None:
+def test_outside_kills_during_a_search_cost_no_row(world: World) -> None:
     half = ROWS // 2
     # Each when all of its rows have begun, and none has ended.
     Fragile.kills_at, Fragile.seconds = {ROWS, ROWS + half, ROWS + half + 1}, 1.0
@@ -224,8 +222,8 @@ def test_kills_from_outside_of_all_rows_of_a_half_and_of_a_single_row_cost_no_ro
 
 
 @pytest.mark.parametrize("place", [0, 17, 127])
-def test_a_row_of_which_the_system_kills_the_engine_is_found_later(world: World, place: int) -> None:
-    """Such as one that takes more memory than there is: each death looks like one from outside."""
+def test_row_that_makes_the_system_kill_the_engine_is_found(world: World, place: int) -> None:
+    """For example, a row that takes too much memory: each death looks like a kill from outside."""
     texts = (f"sigkill {number}" if number == place else f"row {number}" for number in range(ROWS))
     world.place.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     world.run()
@@ -234,8 +232,8 @@ def test_a_row_of_which_the_system_kills_the_engine_is_found_later(world: World,
 
 
 @pytest.mark.parametrize("max_restarts", [0, 1, 2, 5])
-def test_an_engine_that_dies_of_everything_is_given_up(world: World, max_restarts: int) -> None:
-    """After two deaths, and two for each restart that is allowed, at most."""
+def test_engine_that_dies_of_every_row_is_given_up(world: World, max_restarts: int) -> None:
+    """It is given up after two deaths, and two for each allowed restart, at most."""
     write(world, set(range(ROWS)))
     with pytest.raises(RaybatchError, match="max_restarts: the engine died again and again") as caught:
         world.run(max_restarts=max_restarts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of a row inside of a replica, without a cluster around it."""
+"""The way of a row through a replica, without a cluster."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_every_step_that_can_fail_fails_its_row_alone(place: Place) -> None:
 
 def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
     place.source.write_text(lines(*({"text": str(number)} for number in range(20))))
-    replica = place.replica(settled=[*range(9), 11, *range(16, 20)])
+    replica = place.replica(resolved=[*range(9), 11, *range(16, 20)])
     (done,) = do(place, replica)
     assert [row["ordinal"] for row in written(place, done)] == [9, 10, 12, 13, 14, 15]
     assert [row["output"]["response"] for row in written(place, done)] == ["9", "10", "12", "13", "14", "15"]
     assert done.report.rows == 6
 
 
-def test_what_a_dead_process_has_written_and_not_reported_is_not_paid_for_again(place: Place) -> None:
+def test_rows_written_but_not_reported_are_not_paid_again(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "b"}))
     first = place.replica()
     pull = first._board.pull.remote
@@ -93,7 +93,7 @@ def test_what_a_dead_process_has_written_and_not_reported_is_not_paid_for_again(
 
 def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, *["{"] * 19))
-    replica = place.replica(settled=[*range(8), *range(16, 20)])
+    replica = place.replica(resolved=[*range(8), *range(16, 20)])
     (done,) = do(place, replica)
     assert [row["failure"]["step"] for row in written(place, done)] == ["read"] * 8
     (part,) = done.parts
@@ -113,7 +113,7 @@ def test_what_should_be_json_is_checked(place: Place) -> None:
     assert paid_tokens(place.out, part) == done.report.input_tokens + done.report.output_tokens == 8 + 6
 
 
-def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
+def test_replica_reports_what_it_is_and_what_it_did(place: Place) -> None:
     place.source.write_text(lines({"text": "a b"}))
     replica = place.replica(sampling={"temperature": 0})
     assert place.report.state == "ready"
@@ -123,7 +123,7 @@ def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
     assert engine is not None
     assert engine.effective_sampling == {"temperature": 0}
     (done,) = do(place, replica)
-    assert "temperature" not in repr(done)  # said once a process, not with each chunk and each second
+    assert "temperature" not in repr(done)  # once per process, not with each chunk and each second
     assert "temperature" not in repr(place.report)
     replica._reporter.send()
     assert (place.report.rows, place.report.output_tokens) == (1, 2)
@@ -131,7 +131,7 @@ def test_a_replica_says_what_it_is_and_what_it_did(place: Place) -> None:
 
 
 def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a process that ends before are counted by the next one."""
+    """Failures of a process that ends before its report are counted by the next process."""
 
     class Endless(EchoEngine):
         async def generate(self, encoded: Any) -> Any:
@@ -182,7 +182,7 @@ def test_all_completions_are_written(place: Place, completions: int) -> None:
 @pytest.mark.parametrize(
     ("codes", "killed"), [({"core": -9}, True), ({"core": -6}, False), ({"core": 1}, False), ({}, False)]
 )
-def test_what_ended_an_engine_is_told_by_its_exit_status(codes: dict[str, int], killed: bool) -> None:
+def test_exit_status_shows_what_ended_an_engine(codes: dict[str, int], killed: bool) -> None:
     manager = SimpleNamespace(finished_procs=lambda: codes)
     resources = SimpleNamespace(engine_manager=manager)
     assert vllm_compat.was_killed(SimpleNamespace(engine_core=SimpleNamespace(resources=resources))) is killed

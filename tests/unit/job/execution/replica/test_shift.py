@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a replica asks for rows, writes them, and ends; one and two of them around a coordinator."""
+"""How a replica asks for rows, writes them, and ends: one or two replicas beside a coordinator."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.support.replicas import Place, do, lines, work, written
 
 
 class _ProcessEndedError(asyncio.CancelledError):
-    """In place of the end of the replica's process."""
+    """Stands for the end of the replica's process."""
 
 
 class Scripted(EchoEngine):
-    """A prompt says what happens to it."""
+    """An engine for which each prompt names what happens to it."""
 
     asked: ClassVar[list[str]] = []
     events: ClassVar[dict[str, asyncio.Event]] = {}
@@ -68,7 +68,7 @@ def parts(place: Place) -> list[Part]:
     return listed(place.out.list("parts/0"))
 
 
-def test_a_slow_row_holds_back_the_others_for_flush_interval_only(place: Place) -> None:
+def test_slow_row_delays_the_others_by_flush_interval_only(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
     replica = place.replica(flush_interval=0.05)
 
@@ -84,7 +84,7 @@ def test_a_slow_row_holds_back_the_others_for_flush_interval_only(place: Place) 
 
 
 def test_rows_of_many_files_are_one_part(place: Place) -> None:
-    """Whatever files they lie in: 40 Parquet files of a row each."""
+    """Also if they are in many files: here 40 Parquet files of a row each."""
     folder = place.source.parent / "in"
     folder.mkdir()
     for number in range(40):
@@ -97,7 +97,7 @@ def test_rows_of_many_files_are_one_part(place: Place) -> None:
     ]
 
 
-def test_rows_of_files_with_other_columns_are_parts_of_their_own(place: Place) -> None:
+def test_rows_with_other_columns_get_parts_of_their_own(place: Place) -> None:
     folder = place.source.parent / "in"
     folder.mkdir()
     for number in range(6):
@@ -109,7 +109,7 @@ def test_rows_of_files_with_other_columns_are_parts_of_their_own(place: Place) -
     assert found == {number: number for number in range(6)}
 
 
-def test_a_replica_that_drains_writes_what_is_finished_and_begins_nothing(place: Place) -> None:
+def test_draining_replica_writes_finished_rows_and_begins_none(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, {"text": "wait"}, {"text": "b"}))
     replica = place.replica(engine="echo", rows_in_flight=2)
 
@@ -125,15 +125,15 @@ def test_a_replica_that_drains_writes_what_is_finished_and_begins_nothing(place:
     assert not place.board.news()[3]  # it has left
 
 
-def test_a_dead_engine_writes_what_it_has_and_names_what_was_in_it(place: Place) -> None:
+def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> None:
     texts = ["a", "wait", "b", "wait and die", "c", "d"]
     place.source.write_text(lines(*({"text": text} for text in texts)))
     replica = place.replica(engine="echo", rows_in_flight=3)
     board = place.board
     assert board is not None
-    told: list[Any] = []
+    losses: list[Any] = []
     lost = board._queue.lost
-    board._queue.lost = lambda *args: told.append(args) or lost(*args)  # type: ignore[method-assign,func-returns-value]
+    board._queue.lost = lambda *args: losses.append(args) or lost(*args)  # type: ignore[method-assign,func-returns-value]
 
     async def story() -> None:
         working = asyncio.ensure_future(work(replica))
@@ -143,7 +143,7 @@ def test_a_dead_engine_writes_what_it_has_and_names_what_was_in_it(place: Place)
             await working
 
     asyncio.run(story())
-    ((_, _, engine_died, begun),) = told
+    ((_, _, engine_died, begun),) = losses
     assert engine_died
     assert set(begun.in_engine.tolist()) == {1, 3}
     ((_, done),) = board.news()[1]
@@ -167,7 +167,7 @@ def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
 
 
 def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that comes first takes no more than it can begin, and both read storage once in all."""
+    """The first one takes no more than it can begin, and each byte is read from storage once."""
     folder = place.source.parent / "in"
     folder.mkdir()
     pq.write_table(pa.table({"text": [f"row {number}" for number in range(400)]}), folder / "x.parquet")
@@ -203,7 +203,7 @@ def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.Monk
 
 
 def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not where the driver stood still as well: it counts what it could have heard."""
+    """The driver's own pauses don't count: a replica is silent only while the driver listens."""
     place.source.write_text(lines(*({"text": str(number)} for number in range(10))))
     replica = place.replica()
     board = place.board
@@ -230,8 +230,8 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
     board.lost("another-1", True, no_rows(), Report(finished=np.empty(0, np.int64)), None)
 
 
-def test_a_replica_that_has_ended_is_no_failure(place: Place) -> None:
-    """A ticket that comes when all is done."""
+def test_ended_replica_is_not_a_failure(place: Place) -> None:
+    """Its ticket arrives after all work is done."""
     place.source.write_text(lines({"text": "a"}))
     do(place, place.replica())
     late: Replica = place.replica()
@@ -240,7 +240,7 @@ def test_a_replica_that_has_ended_is_no_failure(place: Place) -> None:
 
 
 def test_rows_with_the_longest_answers_begin_first(place: Place) -> None:
-    """As their own limits say, wherever they lie; equal ones in the order on disk."""
+    """The rows' own limits decide, wherever they are stored; equal ones keep the order on disk."""
     limits = [16, 700, 60, 700, 16, 1000, 250]
     rows = ({"text": f"{number}", "sampling": {"max_tokens": limit}} for number, limit in enumerate(limits))
     place.source.write_text(lines(*rows))
@@ -249,8 +249,8 @@ def test_rows_with_the_longest_answers_begin_first(place: Place) -> None:
     assert Scripted.asked == ["5", "1", "3", "6", "2", "0", "4"]
 
 
-def test_lengths_of_answers_are_learned_by_the_lengths_of_prompts(place: Place) -> None:
-    """The echo of a long prompt is long: when 16 rows of each kind are finished, those begin first."""
+def test_answer_lengths_are_learned_from_prompt_lengths(place: Place) -> None:
+    """The echo of a long prompt is long: once 16 rows of each kind are finished, long prompts begin first."""
     texts = ["a", "a " * 39 + "a"] * 60
     place.source.write_text(lines(*({"text": text} for text in texts)))
     place.batch = 200
@@ -262,7 +262,7 @@ def test_lengths_of_answers_are_learned_by_the_lengths_of_prompts(place: Place) 
 
 
 def test_rows_that_begin_alike_follow_each_other(place: Place) -> None:
-    """So the engine answers them while their prefix is in its cache, wherever they lie."""
+    """So the engine gets them while their prefix is in its cache, wherever they are stored."""
     documents = [letter * prefixes.LONG for letter in "cab"]
     texts = [f"All: {documents[number % 3]} {'x' * (number + 1)}" for number in range(9)]
     place.source.write_text(lines(*({"text": text} for text in texts)))
@@ -272,7 +272,7 @@ def test_rows_that_begin_alike_follow_each_other(place: Place) -> None:
 
 
 def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no more, once its process is lost."""
+    """It stops doing so once that process is lost."""
     place.source.write_text(lines(*({"text": f"{number}"} for number in range(100))))
     fields = {"engine": "echo", "rows_in_flight": 10, "replicas": 2}
     first = place.replica(**fields)

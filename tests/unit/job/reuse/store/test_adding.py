@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responses are added at once or not at all, by as many writers as there are."""
+"""Responses are added all at once or not at all, by any number of writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_add_that_broke_off_is_finished_by_its_repetition(
         shop.store().add("s", [table(range(25))])
     again = Shop(folder)
     assert not again.store().holds("s")
-    # Whatever is visible of the half one is right.
+    # All visible responses of the interrupted add are right.
     assert again.answers(range(25)).items() <= {n: (f"to {n}", "s") for n in range(25)}.items()
     assert again.store().add("s", [table(range(25))]) == 25
     assert again.answers(range(30)) == {n: (f"to {n}", "s") for n in range(25)}
@@ -41,7 +41,7 @@ def test_an_add_that_broke_off_is_finished_by_its_repetition(
     assert (report.rows, report.data_files, report.segments) == (25, 3, 1)
 
 
-def test_data_without_an_index_is_no_hit(folder: Folder) -> None:
+def test_data_without_an_index_is_not_a_hit(folder: Folder) -> None:
     with pytest.raises(StorageError):
         Shop(Faulty(folder, "v1/index/", raising("write"))).store().add("s", [table([1])])
     assert Shop(folder).answers([1]) == {}
@@ -60,4 +60,4 @@ def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     found = shop.answers(names)
     assert set(found) == set(names)
     assert all(found[n] == (f"to {n}", f"w{n // 600}-{n // 60 % 10}") for n in range(4 * 600))
-    assert shop.said == []
+    assert shop.notices == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction makes the store smaller and changes no answer, whoever reads and writes meanwhile."""
+"""Compaction makes the store smaller and changes no answer, also beside readers and writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.responses import DAY, START, Faulty, Shop, indexed, raising, 
 
 
 def fill(shop: Shop, submissions: int, rows: int = 20) -> dict[object, tuple[str, str]]:
-    """One segment a submission; the answers that must come."""
+    """Add one segment for each submission, and return the expected answers."""
     for number in range(submissions):
         shop.store().add(f"s{number}", [table(range(number * rows, (number + 1) * rows))])
     return {name: (f"to {name}", f"s{name // rows}") for name in range(submissions * rows)}
@@ -35,7 +35,7 @@ class TestMerging:
         assert shop.answers(range(200)) == answers
         again = shop.store().compact()
         assert (again.merged, again.made, again.deleted) == (0, 0, 0)
-        assert shop.said == []
+        assert shop.notices == []
 
     def test_adding_compacts_by_itself(self, local: Shop) -> None:
         answers = fill(local, MANY + 1)
@@ -69,8 +69,8 @@ class TestMerging:
         fill(Shop(disk), MANY)
         shop = Shop(Faulty(disk, "v1/index/merged", raising("write")))
         assert shop.store().add("last", [table(["last"])]) == 1
-        assert len(shop.said) == 1
-        assert "(while compacting the store)" in shop.said[0]
+        assert len(shop.notices) == 1
+        assert "(while compacting the store)" in shop.notices[0]
         assert Shop(disk).answers(["last", 3]) == {"last": ("to last", "last"), 3: ("to 3", "s0")}
 
     @pytest.mark.parametrize(("operation", "word"), [("write", "merged"), ("delete", "")])
@@ -100,7 +100,7 @@ class TestBesideOthers:
         shop = Shop(Faulty(folder, "v1/index", compact))
         assert shop.answers(answers) == answers
         assert once.is_set()
-        assert shop.said == []
+        assert shop.notices == []
 
     def test_an_add_during_a_compaction(self, folder: Folder) -> None:
         answers = fill(Shop(folder), 3)
@@ -132,7 +132,7 @@ class TestBesideOthers:
         assert Shop(disk).answers(answers) == answers
         assert Shop(disk).store().report().rows == len(answers)
 
-    def test_an_index_that_never_rests_is_an_error_that_may_heal(self, disk: LocalFolder) -> None:
+    def test_index_that_never_rests_is_a_retryable_error(self, disk: LocalFolder) -> None:
         fill(Shop(disk), 1)
         content = disk.read(indexed("s0"))
         turns = iter(range(1000))
@@ -173,7 +173,7 @@ class TestDropping:
         assert local.answers([1]) == {}
 
     def test_data_that_is_waiting_for_its_index_is_kept(self, folder: Folder) -> None:
-        # As an add is found between its data and its index, or after it was killed there.
+        # The state of an add between its data and its index, where it may also be killed.
         with pytest.raises(StorageError):
             Shop(Faulty(folder, "v1/index/", raising("write"))).store().add("s", [table([1])])
         shop = Shop(folder)
@@ -183,7 +183,7 @@ class TestDropping:
         assert shop.store().compact().deleted == 1
         assert folder.list("v1/data") == []
 
-    def test_hits_that_expire_between_look_up_and_reading_are_still_read(self, local: Shop) -> None:
+    def test_hits_that_expire_after_the_look_up_are_still_read(self, local: Shop) -> None:
         local.store(max_age=DAY).add("s", [table([1])])
         local.now += DAY - 1
         hits = local.store().lookup(sorted_keys([1]))
@@ -191,7 +191,7 @@ class TestDropping:
         local.store().compact()
         assert sum(rows.num_rows for rows in local.store().read(hits)) == 1
 
-    def test_hits_that_are_surpassed_between_look_up_and_reading_are_still_read(self, local: Shop) -> None:
+    def test_hits_superseded_after_the_look_up_are_still_read(self, local: Shop) -> None:
         local.store().add("s1", [table(["a"])])
         local.now += 2 * GRACE
         reader = local.store()
@@ -205,7 +205,7 @@ class TestDropping:
         local.folder.write("v1/index/x.parquet", b"from the future")
         local.now += 5 * DAY
         assert local.store().compact().deleted == 0
-        assert local.said[0].startswith(
+        assert local.notices[0].startswith(
             "reuse: 1 segments of the index can't be used, so no data was deleted (for example, "
             "v1/index/x.parquet "
         )
@@ -228,8 +228,8 @@ facts = st.lists(
 
 
 @given(facts)
-def test_what_survives_answers_every_question_as_before(told: list[tuple[int, int, int, int, int]]) -> None:
-    entries = _entries(told)
+def test_compacted_store_answers_every_look_up_as_before(facts: list[tuple[int, int, int, int, int]]) -> None:
+    entries = _entries(facts)
     kept = surviving(entries, NOW, GRACE)
     there = _facts(kept)
     assert there == sorted(there, key=lambda fact: (fact[0], -fact[3]))
@@ -241,8 +241,8 @@ def test_what_survives_answers_every_question_as_before(told: list[tuple[int, in
     assert not any(until <= NOW - GRACE for *_, until in there)
 
 
-def _entries(told: list[tuple[int, int, int, int, int]]) -> Entries:
-    columns = np.array(told, dtype=np.int64).reshape(-1, 5).T
+def _entries(facts: list[tuple[int, int, int, int, int]]) -> Entries:
+    columns = np.array(facts, dtype=np.int64).reshape(-1, 5).T
     keys = np.array([b"k%015d" % key for key in columns[0]], dtype="S16")
     return Entries(keys, *columns[1:], ("a", "b", "c"))
 
@@ -253,8 +253,8 @@ def _facts(entries: Entries) -> list[Any]:
     return list(zip(keys, *(column.tolist() for column in columns), strict=True))
 
 
-def _best(told: list[Any], key: int, moment: int, since: int) -> int | None:
-    """When the answer that a look-up gives was paid for."""
+def _best(facts: list[Any], key: int, moment: int, since: int) -> int | None:
+    """Return when the answer of a look-up was paid for."""
     return max(
-        (at for k, _, _, at, until in told if k == key and until > moment and at >= since), default=None
+        (at for k, _, _, at, until in facts if k == key and until > moment and at >= since), default=None
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is damaged counts as not there, and changes no answer."""
+"""Damaged files count as missing, and change no answer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_a_damaged_segment_is_left_out_with_a_notice(shop: Shop, content: bytes)
     shop.store().add("t", [table([2])])
     shop.folder.write(indexed("s"), content)
     assert set(shop.answers([1, 2])) == {2}
-    assert len(shop.said) == 1
-    assert shop.said[0].startswith(
+    assert len(shop.notices) == 1
+    assert shop.notices[0].startswith(
         "reuse: 1 segments of the index can't be used; their responses are paid for again (for example, "
         f"{indexed('s')} can't be read ("
     )
@@ -27,7 +27,7 @@ def test_half_a_segment(shop: Shop) -> None:
     shop.store().add("s", [table(range(100))])
     shop.folder.write("v1/index/x.parquet", shop.folder.read(indexed("s"))[:-200])
     assert len(shop.answers(range(100))) == 100
-    assert len(shop.said) == 1
+    assert len(shop.notices) == 1
 
 
 def test_files_of_others_are_left_alone(shop: Shop) -> None:
@@ -39,8 +39,8 @@ def test_files_of_others_are_left_alone(shop: Shop) -> None:
     shop.folder.write("v1/data/s/README.md", b"hello")
     shop.folder.write("other", b"hello")
     assert set(shop.answers([1])) == {1}
-    assert len(shop.said) == 1
-    assert "v1/index/foreign.parquet can't be read (it is not a segment of this version)" in shop.said[0]
+    assert len(shop.notices) == 1
+    assert "v1/index/foreign.parquet can't be read (it is not a segment of this version)" in shop.notices[0]
     shop.store().compact()
     assert {"other", "v1/index/README.md", "v1/index/foreign.parquet"} <= {
         entry.path for entry in shop.folder.list()
@@ -53,7 +53,7 @@ def test_a_segment_that_points_out_of_the_store(local: Shop) -> None:
     name = stored("s").encode()
     local.folder.write(indexed("s"), content.replace(name, b"../../../etc/x.parquet".ljust(len(name), b"1")))
     assert local.answers([1]) == {}
-    assert "is not the name of a data file" in local.said[0]
+    assert "is not the name of a data file" in local.notices[0]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no parquet", b"PAR1" + b"x" * 100 + b"PAR1"])
@@ -65,8 +65,8 @@ def test_rows_of_a_lost_or_damaged_data_file_are_misses(shop: Shop, content: byt
     else:
         shop.folder.write(stored("s"), content)
     assert set(shop.answers([1, 2, 3])) == {3}
-    assert len(shop.said) == 1
-    assert shop.said[0].startswith(
+    assert len(shop.notices) == 1
+    assert shop.notices[0].startswith(
         f"reuse: 2 stored responses can't be read and are paid for again (for example, {stored('s')} "
     )
 
@@ -87,11 +87,11 @@ def test_a_flipped_bit_is_found(local: Shop) -> None:
 def test_a_row_counts_only_under_its_own_key(shop: Shop) -> None:
     # Data was replaced (two attempts wrote it in another order) after the index was written.
     shop.store().add("s", [table([1, 2, 3])])
-    Shop(shop.folder, said=shop.said).store().add("t", [table([2, 1, 3])])
+    Shop(shop.folder, notices=shop.notices).store().add("t", [table([2, 1, 3])])
     shop.folder.write(stored("s"), shop.folder.read(stored("t")))
     shop.folder.delete([indexed("t")])
     assert shop.answers([1, 2, 3]) == {3: ("to 3", "s")}
-    assert shop.said == ["reuse: 2 stored responses can't be read and are paid for again."]
+    assert shop.notices == ["reuse: 2 stored responses can't be read and are paid for again."]
 
 
 def test_an_index_that_points_past_the_end(local: Shop) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers expire by what their writer said, and by what a reader wants."""
+"""Answers expire by the `max_age` of their writer, and by that of a reader."""
 
 from __future__ import annotations
 

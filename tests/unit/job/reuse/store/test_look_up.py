@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was paid for is found again, by its own key only, and nothing else is."""
+"""A look-up finds stored responses by their own keys, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.support.responses import DAY, Shop, sorted_keys, table
 from tests.support.specs import spec
 
 
-def test_an_empty_store_has_none(shop: Shop) -> None:
+def test_empty_store_has_no_hits(shop: Shop) -> None:
     assert shop.answers(range(3)) == {}
     assert shop.answers([]) == {}
-    assert shop.said == []
+    assert shop.notices == []
 
 
-def test_what_was_stored_is_found_with_its_payer_and_nothing_else(shop: Shop) -> None:
+def test_only_stored_responses_are_found_with_their_payer(shop: Shop) -> None:
     assert shop.store().add("first", [table(range(10)), table(range(10, 15))]) == 15
     assert shop.store().add("second", [table(range(15, 20))]) == 5
     assert shop.answers(range(5, 25)) == {
         name: (f"to {name}", "first" if name < 15 else "second") for name in range(5, 20)
     }
-    assert shop.said == []
+    assert shop.notices == []
 
 
 def test_failures_are_not_stored(shop: Shop) -> None:
@@ -47,7 +47,7 @@ def test_the_newest_answer_wins(shop: Shop) -> None:
     }
 
 
-def test_a_key_that_was_stored_twice_by_one_submission_comes_once(shop: Shop) -> None:
+def test_key_stored_twice_by_one_submission_is_found_once(shop: Shop) -> None:
     shop.store().add("s", [table([1, 1, 2])])
     assert set(shop.answers([1, 2])) == {1, 2}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look-up reads what it needs, a piece at a time."""
+"""A look-up reads only what it needs, a row group at a time."""
 
 from __future__ import annotations
 

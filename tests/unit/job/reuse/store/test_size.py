@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a store is, as its command line tells."""
+"""The size of a store, by its command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.responses import DAY, START, Shop, table
 
 
-def test_the_size_of_a_store_is_told_without_ray(tmp_path: Path) -> None:
+def test_store_size_is_shown_without_ray(tmp_path: Path) -> None:
     shop = Shop(LocalFolder(str(tmp_path)))
     shop.store().add("s", [table(range(3))])
     shop.store(max_age=DAY).add("t", [table(range(3, 5))])
@@ -26,13 +26,13 @@ def test_the_size_of_a_store_is_told_without_ray(tmp_path: Path) -> None:
         "import runpy, sys; sys.modules['ray'] = None\n"
         "runpy.run_module('airflow_provider_raybatch.job.reuse.store', run_name='__main__')"
     )
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
         cwd=Path(__file__).parents[5],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.stdout.startswith(
+    assert completed.stdout.startswith(
         "5 responses (2 expired) of 2 submissions, stored 2025-06-15 to 2025-06-15;"
-    ), told.stderr
+    ), completed.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that is not there, not ours or does not answer."""
+"""A store that is missing, not writable or does not answer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.support.s3_server import S3Server
     ("word", "operation"),
     [("v1/index", "list"), ("v1/index/s", "read_range"), ("v1/data/s", "read_range")],
 )
-def test_a_store_that_does_not_answer_is_an_error_that_may_heal(
+def test_store_that_does_not_answer_is_a_retryable_error(
     disk: LocalFolder, word: str, operation: str
 ) -> None:
-    # To go on would be to pay silently for what is there.
+    # Without the error, the job would silently pay for stored responses.
     Shop(disk).store().add("s", [table([1])])
     shop = Shop(Faulty(disk, word, raising(operation)))
     with pytest.raises(StorageError, match=rf"^reuse: .*can't {operation} it") as caught:
         shop.answers([1])
     assert caught.value.failure_class is FailureClass.STORAGE
-    assert shop.said == []
+    assert shop.notices == []
 
 
 def test_preflight_passes_where_the_store_can_be_used(shop: Shop) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that comes while old data is deleted stays, also that of a writer whose clock is behind."""
+"""Data that is added while old data is deleted stays, also if its writer's clock is late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_provider_raybatch.storage.folder import Folder
 from tests.support.responses import DAY, START, Faulty, Shop, table
 
 
-def test_an_add_before_each_listing_of_a_sweep_by_a_clock_that_is_behind(folder: Folder) -> None:
+def test_add_by_a_late_clock_before_each_listing_of_a_sweep(folder: Folder) -> None:
     Shop(folder).store().add("first", [table([1])])
     for number in itertools.count():
         listings = itertools.count()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's last event is never missed: not where it comes between two requests, nor where noise follows it."""
+"""A job's last event is never missed, even between two requests or before later output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def lease():
     return Lease(Control(KEY, attempt=1))
 
 
-async def looks(ray, client, count):
-    """Look until the job has ended, at most so often."""
+async def poll_until_end(ray, client, count):
+    """Poll until the job has ended, at most `count` times."""
     state = FollowState(ray.session_name)
     for _ in range(count):
         verdict = await poll_once(client, "x", state, lease=lease())
@@ -25,7 +25,7 @@ async def looks(ray, client, count):
     return None
 
 
-async def test_a_job_that_commits_and_ends_right_after_its_log_was_read(ray, client):
+async def test_commit_right_after_the_log_was_read_is_seen(ray, client):
     await client.submit(JobRequest("true", "x"))
     ray.jobs["x"].lines = ["reading"]
 
@@ -36,7 +36,7 @@ async def test_a_job_that_commits_and_ends_right_after_its_log_was_read(ray, cli
         return read
 
     ray.stage("GET", "/api/v0/logs/file", read_and_end)
-    outcome = await looks(ray, client, 2)
+    outcome = await poll_until_end(ray, client, 2)
     assert outcome is not None
     assert outcome.summary == SUMMARY
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which row kills the engine: found soon, and never an innocent one. What a lost process leaves."""
+"""The search for the row that kills the engine, and the rows of a lost process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..mutant import Mutant
 
 _COORDINATOR = "job/execution/coordinator.py"
 _QUEUE = "job/execution/queue.py"
-_SUSPICION = "job/execution/poison_rows.py"
+_POISON_ROWS = "job/execution/poison_rows.py"
 _TESTS = ("job/execution/replica/test_poison_rows.py",)
 _QUEUE_TESTS = ("job/execution/test_queue.py",)
 _SHIFT = "job/execution/replica/test_shift.py"
@@ -20,9 +20,7 @@ MUTANTS = (
         "            self._look_for_parts(process)\n",
         "            pass\n",
         "Rows that a killed process had written are paid for and written twice.",
-        (
-            "job/execution/replica/test_replica.py::test_what_a_dead_process_has_written_and_not_reported_is_not_paid_for_again",
-        ),
+        ("job/execution/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
     ),
     Mutant(
         "silence-by-the-clock",
@@ -45,8 +43,8 @@ MUTANTS = (
         _COORDINATOR,
         "        if self._queue.proves(process, report.finished):\n",
         "        if len(report.finished):\n",
-        "An engine that dies of everything is restarted once for each row.",
-        (f"{_TESTS[0]}::test_an_engine_that_dies_of_everything_is_given_up",),
+        "An engine that dies of every row is restarted once for each row.",
+        (f"{_TESTS[0]}::test_engine_that_dies_of_every_row_is_given_up",),
     ),
     Mutant(
         "earlier-process-not-buried",
@@ -54,20 +52,18 @@ MUTANTS = (
         "            self._bury(earlier, engine_died=False, begun=begun)\n",
         "            pass\n",
         "The rows of a killed process wait until its silence is noticed.",
-        (
-            "job/execution/replica/test_replica.py::test_what_a_dead_process_has_written_and_not_reported_is_not_paid_for_again",
-        ),
+        ("job/execution/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
     ),
     Mutant(
         "single-row-forgets-its-deaths",
         _QUEUE,
         "        if len(group.rows) < 2:\n            return group\n",
         "        if len(group.rows) < 2:\n            return Group(group.rows)\n",
-        "A row of which the system kills the engine is never found.",
-        (f"{_TESTS[0]}::test_a_row_of_which_the_system_kills_the_engine_is_found_later",),
+        "A row that makes the system kill the engine is never found.",
+        (f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found",),
     ),
     Mutant(
-        "wary-of-nothing",
+        "wary-replicas-not-marked",
         _COORDINATOR,
         "        self._queue.join(process, slots, time.monotonic(), wary)\n",
         "        self._queue.join(process, slots, time.monotonic())\n",
@@ -83,7 +79,7 @@ MUTANTS = (
         (f"{_MODEL}::test_faults_during_a_search",),
     ),
     Mutant(
-        "suspects-beside-others",
+        "suspected-rows-beside-others",
         _QUEUE,
         "        if len(replica.holds) or len(replica.failed):\n",
         "        if len(replica.failed):\n",
@@ -91,7 +87,7 @@ MUTANTS = (
         (*_QUEUE_TESTS, f"{_MODEL}::test_poison_rows_are_found_within_the_bound"),
     ),
     Mutant(
-        "suspects-that-waited-forgotten",
+        "waiting-suspected-rows-forgotten",
         _QUEUE,
         "                self._suspicion.groups.append(Group(replica.holds, silent_deaths))\n",
         "",
@@ -100,18 +96,18 @@ MUTANTS = (
     ),
     Mutant(
         "silent-deaths-are-proof",
-        _SUSPICION,
+        _POISON_ROWS,
         "        silent = 0 if engine_died else group.silent_deaths + 1\n",
         "        silent = 9\n",
-        "A row that was alone when somebody killed the engine is blamed.",
+        "A row that was alone in a killed engine is blamed.",
         _TESTS,
     ),
     Mutant(
         "silent-deaths-are-nothing",
-        _SUSPICION,
+        _POISON_ROWS,
         "        elif engine_died or silent >= _SILENT_DEATHS_TO_BLAME:\n",
         "        elif engine_died:\n",
-        "A row of which the system kills the engine is asked for ever.",
-        (*_QUEUE_TESTS, f"{_TESTS[0]}::test_a_row_of_which_the_system_kills_the_engine_is_found_later"),
+        "A row that makes the system kill the engine is retried for ever.",
+        (*_QUEUE_TESTS, f"{_TESTS[0]}::test_row_that_makes_the_system_kill_the_engine_is_found"),
     ),
 )

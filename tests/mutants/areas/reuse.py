@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What need not be paid for again, and whose answer a row may take."""
+"""Which responses are reused, and for which rows."""
 
 from __future__ import annotations
 
 from ..mutant import Mutant
 
-_SAVINGS = "job/reuse/reuse.py"
-_REPEATS = "job/reuse/duplicates.py"
-_REUSE = "job/reuse/response_store.py"
-_ADOPTING = "job/reuse/cached_parts.py"
+_PLAN = "job/reuse/reuse.py"
+_DUPLICATES = "job/reuse/duplicates.py"
+_STORE = "job/reuse/response_store.py"
+_CACHED = "job/reuse/cached_parts.py"
 _TESTS = ("job/reuse/test_reuse.py", "job/reuse/test_response_store.py")
 
 MUTANTS = (
     Mutant(
         "search-noted-before-its-finds",
-        _SAVINGS,
+        _PLAN,
         """\
         for cached, responses, origin in self.found:
             written += write_parts(job, source.chunks(ROWS_PER_CHUNK), cached, responses, origin)
@@ -34,7 +34,7 @@ MUTANTS = (
     ),
     Mutant(
         "search-finds-nothing-new",
-        _REPEATS,
+        _DUPLICATES,
         "return [part for part in parts if part.path not in self.searched]",
         "return []",
         "Answers of an earlier input or prompt are paid for again.",
@@ -42,7 +42,7 @@ MUTANTS = (
     ),
     Mutant(
         "search-covers-a-smaller-limit",
-        _REPEATS,
+        _DUPLICATES,
         "if one is not None and one.rows >= rows:",
         "if one is not None:",
         "With a larger `limit`, rows that repeat others are paid for.",
@@ -50,7 +50,7 @@ MUTANTS = (
     ),
     Mutant(
         "damaged-search-ends-the-job",
-        _REPEATS,
+        _DUPLICATES,
         "except (pa.ArrowException, LookupError, ValueError):",
         "except LookupError:",
         "A damaged file beside the parts fails each attempt of the task.",
@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         "samples-share-an-answer",
-        _SAVINGS,
+        _PLAN,
         "        remaining = remaining.numbered(repeats.numbers_of(remaining.ordinals))\n",
         "",
         "Equal rows at a temperature above 0 get one and the same answer.",
@@ -66,69 +66,66 @@ MUTANTS = (
     ),
     Mutant(
         "regenerates-from-old-answers",
-        _SAVINGS,
+        _PLAN,
         '    if job.spec.on_clear != "regenerate":\n        return found\n',
         "    if found:\n        return found\n",
-        "A clear that shall regenerate returns the old answers.",
+        'A clear with `on_clear="regenerate"` returns the old answers.',
         _TESTS,
     ),
     Mutant(
         "failures-before-answers",
-        _SAVINGS,
+        _PLAN,
         "for failures in (False, True):",
         "for failures in (True, False):",
-        "Equal rows share a failure where one of them has an answer.",
+        "Equal rows share a failure although one of them has an answer.",
         ("job/reuse/test_fan_out.py::test_an_answer_counts_more_than_an_earlier_failure",),
     ),
     Mutant(
         "answered-rows-asked-again",
-        _SAVINGS,
+        _PLAN,
         "answered = followers_of(repeats, ~resolved & share, earlier.good)",
         "answered = followers_of(repeats, no_rows, earlier.good)",
-        "A row is paid for though an equal one has been answered by an earlier attempt.",
-        (
-            "job/reuse/test_reuse.py::"
-            "TestRegenerate::test_an_equal_row_takes_the_answer_that_an_earlier_attempt_paid_for",
-        ),
+        "A row is paid for although an earlier attempt has answered an equal one.",
+        ("job/reuse/test_reuse.py::TestRegenerate::test_equal_row_reuses_the_answer_of_an_earlier_attempt",),
     ),
     Mutant(
         "leader-that-was-given-up",
-        _SAVINGS,
+        _PLAN,
         "answered.and_others(followers_of(repeats, missing, missing))",
         "answered.and_others(followers_of(repeats, missing, ~rows))",
-        "Rows wait for the answer of one that is not asked any more: the commit lacks them.",
+        "Rows wait for the answer of a row that is not asked any more: the commit lacks them.",
         ("job/reuse/test_reuse.py::TestResume::test_a_follower_leads_where_its_leader_has_failed_for_good",),
     ),
     Mutant(
-        "shares-against-the-users-word",
-        _SAVINGS,
+        "shares-though-turned-off",
+        _PLAN,
         "repeats, share = search.repeats, job.spec.deduplicate",
         "repeats, share = search.repeats, True",
-        "`deduplicate=False` is not kept.",
+        "`deduplicate=False` is ignored.",
         _TESTS,
     ),
     Mutant(
         "keys-without-their-numbers",
-        _SAVINGS,
+        _PLAN,
         "repeated = repeats.sampled[~resolved[repeats.sampled]]",
         "repeated = repeats.sampled[~(resolved | rows)[repeats.sampled]]",
-        "An answer that can't be read after all is paid for under another row's key.",
+        "An unreadable stored answer is generated again under another row's key.",
         (
             "job/reuse/test_reuse.py::"
-            "TestFromNightToNight::test_a_stored_answer_that_is_gone_is_asked_for_under_its_own_key",
+            "TestFromNightToNight::test_lost_stored_answer_is_asked_for_under_its_own_key",
         ),
     ),
     Mutant(
         "stored-answers-stored-as-new",
-        _REUSE,
+        _STORE,
         "if part.may_be_generated)",
         "if part.rows)",
-        "An answer that expired comes back as a young one, for ever.",
+        "An expired answer is stored again as a new one, and never expires.",
         _TESTS,
     ),
     Mutant(
         "stored-by-submission-and-not-by-driver",
-        _REUSE,
+        _STORE,
         "groupby(paid, key=lambda part: part.driver)",
         "groupby(paid, key=lambda part: part.submission_id)",
         "After a head restart, what a driver of a repeated submission id paid for is not stored.",
@@ -136,7 +133,7 @@ MUTANTS = (
     ),
     Mutant(
         "store-fails-a-committed-job",
-        _REUSE,
+        _STORE,
         "    except Exception as error:  # the dataset is committed",
         "    except ValueError as error:  # the dataset is committed",
         "A response store that is away fails a job whose dataset is published: it runs again.",
@@ -144,15 +141,15 @@ MUTANTS = (
     ),
     Mutant(
         "carried-loses-where-it-came-from",
-        _ADOPTING,
+        _CACHED,
         '    return pc.if_else(pc.equal(one_array(found["origin"]), "stored"), "stored", origins)\n',
         "    return origins\n",
-        "What a stored answer cost is told as this task's own.",
+        "The tokens of a stored answer are counted as this task's own.",
         _TESTS,
     ),
     Mutant(
-        "adopted-rows-in-the-order-of-hits",
-        _ADOPTING,
+        "cached-rows-in-the-order-of-hits",
+        _CACHED,
         '.sort_by("hit")',
         "",
         "Rows get each other's stored answers.",

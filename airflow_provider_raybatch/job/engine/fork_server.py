@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One import of vLLM for all processes of an engine.
+
+In a Ray actor and on CPUs, vLLM starts its engine process and its workers by spawn, and each of them imports
+torch and vLLM again, one after the other: 13 seconds each on an idle CPU. Here Python's own fork server
+imports them once, at the same time as this process does, and the others are forked from it. vLLM's server
+does the same on request (``VLLM_WORKER_MULTIPROC_METHOD=forkserver`` in its ``api_server``), but an actor
+can't ask for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from multiprocessing import context, forkserver
+from typing import Any
+
+_PRELOADED = f"{__package__}.preloaded"
+
+
+class _Process(context.ForkServerProcess):
+    """A forked process that has its parent's environment, as a spawned one would, and ends with it."""
+
+    def start(self) -> None:
+        self._environment = dict(os.environ)
+        super().start()
+
+    def run(self) -> None:
+        _use(self._environment)
+        # Else it would start a server of its own: only the server's parent knows that it runs.
+        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        super().run()
+
+
+class _Context(context.ForkServerContext):
+    Process = _Process
+
+
+def start() -> None:
+    """Start the server, and let it serve what asks for spawn in this process and below.
+
+    Returns at once. If the server's import fails, each process imports for itself.
+    """
+    serve_spawn()
+    forkserver.set_forkserver_preload([_PRELOADED])
+    with _python_path():
+        forkserver.ensure_running()
+
+
+def serve_spawn() -> None:
+    """Let the context ``spawn`` of :mod:`multiprocessing` fork from the server."""
+    context._concrete_contexts["spawn"] = _Context()  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _python_path() -> Iterator[None]:
+    """Let the server find what this process finds: before Python 3.12.8 it takes no `sys.path`."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def _use(environment: Mapping[str, str]) -> None:
+    # What is equal stays where it is: a process's title is found, and so set, by the place of the first.
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    _set_openmp(environment)
+
+
+def _set_openmp(environment: Mapping[str, str]) -> None:
+    """Do what OpenMP would do at its start, which was in the server: vLLM sets these for each CPU worker."""
+    threads, places = environment.get("OMP_NUM_THREADS", ""), environment.get("OMP_PLACES", "")
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and threads.isdigit():
+        torch.set_num_threads(int(threads))
+    if re.fullmatch(r"\{\d+(,\d+)*\}", places):
+        os.sched_setaffinity(0, {int(cpu) for cpu in places[1:-1].split(",")})
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone. Its children then do the same, and the server ends last."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imported by the fork server alone: what the processes of an engine need."""
+
+from __future__ import annotations
+
+import contextlib
+
+from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
+
+fork_server.serve_spawn()  # for the processes below, which start workers
+with contextlib.suppress(Exception):  # an error here would end the server
+    vllm_compat.import_engine()

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that ask for spawn are forked from a server that has imported what they need."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+# The children ask for spawn, as vLLM does; the grandchild is started by the child.
+SCRIPT = """
+import json, multiprocessing, os, sys, time
+from airflow_provider_raybatch.job.engine import fork_server
+
+def tell(say):
+    say.send({
+        "pid": os.getpid(),
+        "server": os.getppid(),
+        "imported": "slow_to_import" in sys.modules,
+        "late": os.environ.get("LATE"),
+        "affinity": sorted(os.sched_getaffinity(0)),
+    })
+
+def child(say):
+    tell(say)
+    os.environ["OMP_PLACES"] = "{%d}" % min(os.sched_getaffinity(0))
+    process = multiprocessing.get_context("spawn").Process(target=grandchild, args=(say,))
+    process.start()
+    process.join()
+
+def grandchild(say):
+    tell(say)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    fork_server._PRELOADED = "slow_to_import"
+    fork_server.start()
+    os.environ["LATE"] = "after the server's start"
+    context = multiprocessing.get_context("spawn")
+    hear, say = context.Pipe()
+    process = context.Process(target=child, args=(say,))
+    process.start()
+    print(json.dumps([hear.recv(), hear.recv()]), flush=True)
+    process.join()
+    print(process.exitcode, flush=True)
+"""
+PRELOADED = "from airflow_provider_raybatch.job.engine import fork_server; fork_server.serve_spawn()\n"
+
+Told = tuple[dict[str, Any], dict[str, Any]]
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    (tmp_path / "slow_to_import.py").write_text(PRELOADED)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def told(parent: subprocess.Popen[str]) -> Told:
+    assert parent.stdout is not None
+    child, grandchild = json.loads(parent.stdout.readline())
+    return child, grandchild
+
+
+def gone(*pids: int) -> bool:
+    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs(found, timeout=20)
+    return not alive
+
+
+def test_children_and_theirs_share_one_import(told: Told, parent: subprocess.Popen[str]) -> None:
+    child, grandchild = told
+    assert child["imported"]
+    assert grandchild["imported"]
+    assert child["server"] == grandchild["server"] != parent.pid
+
+
+def test_children_have_the_environment_of_their_parent(told: Told) -> None:
+    child, grandchild = told
+    assert child["late"] == grandchild["late"] == "after the server's start"
+    assert grandchild["affinity"] == child["affinity"][:1]
+
+
+@pytest.mark.parametrize("victim", ["parent", "server"])
+def test_all_end_with_the_parent_or_server(told: Told, parent: subprocess.Popen[str], victim: str) -> None:
+    child, grandchild = told
+    os.kill({"parent": parent.pid, "server": child["server"]}[victim], signal.SIGKILL)
+    if victim == "server":  # as Ray does to the children of an actor that ends
+        parent.kill()
+    assert gone(child["pid"], grandchild["pid"], child["server"])
+
+
+def test_exit_code_tells_of_a_kill(told: Told, parent: subprocess.Popen[str]) -> None:
+    child, _ = told
+    os.kill(child["pid"], signal.SIGKILL)
+    assert parent.stdout is not None
+    assert parent.stdout.readline().strip() == str(-signal.SIGKILL)
