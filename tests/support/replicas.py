@@ -38,7 +38,7 @@ class Handle:
     """In place of the coordinator's actor handle: calls arrive at once, and what is waited for is there."""
 
     def __init__(self, board: Coordinator) -> None:
-        for name in ("report", "describe", "start"):
+        for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
         for name in ("join", "pull", "give_back", "share", "content", "leave", "lost"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))

@@ -34,6 +34,11 @@ def start_engine(args: Mapping[str, Any]) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**args), usage_context=UsageContext.LLM_CLASS)
 
 
+def stop_engine(llm: Any) -> None:
+    """End the processes of an async engine and wait until they are gone."""
+    llm.shutdown()
+
+
 def engine_dead_error() -> type[Exception]:
     """What vLLM raises once its engine process is gone."""
     from vllm.v1.engine.exceptions import EngineDeadError

@@ -34,7 +34,7 @@ _LONGEST_PAUSE = 2.0
 """Seconds of silence that one look counts at most: where all stood still, the driver did too."""
 _ROWS_OF_TEXT = 1024
 """Rows of a text file that are read at once. A row group of Parquet can only be decoded whole."""
-_WHOLE = 2**62
+_WHOLE = _ALL = 2**62
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,14 @@ class Order:
     :param chunks: those in which its rows lie, by number.
     :param repetitions: of its rows, see :class:`Input`.
     :param is_finished: whether every row of the input is written.
+    :param leaves: whether it is no longer needed, since no rows are left for it.
     """
 
     grant: Grant
     chunks: dict[int, Chunk]
     repetitions: dict[int, int]
     is_finished: bool
+    leaves: bool = False
 
 
 class Coordinator(Board):
@@ -102,19 +104,23 @@ class Coordinator(Board):
 
     :param folder: the destination.
     :param part_folder: where this submission keeps its parts, relative to `folder`.
+    :param fewest: replicas that stay while rows are left, also those that have none.
     """
 
-    def __init__(self, work: Input, folder: Folder, part_folder: str) -> None:
+    def __init__(self, work: Input, folder: Folder, part_folder: str, fewest: int = _ALL) -> None:
         super().__init__()
         self._input = work
         self._folder = folder
         self._part_folder = part_folder
+        self._fewest = fewest
         self._pieces = work.pieces()
         self._queue = PullQueue(self._pieces)
         self._actors: dict[str, str] = {}
         """The actor of each living process."""
         self._starting: set[str] = set()
         """Processes whose engine is not ready."""
+        self._not_needed: set[str] = set()
+        """Processes that have left, or never opened their engine, since no rows were left for them."""
         self._deaths: dict[str, int] = {}
         self._found: dict[str, int] = {}
         self._news: list[tuple[float, str]] = []
@@ -144,6 +150,17 @@ class Coordinator(Board):
         # A death counts until it is known which row is to blame for it.
         return max(self._deaths[actor] - found - 1, found)
 
+    def is_needed(self, process: str) -> bool:
+        """Whether a process that starts shall open its engine. If not, it is as if it had left."""
+        others = self._actors.keys() - self._not_needed - {process}
+        needed = not (self._queue.is_finished or self._draining) and (
+            self._queue.has_rows_for_another or len(others) < self._fewest
+        )
+        if not needed:
+            self._starting.discard(process)
+            self._not_needed.add(process)
+        return needed
+
     def join(self, process: str, slots: int) -> None:
         """Its engine is ready.
 
@@ -172,6 +189,7 @@ class Coordinator(Board):
             {piece: self._input.chunks[piece] for piece in self._pieces.split(rows)},
             self._repetitions(rows),
             self._queue.is_finished,
+            leaves=self._lets_go(process),
         )
 
     def give_back(self, process: str, rows: Ordinals) -> None:
@@ -226,6 +244,20 @@ class Coordinator(Board):
         self._silence[process] = 0.0
         return draining, self._queue.wants(process)
 
+    def _lets_go(self, process: str) -> bool:
+        """Let a replica leave that has nothing to do, if others would get what comes back."""
+        queue = self._queue
+        if (
+            queue.is_finished
+            or len(queue.replicas) <= self._fewest
+            or not queue.is_idle(process)
+            or queue.has_rows_for_another
+        ):
+            return False
+        queue.leave(process)
+        self._not_needed.add(process)
+        return True
+
     def _known(self, process: str) -> None:
         if process not in self._actors:
             raise GoneError(f"replica {process!r} was taken for lost; its rows are others' now.")
@@ -251,6 +283,7 @@ class Coordinator(Board):
         """
         actor = self._actors.pop(process)
         self._starting.discard(process)
+        self._not_needed.discard(process)
         self._silence.pop(process, None)
         self.gone.add(process)
         self._deaths[actor] = self._deaths.get(actor, 0) + 1

@@ -10,7 +10,6 @@ decides which replica works on which rows, at the moment at which a replica can 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import threading
 import time
@@ -27,6 +26,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.over_nodes import PlacementGroups
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -38,6 +38,7 @@ from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
+_PLACES_EVERY = 2.0
 _LONGEST_NAME = 150
 _LAST_WORDS = 10.0
 """Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
@@ -114,9 +115,10 @@ def run(
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
     ran, failure = Ran(), _Failure()
+    groups = PlacementGroups(plan) if plan.spans_nodes and isinstance(work, Input) else None
     if isinstance(work, Input):
-        board = _coordinator(job, work)
-        stages, take = dataset(job, plan, board), lambda row: None
+        board = _coordinator(job, plan, work)
+        stages, take = dataset(job, plan, board, groups), lambda row: None
     else:
         board = None
         stages = ray_data_llm.dataset(job, plan, work)
@@ -128,7 +130,7 @@ def run(
     stages.set_name(_name(job))  # for people who look at Ray's dashboard
     worker = threading.Thread(target=_consume, args=(stages, take, failure), daemon=True)
     worker.start()
-    began = said = time.time()
+    began = said = looked = time.time()
     try:
         while worker.is_alive() and not watch.is_over:
             worker.join(_POLL)
@@ -143,12 +145,18 @@ def run(
                 say(progress if started else _starting(ran.reports, plan, now - began))
                 said = now
             _check_moving(job, tracker, ran.reports, plan, now)
+            if groups is not None and now - looked >= _PLACES_EVERY:
+                groups.remove_unused()
+                looked = now
     except Exception:
         # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
         # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
         if board is not None:
             _drain(board, worker)
         raise
+    finally:
+        if groups is not None:
+            groups.remove()
     ran.reports = watch.look()
     if not watch.is_finished:
         failure.throw(ran.reports)
@@ -212,13 +220,13 @@ def _drain(board: Any, worker: threading.Thread) -> None:
                 return
 
 
-def _coordinator(job: Job, work: Input) -> Any:
+def _coordinator(job: Job, plan: Plan, work: Input) -> Any:
     """Beside the driver, so that it is there as long as the driver is."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return ray.remote(num_cpus=0, scheduling_strategy=here)(Coordinator).remote(
-        work, job.folder, job.part_folder
+        work, job.folder, job.part_folder, plan.fewest
     )
 
 
@@ -259,14 +267,21 @@ def _consume(stages: ray.data.Dataset, take: Callable[[Any], None], failure: _Fa
         failure.error = error
 
 
-def dataset(job: Job, plan: Plan, board: Any) -> ray.data.Dataset:
-    """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed."""
+def dataset(job: Job, plan: Plan, board: Any, groups: PlacementGroups | None) -> ray.data.Dataset:
+    """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
+
+    Of a range of replicas, those that find no room are pending: Ray starts them when there is room, and asks
+    its autoscaler for it. One that leaves returns its ticket, and at once each ticket that it gets then. So
+    soon all are used up, and from then on Ray Data ends the actors that have none, pending ones first.
+
+    :param groups: where the GPUs of a replica may lie on several nodes.
+    """
     tickets = [{"ticket": number} for number in range(plan.replicas)]
     work = ray.data.from_items(tickets, override_num_blocks=plan.replicas)
     # Without end here: replicas count for themselves how often they die in vain.
     options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
-    if plan.spans_nodes:
-        options["ray_remote_args_fn"] = functools.partial(_over_nodes, plan)
+    if groups is not None:
+        options["ray_remote_args_fn"] = groups.options()
     else:
         options["num_gpus"] = plan.gpus
         if plan.accelerator_type:
@@ -283,26 +298,6 @@ def dataset(job: Job, plan: Plan, board: Any) -> ray.data.Dataset:
         max_concurrency=2,
         **options,
     )
-
-
-def _over_nodes(plan: Plan) -> dict[str, Any]:
-    """A placement group of one bundle a GPU, wherever they are.
-
-    The replica takes the CPU of the first bundle and no GPU; vLLM's Ray executor, started inside the group,
-    finds the bundles and puts a worker on each GPU.
-    """
-    from ray.util import placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    bundle = {"GPU": 1.0}
-    if plan.accelerator_type:
-        bundle[f"accelerator_type:{plan.accelerator_type}"] = 0.001
-    group = placement_group([{**bundle, "CPU": plan.cpus}, *[bundle] * (plan.gpus - 1)], strategy="PACK")
-    return {
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(
-            group, placement_group_capture_child_tasks=True
-        )
-    }
 
 
 def _engine(job: Job, board: Any) -> EngineInfo:

@@ -107,7 +107,7 @@ class PullQueue:
         self._suspected_since = 0.0
         self._emptied: str | None = None
         self._repeated: set[int] = set()
-        self._unanswered = 0
+        self._unanswered = self._recalled = 0
         rows = int(pieces.left.sum())
         self._row_bytes = pieces.total_bytes / rows if rows else 0.0
         self.starting = 0
@@ -119,6 +119,17 @@ class PullQueue:
     def is_finished(self) -> bool:
         """Whether every row is written."""
         return self.unfinished == 0
+
+    @property
+    def has_rows_for_another(self) -> bool:
+        """Whether one more replica would get rows: free or suspected ones, or some that others give back."""
+        return bool(
+            self.free
+            or self._suspicion.groups
+            or len(self._suspicion.poison)
+            or self._recalled
+            or self._ahead.find() is not None
+        )
 
     @property
     def bytes_read(self) -> int:
@@ -168,6 +179,7 @@ class PullQueue:
             self._recall(replica)
         release, replica.release = tuple(replica.release), []
         give_back, replica.give_back = replica.give_back, 0
+        self._recalled -= give_back
         self._see(name, replica)
         return Grant(
             rows=rows,
@@ -203,6 +215,11 @@ class PullQueue:
         """A replica that is about to be lost has written rows, and could not say so by itself."""
         replica = self._replica(name)
         self._count_finished(replica, rows)
+
+    def is_idle(self, name: str) -> bool:
+        """Whether a replica has nothing to do: every row that it got is finished."""
+        replica = self._replica(name)
+        return not len(replica.holds) and replica.group is None
 
     def wants(self, name: str) -> bool:
         """Whether a replica has something to give back that others wait for."""
@@ -352,7 +369,9 @@ class PullQueue:
         if richest is not None:
             other = self._replicas[richest]
             ahead = other.unanswered - other.slots - other.give_back
-            other.give_back += min((ahead + 1) // 2, replica.slots - replica.unanswered)
+            count = min((ahead + 1) // 2, replica.slots - replica.unanswered)
+            other.give_back += count
+            self._recalled += count
             self._see(richest, other)
 
     def _see(self, name: str, replica: _Replica) -> None:
@@ -399,6 +418,7 @@ class PullQueue:
         """Forget a replica, and free what it had."""
         replica = self._replicas.pop(name)
         self._unanswered -= replica.unanswered
+        self._recalled -= replica.give_back
         for place in (self._speeds, self._shelves, self._ahead, self._origins):
             place.drop(name)
         self._put_back(replica.shelf.clear())

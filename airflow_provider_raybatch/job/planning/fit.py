@@ -60,7 +60,7 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     """
     asked = request(plan.cpus, plan.gpus, plan.accelerator_type)
     placed = cluster.holds(asked, plan.spans_nodes)
-    wanted = plan.first_replicas or plan.replicas
+    wanted = plan.fewest
     if placed >= wanted < plan.replicas:
         return Fit(
             "fits", f"the cluster holds {placed} of {plan.replicas} {_noun(plan)} of {shown(asked)} by now"
@@ -72,7 +72,7 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     where = "over any nodes" if plan.spans_nodes else "on one node each"
     room = {name: largest.get(name, 0.0) for name in asked}
     situation = (
-        f"replicas: the job asks for {plan.replicas} {_noun(plan)} of {shown(asked)} {where}, and "
+        f"replicas: the job asks for {_number(plan)} {_noun(plan)} of {shown(asked)} {where}, and "
         f"the cluster has room for {placed} (largest node: {shown(room)})"
     )
     remedy = "ask for fewer replicas or smaller ones, or add nodes"
@@ -83,6 +83,10 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
         groups = cluster.autoscaler.sentence(asked)
         return Fit("never", f"{situation}; {added}: {groups}", f"{remedy}, or change the node groups")
     return Fit("wait", situation, f"waiting for {missing} more from the autoscaler")
+
+
+def _number(plan: Plan) -> str:
+    return f"{plan.replicas}" if plan.fewest == plan.replicas else f"{plan.fewest} to {plan.replicas}"
 
 
 def _noun(plan: Plan) -> str:
