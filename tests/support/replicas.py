@@ -84,11 +84,11 @@ class Place:
             **fields,
         })
         source = look_at_source(spec, None)
+        chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
         if self.board is None:
             done = np.isin(np.arange(source.rows), list(settled))
-            self.board = Coordinator(input_of(source, done), self.out, "parts/0")
+            self.board = Coordinator(input_of(source, done), self.out, "parts/0", chosen.fewest)
         job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
-        chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
         return Replica(job, chosen, Handle(self.board))
 
     @property

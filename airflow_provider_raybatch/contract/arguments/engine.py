@@ -68,7 +68,7 @@ class EngineArguments(ContractModel):
     @classmethod
     def _number_or_range(cls, value: Any) -> Any:
         if isinstance(value, str) and (found := _RANGE.fullmatch(value.strip())):
-            value = found.groups()
+            value = [one.strip(" '\"") for one in found.groups()]
         if value is None:
             return None
         if isinstance(value, (list, tuple)):

@@ -13,7 +13,9 @@ from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_raybatch.coercion import boolean, seconds
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
+from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.operators.arguments import build_spec
 
 GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
@@ -257,7 +259,10 @@ ONE_OF = (
         ({"replicas": 1.5}, "replicas: it must be a whole number, but it is 1.5."),
         ({"replicas": {1}}, "replicas: it must be a whole number, but it is {1}."),
         ({"replicas": (0, 2)}, "replicas: the fewest of a range must be at least 1, but it is (0, 2)."),
-        ({"replicas": (3, 2)}, "replicas: the most of a range must be at least its fewest, but it is (3, 2)."),
+        (
+            {"replicas": (3, 2)},
+            "replicas: the most of a range must be at least its fewest, but it is (3, 2).",
+        ),
         (
             {"replicas": ("a", 2)},
             "replicas: a range is (fewest, most), two whole numbers, but it is ('a', 2).",
@@ -267,7 +272,10 @@ ONE_OF = (
             "replicas: a range is (fewest, most), two whole numbers, but it is (1, 2, 3).",
         ),
         ({"replicas": []}, "replicas: a range is (fewest, most), two whole numbers, but it is ()."),
-        ({"replicas": "(1, x)"}, "replicas: a range is (fewest, most), two whole numbers, but it is ('1', ' x')."),
+        (
+            {"replicas": "(1, x)"},
+            "replicas: a range is (fewest, most), two whole numbers, but it is ('1', 'x').",
+        ),
         ({"num_cpus": -1}, "num_cpus: it must be more than 0, but it is -1."),
         ({"max_restarts": -1}, "max_restarts: it must be at least 0, but it is -1."),
         (

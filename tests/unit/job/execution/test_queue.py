@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tracemalloc
 
@@ -54,6 +55,7 @@ def test_rows_are_given_once(made: tuple[Pieces, Costs], data: st.DataObject) ->
         else:
             world.lose(name, step == "lose", tells=data.draw(st.booleans(), "tells"))
         world.check()
+        check_another(world)
     name = data.draw(st.sampled_from([*sorted(world.members), world.join(5)]), "the last one")
     for other in sorted(world.members):
         if other != name:
@@ -66,6 +68,15 @@ def test_rows_are_given_once(made: tuple[Pieces, Costs], data: st.DataObject) ->
     expected = {row for piece in range(len(pieces)) for row in pieces.rows(piece).tolist()}
     assert world.queue.is_finished
     assert world.written.keys() == expected
+
+
+def check_another(world: World) -> None:
+    """One more replica gets rows, now or from one that is told to give some back, only where that is said."""
+    queue = copy.deepcopy(world.queue)
+    queue.join("another", 10, world.now)
+    grant = queue.pull("another", world.now)
+    gets = len(grant.rows) or len(grant.failed) or any(queue.wants(name) for name in world.members)
+    assert world.queue.has_rows_for_another or not gets
 
 
 @settings(max_examples=30, deadline=None)
