@@ -63,6 +63,7 @@ class Place:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 8) -> None:
         self.batch = batch
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
+        monkeypatch.setattr(replica_module, "_name", lambda: "")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
         # Its thread would outlive the test, and then ask a real Ray, which would start for it.

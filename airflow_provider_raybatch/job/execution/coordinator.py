@@ -121,6 +121,9 @@ class Coordinator(Board):
         """Processes whose engine is not ready."""
         self._not_needed: set[str] = set()
         """Processes that have left, or never opened their engine, since no rows were left for them."""
+        self._names: dict[str, str] = {}
+        self._started_names: set[str] = set()
+        self._left_names: set[str] = set()
         self._deaths: dict[str, int] = {}
         self._found: dict[str, int] = {}
         self._news: list[tuple[float, str]] = []
@@ -150,15 +153,20 @@ class Coordinator(Board):
         # A death counts until it is known which row is to blame for it.
         return max(self._deaths[actor] - found - 1, found)
 
-    def is_needed(self, process: str) -> bool:
-        """Whether a process that starts shall open its engine. If not, it is as if it had left."""
+    def is_needed(self, process: str, name: str = "") -> bool:
+        """Whether a process that starts shall open its engine. If not, it is as if it had left.
+
+        :param name: of its actor.
+        """
+        self._names[process] = name
+        self._started_names.add(name)
         others = self._actors.keys() - self._not_needed - {process}
         needed = not (self._queue.is_finished or self._draining) and (
             self._queue.has_rows_for_another or len(others) < self._fewest
         )
         if not needed:
             self._starting.discard(process)
-            self._not_needed.add(process)
+            self._let_go(process)
         return needed
 
     def join(self, process: str, slots: int) -> None:
@@ -189,7 +197,7 @@ class Coordinator(Board):
             {piece: self._input.chunks[piece] for piece in self._pieces.split(rows)},
             self._repetitions(rows),
             self._queue.is_finished,
-            leaves=self._lets_go(process),
+            leaves=self._leaves(process),
         )
 
     def give_back(self, process: str, rows: Ordinals) -> None:
@@ -237,6 +245,10 @@ class Coordinator(Board):
         done, self._news = self._news, []
         return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
 
+    def actors(self) -> tuple[set[str], set[str]]:
+        """Names of the actors that have ever started, and of those that no rows were left for."""
+        return self._started_names, self._left_names
+
     def report(self, report: dict[str, Any]) -> tuple[bool, bool]:
         """See :meth:`Board.report`. Returns, too, whether it shall ask now, to give rows back."""
         draining, _ = super().report(report)
@@ -244,7 +256,7 @@ class Coordinator(Board):
         self._silence[process] = 0.0
         return draining, self._queue.wants(process)
 
-    def _lets_go(self, process: str) -> bool:
+    def _leaves(self, process: str) -> bool:
         """Let a replica leave that has nothing to do, if others would get what comes back."""
         queue = self._queue
         if (
@@ -255,8 +267,12 @@ class Coordinator(Board):
         ):
             return False
         queue.leave(process)
-        self._not_needed.add(process)
+        self._let_go(process)
         return True
+
+    def _let_go(self, process: str) -> None:
+        self._not_needed.add(process)
+        self._left_names.add(self._names.get(process, ""))
 
     def _known(self, process: str) -> None:
         if process not in self._actors:
@@ -282,6 +298,7 @@ class Coordinator(Board):
         :param is_silent: whether it may have written what it could not report.
         """
         actor = self._actors.pop(process)
+        self._names.pop(process, None)
         self._starting.discard(process)
         self._not_needed.discard(process)
         self._silence.pop(process, None)

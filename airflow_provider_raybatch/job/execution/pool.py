@@ -25,8 +25,8 @@ from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.execution.actors import ReplicaActors
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
-from airflow_provider_raybatch.job.execution.over_nodes import PlacementGroups
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -38,7 +38,7 @@ from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
-_PLACES_EVERY = 2.0
+_ACTORS_EVERY = 2.0
 _LONGEST_NAME = 150
 _LAST_WORDS = 10.0
 """Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
@@ -115,10 +115,12 @@ def run(
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
     ran, failure = Ran(), _Failure()
-    groups = PlacementGroups(plan) if plan.spans_nodes and isinstance(work, Input) else None
+    actors = None
     if isinstance(work, Input):
         board = _coordinator(job, plan, work)
-        stages, take = dataset(job, plan, board, groups), lambda row: None
+        if plan.spans_nodes or plan.fewest < plan.replicas:
+            actors = ReplicaActors(plan)
+        stages, take = dataset(job, plan, board, actors), lambda row: None
     else:
         board = None
         stages = ray_data_llm.dataset(job, plan, work)
@@ -145,8 +147,8 @@ def run(
                 say(progress if started else _starting(ran.reports, plan, now - began))
                 said = now
             _check_moving(job, tracker, ran.reports, plan, now)
-            if groups is not None and now - looked >= _PLACES_EVERY:
-                groups.remove_unused()
+            if actors is not None and now - looked >= _ACTORS_EVERY:
+                actors.end_unused(*ray.get(board.actors.remote(), timeout=60))
                 looked = now
     except Exception:
         # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
@@ -155,8 +157,8 @@ def run(
             _drain(board, worker)
         raise
     finally:
-        if groups is not None:
-            groups.remove()
+        if actors is not None:
+            actors.close()
     ran.reports = watch.look()
     if not watch.is_finished:
         failure.throw(ran.reports)
@@ -267,22 +269,22 @@ def _consume(stages: ray.data.Dataset, take: Callable[[Any], None], failure: _Fa
         failure.error = error
 
 
-def dataset(job: Job, plan: Plan, board: Any, groups: PlacementGroups | None) -> ray.data.Dataset:
+def dataset(job: Job, plan: Plan, board: Any, actors: ReplicaActors | None) -> ray.data.Dataset:
     """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
 
     Of a range of replicas, those that find no room are pending: Ray starts them when there is room, and asks
     its autoscaler for it. One that leaves returns its ticket, and at once each ticket that it gets then. So
-    soon all are used up, and from then on Ray Data ends the actors that have none, pending ones first.
+    soon all are used up, and from then on Ray Data drops the actors that have none.
 
-    :param groups: where the GPUs of a replica may lie on several nodes.
+    :param actors: where replicas may leave, or have their GPUs on several nodes.
     """
     tickets = [{"ticket": number} for number in range(plan.replicas)]
     work = ray.data.from_items(tickets, override_num_blocks=plan.replicas)
     # Without end here: replicas count for themselves how often they die in vain.
     options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
-    if groups is not None:
-        options["ray_remote_args_fn"] = groups.options()
-    else:
+    if actors is not None:
+        options["ray_remote_args_fn"] = actors.options()
+    if not plan.spans_nodes:
         options["num_gpus"] = plan.gpus
         if plan.accelerator_type:
             options["accelerator_type"] = plan.accelerator_type

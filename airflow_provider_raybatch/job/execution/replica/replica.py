@@ -119,7 +119,7 @@ class Replica:
     def _is_needed(self) -> bool:
         import ray
 
-        return bool(ray.get(self._board.is_needed.remote(self._process)))
+        return bool(ray.get(self._board.is_needed.remote(self._process, _name())))
 
     def _leave(self) -> None:
         """Take no more part: its GPUs are free, or will be when Ray Data ends the actor without a ticket."""
@@ -414,6 +414,12 @@ def _actor() -> str:
     import ray
 
     return str(ray.get_runtime_context().get_actor_id() or "local")
+
+
+def _name() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_actor_name() or "")
 
 
 def _node() -> str:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actors of replicas that may leave, or whose GPUs lie on several nodes: their names, places and ends.
+
+Ray Data starts the actors, and drops those that it has no ticket for. An actor that is dropped while it waits
+for room is not gone: Ray asks the autoscaler for a GPU, and starts it as soon as there is one. And a placement
+group stays until the job ends, and holds GPUs that nothing uses. So actors get names here, by which the job
+ends those that wait in vain, and sees which groups can be removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from airflow_provider_raybatch.job.planning.node_groups import bundles, request
+from airflow_provider_raybatch.job.planning.plan import Plan
+
+_SECONDS_TO_BE_SEEN = 60.0
+"""An actor that no look has found for so long has ended between two of them."""
+
+
+@dataclass
+class _Actor:
+    group: PlacementGroup | None
+    made: float
+    was_seen: bool = False
+
+
+class ReplicaActors:
+    """Those of one run."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._bundles = (
+            bundles(request(plan.cpus, plan.gpus, plan.accelerator_type)) if plan.spans_nodes else []
+        )
+        self._actors: dict[str, _Actor] = {}
+        self._lock = threading.Lock()
+
+    def options(self) -> Callable[[], dict[str, Any]]:
+        """A function for Ray Data's `ray_remote_args_fn`, which calls it for each actor that it starts.
+
+        Where it spans nodes, the replica runs in the first bundle of a placement group and takes its CPUs,
+        but no GPU. vLLM's Ray executor finds the group by the actor in which it starts, and puts a worker on
+        the GPU of each bundle. An actor that is started again after a death stays in its group.
+        """
+
+        def make() -> dict[str, Any]:
+            name, made = f"raybatch-replica-{uuid.uuid4().hex}", time.monotonic()
+            # PACK takes as few nodes as can be, and does not insist.
+            group = placement_group(self._bundles, strategy="PACK") if self._bundles else None
+            with self._lock:
+                self._actors[name] = _Actor(group, made)
+            if group is None:
+                return {"name": name}
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+            return {"name": name, "scheduling_strategy": strategy}
+
+        return make
+
+    def end_unused(self, started: Collection[str], left: Collection[str]) -> None:
+        """End actors that wait for room and are not needed; remove placement groups of those that have ended.
+
+        :param started: names of those that have ever started.
+        :param left: names of those that no rows are left for.
+        """
+        try:
+            named = set(ray.util.list_named_actors())
+        except ray.exceptions.RayError:  # the next look will do
+            return
+        now, ended = time.monotonic(), set()
+        with self._lock:
+            for name, actor in list(self._actors.items()):
+                actor.was_seen |= name in named
+                if name not in named and (actor.was_seen or now - actor.made > _SECONDS_TO_BE_SEEN):
+                    ended.add(name)
+                    self._forget(name)
+            # Of actors without a ticket, Ray Data drops those that wait for room first. Before it has dropped
+            # one, its end would fail the Dataset.
+            waiting = self._actors.keys() & named - set(started) if ended & set(left) else set()
+        for name in waiting:
+            with contextlib.suppress(ValueError, ray.exceptions.RayError):  # it has ended meanwhile
+                ray.kill(ray.get_actor(name))
+
+    def close(self) -> None:
+        """Remove all placement groups, and end what runs in them."""
+        with self._lock:
+            for name in list(self._actors):
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        group = self._actors.pop(name).group
+        if group is not None:
+            with contextlib.suppress(ray.exceptions.RayError):  # it ends with the job in any case
+                remove_placement_group(group)
