@@ -2,7 +2,7 @@
 """The actors of replicas that may leave, or whose GPUs lie on several nodes: their names, places and ends.
 
 Ray Data starts the actors, and drops those that it has no ticket for. An actor that is dropped while it waits
-for room is not gone: Ray asks the autoscaler for a GPU, and starts it as soon as there is one. And a placement
+for room is not gone: Ray asks the autoscaler for a GPU, and starts it as soon as there is one. A placement
 group stays until the job ends, and holds GPUs that nothing uses. So actors get names here, by which the job
 ends those that wait in vain, and sees which groups can be removed.
 """
