@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -24,14 +23,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from airflow_provider_raybatch.job.planning.node_groups import bundles, request
 from airflow_provider_raybatch.job.planning.plan import Plan
 
-_SECONDS_TO_BE_SEEN = 60.0
-"""An actor that no look has found for so long has ended between two of them."""
-
 
 @dataclass
 class _Actor:
     group: PlacementGroup | None
-    made: float
     was_seen: bool = False
 
 
@@ -42,6 +37,8 @@ class ReplicaActors:
         self._bundles = (
             bundles(request(plan.cpus, plan.gpus, plan.accelerator_type)) if plan.spans_nodes else []
         )
+        self._most = plan.replicas
+        self._count, self._last = 0, ""
         self._actors: dict[str, _Actor] = {}
         self._lock = threading.Lock()
 
@@ -54,11 +51,9 @@ class ReplicaActors:
         """
 
         def make() -> dict[str, Any]:
-            name, made = f"raybatch-replica-{uuid.uuid4().hex}", time.monotonic()
-            # PACK takes as few nodes as can be, and does not insist.
-            group = placement_group(self._bundles, strategy="PACK") if self._bundles else None
             with self._lock:
-                self._actors[name] = _Actor(group, made)
+                name = self._unused_name()
+                group = self._actors[name].group if name in self._actors else None
             if group is None:
                 return {"name": name}
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
@@ -66,23 +61,37 @@ class ReplicaActors:
 
         return make
 
+    def _unused_name(self) -> str:
+        """A new name, unless the last one is still free, or all actors have theirs.
+
+        Ray Data calls for options every half minute, to look at them, and starts no actor then. Each call
+        would leave a placement group that holds GPUs.
+        """
+        named = _named()
+        is_free = self._last and named is not None and self._last not in named
+        if not is_free and self._count < self._most:
+            # PACK takes as few nodes as can be, and does not insist.
+            group = placement_group(self._bundles, strategy="PACK") if self._bundles else None
+            self._last = f"raybatch-replica-{uuid.uuid4().hex}"
+            self._actors[self._last] = _Actor(group)
+            self._count += 1
+        return self._last
+
     def end_unused(self, started: Collection[str], left: Collection[str]) -> None:
         """End actors that wait for room and are not needed; remove placement groups of those that have ended.
 
         :param started: names of those that have ever started.
         :param left: names of those that no rows are left for.
         """
-        try:
-            named = set(ray.util.list_named_actors())
-        except ray.exceptions.RayError:  # the next look will do
+        named, ended = _named(), set()
+        if named is None:
             return
-        now, ended = time.monotonic(), set()
         with self._lock:
             for name, actor in list(self._actors.items()):
-                actor.was_seen |= name in named
-                if name not in named and (actor.was_seen or now - actor.made > _SECONDS_TO_BE_SEEN):
+                if actor.was_seen and name not in named:
                     ended.add(name)
                     self._forget(name)
+                actor.was_seen |= name in named
             # Of actors without a ticket, Ray Data drops those that wait for room first. Before it has dropped
             # one, its end would fail the Dataset.
             waiting = self._actors.keys() & named - set(started) if ended & set(left) else set()
@@ -101,3 +110,14 @@ class ReplicaActors:
         if group is not None:
             with contextlib.suppress(ray.exceptions.RayError):  # it ends with the job in any case
                 remove_placement_group(group)
+
+
+def _named() -> set[str] | None:
+    """Names of the actors that have not ended for good; ``None`` if Ray does not tell.
+
+    Ray knows the name before it returns the actor.
+    """
+    try:
+        return set(ray.util.list_named_actors())
+    except ray.exceptions.RayError:
+        return None
