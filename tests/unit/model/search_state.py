@@ -43,7 +43,7 @@ def of_replica(replica: Stepped) -> Hashable:
     """Where a process is."""
     shift = replica.shift
     if shift is None:
-        return replica._process
+        return replica._process, replica._has_left
     flight, preparer = shift._flight, shift._preparer
     return (
         replica._process,
@@ -58,6 +58,7 @@ def of_replica(replica: Stepped) -> Hashable:
         shift._ask_below,
         shift._ask_at > replica.loop.now,
         shift._is_over,
+        shift.leaves,
         frozenset(preparer._contents),
         frozenset(preparer._released),
         frozenset(preparer._chunks),
