@@ -150,6 +150,8 @@ def run(
             if actors is not None and now - looked >= _ACTORS_EVERY:
                 actors.end_unused(*ray.get(board.actors.remote(), timeout=60))
                 looked = now
+        if plan.spans_nodes:
+            worker.join(_LAST_WORDS)  # without its placement group, an actor returns no ticket
     except Exception:
         # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
         # to a stopped job: killed in its shutdown, the driver would leave replicas behind.

@@ -43,6 +43,14 @@ class TestPlan:
             (LAPTOP, {"accelerator_type": "H200"}, 1, 1, 1.0),
             (Cluster((HEAD, H200)), {}, 1, 1, 1.0),
             (Cluster((HEAD, H200)), {"engine": "echo"}, 1, 0, 1.0),
+            # Unless it is to take the places that vLLM would.
+            (
+                Cluster((HEAD, H200, H200)),
+                {"engine": "echo", "engine_args": {"tensor_parallel_size": 1}},
+                2,
+                1,
+                1.0,
+            ),
             (Cluster((HEAD, DGX)), {}, 8, 1, 1.0),
             (Cluster((HEAD, DGX, DGX)), {"engine_args": {"tensor_parallel_size": 4}}, 4, 4, 1.0),
             (
