@@ -236,7 +236,7 @@ def _coordinator(job: Job, plan: Plan, work: Input) -> Any:
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
     ready = sum(report.state == "ready" for report in reports)
-    message = f"{ready} of {plan.replicas} engines ready after {seconds:.0f} s, no row finished yet"
+    message = f"{ready} of {plan.number_of_replicas} engines ready after {seconds:.0f} s, no row finished yet"
     return Phase(phase="starting", message=message)
 
 

@@ -72,7 +72,7 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     where = "over any nodes" if plan.spans_nodes else "on one node each"
     room = {name: largest.get(name, 0.0) for name in asked}
     situation = (
-        f"replicas: the job asks for {_number(plan)} {_noun(plan)} of {shown(asked)} {where}, and "
+        f"replicas: the job asks for {plan.number_of_replicas} {_noun(plan)} of {shown(asked)} {where}, and "
         f"the cluster has room for {placed} (largest node: {shown(room)})"
     )
     remedy = "ask for fewer replicas or smaller ones, or add nodes"
@@ -83,10 +83,6 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
         groups = cluster.autoscaler.sentence(asked)
         return Fit("never", f"{situation}; {added}: {groups}", f"{remedy}, or change the node groups")
     return Fit("wait", situation, f"waiting for {missing} more from the autoscaler")
-
-
-def _number(plan: Plan) -> str:
-    return f"{plan.replicas}" if plan.fewest == plan.replicas else f"{plan.fewest} to {plan.replicas}"
 
 
 def _noun(plan: Plan) -> str:

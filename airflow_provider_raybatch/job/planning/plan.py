@@ -64,6 +64,11 @@ class Plan:
         """Replicas that must have room before the job starts, and that stay while rows are left."""
         return self.replicas if self.fewest_replicas is None else self.fewest_replicas
 
+    @property
+    def number_of_replicas(self) -> str:
+        """For a sentence: ``4``, or ``2 to 8``."""
+        return str(self.replicas) if self.fewest == self.replicas else f"{self.fewest} to {self.replicas}"
+
     def shown(self) -> dict[str, object]:
         """For the log and the manifest: each value with its reason."""
         values = {
@@ -85,9 +90,8 @@ class Plan:
         """
         gpus = f" with {self.gpus} GPU{'s' if self.gpus > 1 else ''} each" if self.gpus else " on CPU"
         gpus += ", over several nodes" if self.spans_nodes else ""
-        number = f"{self.fewest} to {self.replicas}" if self.fewest < self.replicas else f"{self.replicas}"
         return (
-            f"starting {number} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
+            f"starting {self.number_of_replicas} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
             f"({self.reasons['replicas']}) for {rows:,} rows; {self.rows_per_chunk} rows a chunk "
             f"({self.reasons['rows_per_chunk']}), {self.rows_in_engine} rows in an engine"
         )
