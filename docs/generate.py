@@ -52,6 +52,7 @@ _PLAIN_TYPES: dict[Any, str] = {
     timedelta: "timedelta",
     datetime: "datetime",
     PathLike: "path",
+    tuple: "tuple",
     collections.abc.Mapping: "dict",
     collections.abc.Sequence: "list",
     collections.abc.Iterable: "list",
@@ -249,6 +250,8 @@ def _type(field: dict[str, Any]) -> str:
     if options:
         return " or ".join(_type(option) for option in options)
     match field.get("type"):
+        case "array" if "prefixItems" in field:
+            return f"[{', '.join(_type(item) for item in field['prefixItems'])}]"
         case "array":
             return f"list of {_type(field['items'])}"
         case "object":

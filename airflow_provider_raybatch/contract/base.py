@@ -80,7 +80,7 @@ def sentence(error: ValidationError) -> str:
         context, value = first.get("ctx", {}), first["input"]
         meant = _likeliest(kind, context, value)
         hint = f"; did you mean {meant!r}?" if meant else ""
-        text = f"{field}: {_requirement(kind, message, context)}, but it is {shown(value)}{hint}"
+        text = f"{field}: {requirement(kind, message, context)}, but it is {shown(value)}{hint}"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return text + more + ("" if text.endswith("?") and not more else ".")
 
@@ -94,7 +94,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def _requirement(kind: str, message: str, context: Mapping[str, Any]) -> str:
+def requirement(kind: str, message: str, context: Mapping[str, Any]) -> str:
     """What the value must be, such as ``it must be at least 1``.
 
     :param kind: pydantic's type of the error.

@@ -86,7 +86,9 @@ class RayBatchInferenceOperator(RayOperator):
 
     :param engine: ``vllm`` (default), ``ray_data_llm`` or ``echo`` (a dry run without a model).
     :param engine_args: vLLM's engine arguments; for ``echo``, its own.
-    :param replicas: engines side by side; by default as many as the cluster's GPUs hold, one on CPUs.
+    :param replicas: engines side by side, or a range ``(fewest, most)``: others join while the job runs, as
+        nodes come, and leave when no rows are left for them. By default as many as the cluster's GPUs hold,
+        one on CPUs.
     :param accelerator_type: Ray's accelerator type that a replica needs.
     :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
     :param rows_in_flight: rows that are in a replica's engine at once; by default a little more than its
@@ -182,7 +184,7 @@ class RayBatchInferenceOperator(RayOperator):
         on_truncated: Literal["keep", "error"] | None = None,
         engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm",
         engine_args: Mapping[str, Any] | None = None,
-        replicas: int | str | None = None,
+        replicas: int | tuple[int | str, int | str] | str | None = None,
         accelerator_type: str | None = None,
         num_cpus: float | str | None = None,
         rows_in_flight: int | str | None = None,

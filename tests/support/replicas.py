@@ -38,7 +38,7 @@ class Handle:
     """Stands for the coordinator's actor handle: calls arrive at once, and their results are ready."""
 
     def __init__(self, board: Coordinator) -> None:
-        for name in ("report", "describe", "start"):
+        for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
         for name in ("join", "pull", "give_back", "share", "content", "leave", "lost"):
             setattr(self, name, SimpleNamespace(remote=self._awaited(getattr(board, name))))
@@ -63,6 +63,7 @@ class Place:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 8) -> None:
         self.batch = batch
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
+        monkeypatch.setattr(replica_module, "_name", lambda: "")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
         # Its thread would outlive the test, and then call ray, which would start a cluster.
@@ -84,12 +85,12 @@ class Place:
             **fields,
         })
         source = look_at_source(spec, None)
+        chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
         if self.board is None:
             done = np.isin(np.arange(source.rows), list(resolved))
-            self.board = Coordinator(input_of(source, done), self.out, "parts/0")
+            self.board = Coordinator(input_of(source, done), self.out, "parts/0", chosen.fewest)
         job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
-        job_plan = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
-        return Replica(job, job_plan, Handle(self.board))
+        return Replica(job, chosen, Handle(self.board))
 
     @property
     def report(self) -> ReplicaReport:

@@ -31,6 +31,7 @@ from tests.support.specs import asking, submitted
 def without_cluster(patch: pytest.MonkeyPatch) -> None:
     """Replace a job's calls to Ray."""
     patch.setattr(replica_module, "_actor", lambda: "replica")
+    patch.setattr(replica_module, "_name", lambda: "")
     patch.setattr(replica_module, "_node", lambda: "node-1")
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda reporter: None)

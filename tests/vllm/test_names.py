@@ -69,6 +69,7 @@ def test_signatures() -> None:
         "request_id",
     ]
     assert isinstance(inspect.getattr_static(AsyncLLM, "errored"), property)
+    assert {"self"} <= parameters(AsyncLLM.shutdown)
     assert parameters(CoreEngineProcManager.finished_procs) == {"self"}
     assert "self.resources.engine_manager" in inspect.getsource(MPClient)
     assert "self.engine_core = " in inspect.getsource(AsyncLLM.__init__)

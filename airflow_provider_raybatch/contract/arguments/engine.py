@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.base import ContractModel, requirement, shown
 
 _GPU_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
 _MORE_ENGINES = frozenset({"data_parallel_size", "dp_size", "nnodes"})
 """Sizes that spread over more than the one replica that Ray reserves; SGLang's included."""
 _SIZING_FIELDS = frozenset({"batch_size", "concurrency", "headers", "max_concurrent_batches", "qps"})
 """Of Ray's processor configs; headers, since tokens in them change from night to night."""
+_RANGE = re.compile(r"[\[(]([^,]*),([^,]*)[\])]")
+"""A range as a template leaves it."""
+_AtLeastOne = Annotated[int, Field(ge=1)]
+_WHOLE, _AT_LEAST_ONE = TypeAdapter(int), TypeAdapter(_AtLeastOne)
 
 
 class EngineArguments(ContractModel):
@@ -25,7 +30,9 @@ class EngineArguments(ContractModel):
     :param engine_args: vLLM's engine arguments under vLLM's names (``tensor_parallel_size``,
         ``quantization``, ...); for ``echo``, the options of
         :class:`~airflow_provider_raybatch.job.engine.echo.EchoOptions`.
-    :param replicas: engines side by side; by default as many as the cluster's GPUs hold, one on CPUs.
+    :param replicas: engines side by side, or a range ``(fewest, most)``: others join while the job runs, as
+        nodes come, and leave when no rows are left for them. By default as many as the cluster's GPUs hold,
+        one on CPUs.
     :param accelerator_type: Ray's accelerator type a replica needs, such as ``H200``.
     :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
     :param rows_in_flight: rows that are in a replica's engine at once; by default a little more than its
@@ -39,7 +46,7 @@ class EngineArguments(ContractModel):
 
     engine: Literal["vllm", "ray_data_llm", "echo"] = "vllm"
     engine_args: dict[str, Any] = Field(default_factory=dict)
-    replicas: int | None = Field(default=None, ge=1)
+    replicas: _AtLeastOne | tuple[_AtLeastOne, _AtLeastOne] | None = None
     accelerator_type: str | None = None
     num_cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     rows_in_flight: int | None = Field(default=None, ge=1)
@@ -55,6 +62,22 @@ class EngineArguments(ContractModel):
                 "into engine_args"
             )
         return self
+
+    @field_validator("replicas", mode="before")
+    @classmethod
+    def _number_or_range(cls, value: Any) -> Any:
+        if isinstance(value, str) and (found := _RANGE.fullmatch(value.strip())):
+            value = [one.strip(" '\"") for one in found.groups()]
+        if value is None:
+            return None
+        if isinstance(value, (list, tuple)):
+            return _range(value)
+        try:
+            return _AT_LEAST_ONE.validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            must = requirement(first["type"], first["msg"], first.get("ctx", {}))
+            raise ValueError(f"{must}, but it is {shown(value)}") from None
 
     @field_validator("engine_args")
     @classmethod
@@ -87,9 +110,27 @@ class EngineArguments(ContractModel):
         return math.prod(int(self.engine_args.get(name, 1)) for name in _GPU_SIZES)
 
     @property
+    def has_parallel_sizes(self) -> bool:
+        """Whether the GPUs of a replica are set, be it to one."""
+        return any(name in self.engine_args for name in _GPU_SIZES)
+
+    @property
     def processor_numerics(self) -> dict[str, Any]:
         """The processor's fields that may change a response, and not only sizes."""
         return {name: value for name, value in self.processor.items() if name not in _SIZING_FIELDS}
+
+
+def _range(value: list[Any] | tuple[Any, ...]) -> tuple[int, int]:
+    given = shown(tuple(value))
+    try:
+        fewest, most = (_WHOLE.validate_python(one) for one in value)
+    except ValueError:  # pydantic's, or another number of items than two
+        raise ValueError(f"a range is (fewest, most), two whole numbers, but it is {given}") from None
+    if fewest < 1:
+        raise ValueError(f"the fewest of a range must be at least 1, but it is {given}")
+    if most < fewest:
+        raise ValueError(f"the most of a range must be at least its fewest, but it is {given}")
+    return fewest, most
 
 
 def check_reasoning(parser: str) -> None:

@@ -70,6 +70,9 @@ class Engine(Protocol):
     def decode(self, raw: Sequence[Any]) -> list[Response]:
         """Turn token ids into text."""
 
+    def close(self) -> None:
+        """End its processes and free its GPUs. It answers nothing any more."""
+
 
 def overlong(tokens: int, longest: int) -> str:
     """The reason of a row whose prompt leaves no room for a single generated token."""

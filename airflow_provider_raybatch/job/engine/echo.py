@@ -11,7 +11,7 @@ import random
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.echo_json import fitting
+from airflow_provider_raybatch.job.engine.echo_workers import EchoWorkers
 from airflow_provider_raybatch.job.engine.vllm_args import check_sampling_names
 from airflow_provider_raybatch.job.request.render import text_of
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
@@ -40,11 +41,15 @@ class EchoOptions(ContractModel):
         recovery.
     :param hang_pattern: a request whose prompt contains this text is never answered, to try out
         `no_progress_timeout`.
+    :param tensor_parallel_size: reserve the GPUs that vLLM would, to try out where replicas run; by default
+        an echo has no GPU. Where no node has so many, a worker process runs on each, as vLLM's do.
+    :param pipeline_parallel_size: the same; the GPUs are the product.
     :param request_log: a folder in which each engine's process writes a file of JSON lines, each with a time
-        (`at`, epoch seconds) and an `event`: ``open`` with the `submission` that opened the engine, ``start``
-        with a `prompt` when its request gets a slot, and ``end`` when it is generated, before the answer goes
-        anywhere. So what would have been paid for is counted apart from what is written later. A request that
-        fails, kills or hangs by its pattern has no ``end``.
+        (`at`, epoch seconds) and an `event`: ``open`` with the `submission` that opened the engine and its
+        `workers` on several nodes, ``close`` where no rows were left for it, ``start`` with a `prompt` when
+        its request gets a slot, and ``end`` when it is generated, before the answer goes anywhere. So what
+        would have been paid for is counted apart from what is written later. A request that fails, kills or
+        hangs by its pattern has no ``end``.
     """
 
     seconds_per_token: float = Field(default=0.0, ge=0)
@@ -55,6 +60,8 @@ class EchoOptions(ContractModel):
     fail_pattern: str | None = None
     kill_pattern: str | None = None
     hang_pattern: str | None = None
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    pipeline_parallel_size: int = Field(default=1, ge=1)
     request_log: str | None = None
 
 
@@ -105,16 +112,23 @@ class EchoEngine:
     schema that has properties, it answers an object that fits, its texts made of the prompt's words; with
     other ``json`` or ``json_object``, ``{"echo": <message>}``. Completion i of n > 1 is marked ``#i``. A word
     counts as a token.
+
+    :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
     """
 
-    def __init__(self, spec: BatchInferenceSpec) -> None:
+    def __init__(self, spec: BatchInferenceSpec, spans_nodes: bool = False) -> None:
         self._options = check_echo(spec)
         self._sampling = dict(spec.sampling)
         self._in_flight: dict[object, tuple[float, int]] = {}
         self._slots = asyncio.Semaphore(self._options.max_num_seqs)
         self._log = _RequestLog(self._options.request_log)
         time.sleep(self._options.startup_seconds + random.uniform(0, self._options.startup_spread))
-        self._log.add("open", submission=spec.submission.submission_id if spec.submission else None)
+        self._workers = EchoWorkers() if spans_nodes else None
+        self._log.add(
+            "open",
+            submission=spec.submission.submission_id if spec.submission else None,
+            workers=[asdict(place) for place in self._workers.places] if self._workers else [],
+        )
         self.info = EngineInfo(
             effective_sampling=self._sampling, sizes={"max_num_seqs": self._options.max_num_seqs}
         )
@@ -155,6 +169,8 @@ class EchoEngine:
             if self._options.hang_pattern and self._options.hang_pattern in prompt:
                 await asyncio.Event().wait()
             await self._generate(max(completion.output_tokens for completion in completions))
+            if self._workers is not None and not self._workers.is_whole:
+                raise EngineDeadError("A worker process of the echo engine died.")
         self._log.add("end", prompt=prompt)
         return Response(completions, input_tokens=asked.words)
 
@@ -184,6 +200,12 @@ class EchoEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
         return list(raw)
 
+    def close(self) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        if self._workers is not None:
+            self._workers.close()
+        self._log.add("close")
+
 
 class _RequestLog:
     """One file a process; a line is one write(2) at its end, so a SIGKILL leaves whole lines.
@@ -198,7 +220,7 @@ class _RequestLog:
             path = Path(folder) / f"{socket.gethostname()}-{os.getpid()}.jsonl"
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def add(self, event: str, **fields: str | None) -> None:
+    def add(self, event: str, **fields: object) -> None:
         if self._file is not None:
             line = json.dumps({"at": time.time(), "event": event, **fields})
             os.write(self._file, f"{line}\n".encode())

@@ -8,17 +8,18 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Engine
 
 
-def open_engine(spec: BatchInferenceSpec) -> Engine:
+def open_engine(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Engine:
     """Start the engine that `spec` asks for, in this process.
 
+    :param spans_nodes: whether its GPUs are the bundles of this actor's placement group, one each.
     :raises RaybatchError: it can't start.
     """
     if spec.engine == "echo":
         from airflow_provider_raybatch.job.engine.echo import EchoEngine
 
-        return EchoEngine(spec)
+        return EchoEngine(spec, spans_nodes)
     if spec.engine == "vllm":
         from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
-        return VllmEngine(spec)
+        return VllmEngine(spec, spans_nodes=spans_nodes)
     raise SpecError(f"engine: {spec.engine!r} has no engine of its own process; it runs as Ray Data stages.")

@@ -58,14 +58,15 @@ class VllmEngine:
 
     :param fill_in: fill in tokens that a choice forces, see
         :mod:`~airflow_provider_raybatch.job.engine.forced`; responses are the same without.
+    :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
     """
 
-    def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True) -> None:
+    def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
         log = OwnLog()
         fork_server.start()  # before the import, so that both go on at the same time
         import vllm
 
-        args = engine_args(spec)
+        args = engine_args(spec, spans_nodes)
         try:
             self._llm = vllm_compat.start_engine(args)
         except Exception as error:
@@ -225,6 +226,10 @@ class VllmEngine:
             )
             for row, item in enumerate(raw)
         ]
+
+    def close(self) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        vllm_compat.stop_engine(self._llm)
 
 
 def _completion(asked: _Encoded, generated: Any, text: str) -> Completion:

@@ -24,9 +24,10 @@ _OURS = {
 }
 
 
-def engine_args(spec: BatchInferenceSpec) -> dict[str, Any]:
+def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str, Any]:
     """Arguments for ``AsyncEngineArgs``. The user's win over every default set here.
 
+    :param spans_nodes: whether its GPUs are the bundles of this actor's placement group.
     :raises PreflightError: vLLM has no such argument.
     """
     from vllm import AsyncEngineArgs
@@ -48,8 +49,9 @@ def engine_args(spec: BatchInferenceSpec) -> dict[str, Any]:
         "enable_log_requests": False,
     }
     if spec.gpus_per_replica > 1:
-        # Ray reserves the replica's GPUs on one node, so vLLM's own processes see exactly these.
-        defaults["distributed_executor_backend"] = "mp"
+        # On one node, vLLM's own processes see exactly the GPUs that Ray reserves for the replica. Its Ray
+        # executor puts an actor on each bundle of the placement group in which the replica runs.
+        defaults["distributed_executor_backend"] = "ray" if spans_nodes else "mp"
     if vllm_compat.is_on_cpu():
         defaults.update(cpu_defaults(spec.engine_args))
     return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine_args}

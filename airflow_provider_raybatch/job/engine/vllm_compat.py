@@ -54,6 +54,11 @@ def import_engine() -> None:
             importlib.import_module(name)
 
 
+def stop_engine(llm: Any) -> None:
+    """End the processes of an async engine and wait until they are gone."""
+    llm.shutdown()
+
+
 def engine_dead_error() -> type[Exception]:
     """What vLLM raises once its engine process is gone."""
     from vllm.v1.engine.exceptions import EngineDeadError

@@ -34,7 +34,7 @@ _LONGEST_PAUSE = 2.0
 """Seconds of silence that one look counts at most: where all stood still, the driver did too."""
 _ROWS_OF_TEXT = 1024
 """Rows of a text file that are read at once. A row group of Parquet can only be decoded whole."""
-_WHOLE = 2**62
+_WHOLE = _ALL = 2**62
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,14 @@ class Order:
     :param chunks: those in which its rows lie, by number.
     :param repetitions: of its rows, see :class:`Input`.
     :param is_finished: whether every row of the input is written.
+    :param leaves: whether it is no longer needed, since no rows are left for it.
     """
 
     grant: Grant
     chunks: dict[int, Chunk]
     repetitions: dict[int, int]
     is_finished: bool
+    leaves: bool = False
 
 
 class Coordinator:
@@ -102,18 +104,25 @@ class Coordinator:
 
     :param folder: the destination.
     :param part_folder: where this submission keeps its parts, relative to `folder`.
+    :param fewest: replicas that stay while rows are left, also those that have none.
     """
 
-    def __init__(self, work: Input, folder: Folder, part_folder: str) -> None:
+    def __init__(self, work: Input, folder: Folder, part_folder: str, fewest: int = _ALL) -> None:
         self._input = work
         self._folder = folder
         self._part_folder = part_folder
+        self._fewest = fewest
         self._pieces = work.pieces()
         self._queue = PullQueue(self._pieces)
         self._actors: dict[str, str] = {}
         """The actor of each living process."""
         self._starting: set[str] = set()
         """Processes whose engine is not ready."""
+        self._not_needed: set[str] = set()
+        """Processes that have left, or never opened their engine, since no rows were left for them."""
+        self._names: dict[str, str] = {}
+        self._started_names: set[str] = set()
+        self._left_names: set[str] = set()
         self._deaths: dict[str, int] = {}
         self._found: dict[str, int] = {}
         self._news: list[tuple[float, Done]] = []
@@ -149,6 +158,22 @@ class Coordinator:
         # A death counts until it is known which row is to blame for it.
         return max(self._deaths[actor] - found - 1, found)
 
+    def is_needed(self, process: str, name: str = "") -> bool:
+        """Whether a process that starts shall open its engine. If not, it is as if it had left.
+
+        :param name: of its actor.
+        """
+        self._names[process] = name
+        self._started_names.add(name)
+        others = self._actors.keys() - self._not_needed - {process}
+        needed = not (self._queue.is_finished or self._draining) and (
+            self._queue.has_rows_for_another or len(others) < self._fewest
+        )
+        if not needed:
+            self._starting.discard(process)
+            self._let_go(process)
+        return needed
+
     def join(self, process: str, slots: int) -> None:
         """Its engine is ready.
 
@@ -177,6 +202,7 @@ class Coordinator:
             {piece: self._input.chunks[piece] for piece in self._pieces.split(rows)},
             self._repetitions(rows),
             self._queue.is_finished,
+            leaves=self._leaves(process),
         )
 
     def give_back(self, process: str, rows: Ordinals) -> None:
@@ -252,6 +278,28 @@ class Coordinator:
         done, self._news = self._news, []
         return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
 
+    def actors(self) -> tuple[set[str], set[str]]:
+        """Names of the actors that have ever started, and of those that no rows were left for."""
+        return self._started_names, self._left_names
+
+    def _leaves(self, process: str) -> bool:
+        """Let a replica leave that has nothing to do, if others would get what comes back."""
+        queue = self._queue
+        if (
+            queue.is_finished
+            or len(queue.replicas) <= self._fewest
+            or not queue.is_idle(process)
+            or queue.has_rows_for_another
+        ):
+            return False
+        queue.leave(process)
+        self._let_go(process)
+        return True
+
+    def _let_go(self, process: str) -> None:
+        self._not_needed.add(process)
+        self._left_names.add(self._names.get(process, ""))
+
     def _known(self, process: str) -> None:
         if process not in self._actors:
             raise GoneError(f"replica {process!r} was taken for lost; its rows are others' now.")
@@ -276,7 +324,9 @@ class Coordinator:
         :param is_silent: whether it may have written what it could not report.
         """
         actor = self._actors.pop(process)
+        self._names.pop(process, None)
         self._starting.discard(process)
+        self._not_needed.discard(process)
         self._silence.pop(process, None)
         self.gone.add(process)
         self._deaths[actor] = self._deaths.get(actor, 0) + 1

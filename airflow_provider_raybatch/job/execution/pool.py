@@ -10,7 +10,6 @@ decides which replica works on which rows, at the moment at which a replica can 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import pickle
 import threading
@@ -22,13 +21,12 @@ from typing import Any, NoReturn
 
 import ray
 import ray.data
-from ray.util import placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.execution.actors import ReplicaActors
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
 from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
@@ -42,6 +40,7 @@ from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
+_ACTORS_EVERY = 2.0
 _LONGEST_NAME = 150
 _LAST_WORDS = 10.0
 """Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
@@ -118,9 +117,12 @@ def run(
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
     ran, errors = Ran(), list[BaseException]()
+    actors = None
     if isinstance(work, Input):
-        board = _coordinator(job, work)
-        stages, take = dataset(job, plan, board), lambda row: None
+        board = _coordinator(job, plan, work)
+        if plan.spans_nodes or plan.fewest < plan.replicas:
+            actors = ReplicaActors(plan)
+        stages, take = dataset(job, plan, board, actors), lambda row: None
     else:
         board = None
         stages = ray_data_llm.dataset(job, plan, work)
@@ -132,7 +134,7 @@ def run(
     stages.set_name(_name(job))  # for people who look at Ray's dashboard
     worker = threading.Thread(target=_consume, args=(stages, take, errors), daemon=True)
     worker.start()
-    began = said = time.time()
+    began = said = looked = time.time()
     try:
         while worker.is_alive() and not watch.is_over:
             worker.join(_POLL)
@@ -147,12 +149,20 @@ def run(
                 say(progress if started else _starting(ran.reports, plan, now - began))
                 said = now
             _check_moving(job, tracker, ran.reports, plan, now)
+            if actors is not None and now - looked >= _ACTORS_EVERY:
+                actors.end_unused(*ray.get(board.actors.remote(), timeout=60))
+                looked = now
+        if plan.spans_nodes:
+            worker.join(_LAST_WORDS)  # without its placement group, an actor returns no ticket
     except Exception:
         # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
         # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
         if board is not None:
             _drain(board, worker)
         raise
+    finally:
+        if actors is not None:
+            actors.close()
     ran.reports = watch.look()
     if not watch.is_finished:
         if errors:
@@ -216,14 +226,14 @@ def _drain(board: Any, worker: threading.Thread) -> None:
                 return
 
 
-def _coordinator(job: Job, work: Input) -> Any:
+def _coordinator(job: Job, plan: Plan, work: Input) -> Any:
     """Beside the driver, so that it is there as long as the driver is."""
-    return ray.remote(**on_this_node())(Coordinator).remote(work, job.folder, job.part_folder)
+    return ray.remote(**on_this_node())(Coordinator).remote(work, job.folder, job.part_folder, plan.fewest)
 
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
     ready = sum(report.state == "ready" for report in reports)
-    message = f"{ready} of {plan.replicas} engines ready after {seconds:.0f} s, no row finished yet"
+    message = f"{ready} of {plan.number_of_replicas} engines ready after {seconds:.0f} s, no row finished yet"
     return Phase(phase="starting", message=message)
 
 
@@ -252,15 +262,22 @@ def _consume(stages: ray.data.Dataset, take: Callable[[Any], None], errors: list
         errors.append(error)
 
 
-def dataset(job: Job, plan: Plan, board: Any) -> ray.data.Dataset:
-    """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed."""
+def dataset(job: Job, plan: Plan, board: Any, actors: ReplicaActors | None) -> ray.data.Dataset:
+    """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
+
+    Of a range of replicas, those that find no room are pending: Ray starts them when there is room, and asks
+    its autoscaler for it. One that leaves returns its ticket, and at once each ticket that it gets then. So
+    soon all are used up, and from then on Ray Data drops the actors that have none.
+
+    :param actors: where replicas may leave, or have their GPUs on several nodes.
+    """
     tickets = [{"ticket": number} for number in range(plan.replicas)]
     work = ray.data.from_items(tickets, override_num_blocks=plan.replicas)
     # Without end here: replicas count for themselves how often they die in vain.
     options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
-    if plan.spans_nodes:
-        options["ray_remote_args_fn"] = functools.partial(_over_nodes, plan)
-    else:
+    if actors is not None:
+        options["ray_remote_args_fn"] = actors.options()
+    if not plan.spans_nodes:
         options["num_gpus"] = plan.gpus
         if plan.accelerator_type:
             options["accelerator_type"] = plan.accelerator_type
@@ -276,23 +293,6 @@ def dataset(job: Job, plan: Plan, board: Any) -> ray.data.Dataset:
         max_concurrency=2,
         **options,
     )
-
-
-def _over_nodes(plan: Plan) -> dict[str, Any]:
-    """A placement group of one bundle a GPU, wherever they are.
-
-    The replica takes the CPU of the first bundle and no GPU; vLLM's Ray executor, started inside the group,
-    finds the bundles and puts a worker on each GPU.
-    """
-    bundle = {"GPU": 1.0}
-    if plan.accelerator_type:
-        bundle[f"accelerator_type:{plan.accelerator_type}"] = 0.001
-    group = placement_group([{**bundle, "CPU": plan.cpus}, *[bundle] * (plan.gpus - 1)], strategy="PACK")
-    return {
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(
-            group, placement_group_capture_child_tasks=True
-        )
-    }
 
 
 def _engine(job: Job, board: Any) -> EngineInfo:

@@ -102,6 +102,16 @@ class PullQueue:
         return self.unfinished == 0
 
     @property
+    def has_rows_for_another(self) -> bool:
+        """Whether one more replica would get rows: free or suspected ones, or some that others give back."""
+        return bool(
+            self.free.count
+            or self._suspicion.groups
+            or len(self._suspicion.poison)
+            or any(one.give_back or one.ahead > 0 for one in self._replicas.values())
+        )
+
+    @property
     def bytes_read(self) -> int:
         """Bytes that replicas were told to read from storage."""
         return self._origins.bytes_read
@@ -182,6 +192,11 @@ class PullQueue:
         """A replica that is about to be lost has written rows, and could not say so by itself."""
         replica = self._replica(name)
         self._count_finished(replica, rows)
+
+    def is_idle(self, name: str) -> bool:
+        """Whether a replica has nothing to do: every row that it got is finished."""
+        replica = self._replica(name)
+        return not len(replica.holds) and replica.group is None
 
     def wants(self, name: str) -> bool:
         """Whether a replica has something to give back that others wait for."""

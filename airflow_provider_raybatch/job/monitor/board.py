@@ -22,7 +22,7 @@ class ReplicaReport:
     """A replica's progress, cumulative since its process started.
 
     :param state: ``starting``, ``ready``, ``drained`` after an order to end, or ``ended`` if another process
-        has replaced it.
+        has replaced it, or no rows were left for it.
     :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
     :param loaded: grows while it loads its model, see
         :mod:`airflow_provider_raybatch.job.execution.replica.loading`.

@@ -13,7 +13,7 @@ import ray
 from airflow_provider_raybatch.contract.events import Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
 from airflow_provider_raybatch.job.planning import autoscaler, fit
-from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, Resources
+from airflow_provider_raybatch.job.planning.node_groups import ACCELERATOR, Resources, bundles, request
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 
 _OLDEST_RAY = (2, 56)
@@ -109,5 +109,4 @@ def _bundles(plan: Plan, cluster: Cluster) -> list[Resources]:
     if not plan.spans_nodes:
         bundle = {"CPU": plan.cpus, "GPU": plan.gpus} if plan.gpus else {"CPU": plan.cpus}
         return [bundle | kind] * plan.replicas
-    others: list[Resources] = [{"GPU": 1.0} | kind] * (plan.gpus - 1)
-    return [{"CPU": plan.cpus, "GPU": 1.0} | kind, *others] * plan.replicas
+    return [one | kind for one in bundles(request(plan.cpus, plan.gpus, None))] * plan.replicas

@@ -60,7 +60,7 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     """
     asked = request(plan.cpus, plan.gpus, plan.accelerator_type)
     placed = cluster.holds(asked, plan.spans_nodes)
-    wanted = plan.first_replicas or plan.replicas
+    wanted = plan.fewest
     if placed >= wanted:
         held = min(placed, plan.replicas)
         return Fit("fits", f"the cluster holds {held} of {plan.replicas} {_noun(plan)} of {shown(asked)}")
@@ -69,7 +69,7 @@ def assess(plan: Plan, cluster: Cluster, autoscaling: bool) -> Fit:
     where = "over any nodes" if plan.spans_nodes else "on one node each"
     room = {name: largest.get(name, 0.0) for name in asked}
     situation = (
-        f"replicas: the job asks for {plan.replicas} {_noun(plan)} of {shown(asked)} {where}, and "
+        f"replicas: the job asks for {plan.number_of_replicas} {_noun(plan)} of {shown(asked)} {where}, and "
         f"the cluster has room for {placed} (largest node: {shown(room)})"
     )
     remedy = "ask for fewer replicas or smaller ones, or add nodes"

@@ -37,15 +37,26 @@ def replicas_on(nodes: Iterable[tuple[Resources, int]], asked: Resources, spans_
     """How many replicas nodes hold.
 
     :param nodes: a node's resources, and how many such nodes there are.
-    :param spans_nodes: whether the GPUs of a replica may lie on several nodes.
+    :param spans_nodes: whether the GPUs of a replica may lie on several nodes. Then each GPU is a bundle of
+        its own, and the replica's CPUs are in the bundle of its first GPU.
     """
     if not spans_nodes:
         return sum(count * copies(node, asked) for node, count in nodes)
-    pool: Resources = {}
+    first, other = bundles(asked)[:2]
+    bundles_held = first_bundles_held = 0
     for node, count in nodes:
-        if copies(node, _one_gpu(asked)):
-            pool.update({name: pool.get(name, 0.0) + count * amount for name, amount in node.items()})
-    return copies(pool, asked)
+        bundles_held += count * copies(node, other)
+        first_bundles_held += count * copies(node, first)
+    return min(first_bundles_held, bundles_held // int(asked["GPU"]))
+
+
+def bundles(asked: Resources) -> list[Resources]:
+    """What must lie on one node each, where the GPUs of a replica may lie on several: one bundle a GPU.
+
+    :param asked: by the replica.
+    """
+    other = {name: 1.0 if name == "GPU" else amount for name, amount in asked.items() if name != "CPU"}
+    return [{**other, "CPU": asked["CPU"]}, *[other] * (int(asked["GPU"]) - 1)]
 
 
 def shown(resources: Resources) -> str:
@@ -104,7 +115,7 @@ class AutoscalerLimits:
 
         :param others: nodes that belong to no group, such as the head.
         """
-        unit = _one_gpu(asked) if spans_nodes else asked
+        unit = bundles(asked)[-1] if spans_nodes else asked
         fitting = [(copies(group.node_for(asked), unit), group) for group in self.groups]
         nodes = [(node, 1) for node in others]
         left = self.max_nodes
@@ -134,7 +145,3 @@ class AutoscalerLimits:
         limits += [shown(bounds)] if bounds else []
         text = ", ".join(groups)
         return f"{text}, in all at most {' and '.join(limits)}" if limits else text
-
-
-def _one_gpu(asked: Resources) -> Resources:
-    return {name: 1.0 if name == "GPU" else amount for name, amount in asked.items() if name != "CPU"}

@@ -13,6 +13,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.planning.node_groups import (
     AutoscalerLimits,
     Resources,
+    copies,
     replicas_on,
     request,
 )
@@ -42,8 +43,8 @@ class Plan:
     :param chunks_in_flight: chunks that Ray's own processor works on at once.
     :param reasons: why each value is what it is, by name.
     :param spans_nodes: whether a replica's GPUs may lie on several nodes (vLLM's Ray executor).
-    :param first_replicas: how many must have room before the job starts, where an autoscaler brings the
-        others while it runs; ``None`` for all.
+    :param fewest_replicas: how many must have room before the job starts, and stay while rows are left. The
+        others join when their nodes come, and leave when no rows are left for them. ``None`` for all.
     """
 
     replicas: int
@@ -54,9 +55,19 @@ class Plan:
     chunks_in_flight: int
     reasons: dict[str, str]
     spans_nodes: bool = False
-    first_replicas: int | None = None
+    fewest_replicas: int | None = None
     rows_in_engine: int = 1
     grows: bool = False
+
+    @property
+    def fewest(self) -> int:
+        """Replicas that must have room before the job starts, and that stay while rows are left."""
+        return self.replicas if self.fewest_replicas is None else self.fewest_replicas
+
+    @property
+    def number_of_replicas(self) -> str:
+        """For a sentence: ``4``, or ``2 to 8``."""
+        return str(self.replicas) if self.fewest == self.replicas else f"{self.fewest} to {self.replicas}"
 
     def shown(self) -> dict[str, object]:
         """For the log and the manifest: each value with its reason."""
@@ -78,8 +89,9 @@ class Plan:
         :param rows: rows to be done.
         """
         gpus = f" with {self.gpus} GPU{'s' if self.gpus > 1 else ''} each" if self.gpus else " on CPU"
+        gpus += ", over several nodes" if self.spans_nodes else ""
         return (
-            f"starting {self.replicas} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
+            f"starting {self.number_of_replicas} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
             f"({self.reasons['replicas']}) for {rows:,} rows; {self.rows_per_chunk} rows a chunk "
             f"({self.reasons['rows_per_chunk']}), {self.rows_in_engine} rows in an engine"
         )
@@ -104,6 +116,13 @@ class Cluster:
         """Replicas for which the nodes that are there have room."""
         return replicas_on(((node, 1) for node in self.nodes), asked, spans_nodes)
 
+    def gpus_of_a_node(self, accelerator_type: str | None) -> int:
+        """GPUs, of this type, of the largest node that is there or that the autoscaler may add."""
+        gpu = {name: amount for name, amount in request(1.0, 1.0, accelerator_type).items() if name != "CPU"}
+        groups = self.autoscaler.groups if self.autoscaler else ()
+        nodes = [*self.nodes, *(group.node_for(gpu) for group in groups if group.max_nodes)]
+        return max((copies(node, gpu) for node in nodes), default=0)
+
     def may_hold(self, asked: Resources, spans_nodes: bool) -> int:
         """Replicas for which there is room when the autoscaler has added all it may; 0 if that is unknown."""
         if self.autoscaler is None:
@@ -118,8 +137,10 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
     :param rows: rows still to be done.
     """
     gpus, why_gpus = _gpus(spec, cluster)
-    cpus, why_cpus = _cpus(spec, cluster, gpus)
-    replicas, first, why_replicas = _replicas(spec, rows, cluster, cpus, gpus)
+    spans_nodes, why_spans = _spans_nodes(spec, cluster, gpus)
+    cpus, why_cpus = _cpus(spec, cluster, 1 if spans_nodes else gpus)
+    asked = request(cpus, gpus, spec.accelerator_type)
+    replicas, fewest, why_replicas = _replicas(spec, rows, cluster, asked, spans_nodes)
     chunk, why_chunk = _rows_per_chunk(spec, rows, replicas)
     in_flight, why_in_flight = _chunks_in_flight(spec, gpus, chunk)
     in_engine, why_in_engine = _rows_in_engine(spec, gpus)
@@ -133,24 +154,31 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
         {
             "replicas": why_replicas,
             "cpus_per_replica": why_cpus,
-            "gpus_per_replica": why_gpus,
+            "gpus_per_replica": why_gpus + why_spans,
             "rows_per_chunk": why_chunk,
             "rows_in_engine": why_in_engine,
             "chunks_in_flight": why_in_flight,
         },
-        _spans_nodes(spec, gpus),
-        first,
+        spans_nodes,
+        fewest,
         in_engine,
         grows=spec.rows_in_flight is None,
     )
 
 
-def _spans_nodes(spec: BatchInferenceSpec, gpus: int) -> bool:
-    return gpus > 1 and spec.engine_args.get("distributed_executor_backend") == "ray"
+def _spans_nodes(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple[bool, str]:
+    """Whether vLLM's Ray executor is asked for, or needed since no node has the GPUs of a replica."""
+    executor = spec.engine_args.get("distributed_executor_backend")
+    if executor is not None or gpus < 2 or spec.engine == "ray_data_llm":
+        return gpus > 1 and executor == "ray", ""
+    largest = cluster.gpus_of_a_node(spec.accelerator_type)
+    if not 0 < largest < gpus:
+        return False, ""
+    return True, f", over several nodes with vLLM's Ray executor, since none has over {largest}"
 
 
 def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[int, str]:
-    if spec.engine == "echo":
+    if spec.engine == "echo" and not spec.has_parallel_sizes:
         return 0, "the echo engine has no model"
     if (
         cluster.total("GPU") == 0
@@ -178,16 +206,24 @@ def _cpus(spec: BatchInferenceSpec, cluster: Cluster, gpus: int) -> tuple[float,
 
 
 def _replicas(
-    spec: BatchInferenceSpec, rows: int, cluster: Cluster, cpus: float, gpus: int
+    spec: BatchInferenceSpec, rows: int, cluster: Cluster, asked: Resources, spans_nodes: bool
 ) -> tuple[int, int | None, str]:
-    """How many, how many of them must have room before the job starts (``None`` for all), and why."""
-    if spec.replicas is not None:
+    """How many at most, how many at least (``None`` for all), and why."""
+    if isinstance(spec.replicas, int):
         return spec.replicas, None, "set by replicas"
-    if not gpus:
-        return 1, None, "one is enough without GPUs: it uses all idle CPUs of its node"
-    asked, spans_nodes = request(cpus, gpus, spec.accelerator_type), _spans_nodes(spec, gpus)
     fits = cluster.holds(asked, spans_nodes)
     useful = max(1, math.ceil(rows / _FEWEST_ROWS))
+    if spec.replicas is not None:
+        fewest, most = spec.replicas
+        chosen = max(fewest, min(most, useful))
+        why = (
+            f"set by replicas=({fewest}, {most}), the cluster's nodes hold {fits}"
+            + (f", the rows feed {useful}" if useful < most else "")
+            + (f"; the job starts with {max(fewest, fits)}" if max(fewest, fits) < chosen else "")
+        )
+        return chosen, fewest, why
+    if "GPU" not in asked:
+        return 1, None, "one is enough without GPUs: it uses all idle CPUs of its node"
     now = min(fits, useful)
     reach = cluster.may_hold(asked, spans_nodes)
     worth = max(1, math.ceil(rows / _ROWS_FOR_A_NODE))

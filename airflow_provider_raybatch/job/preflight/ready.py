@@ -140,7 +140,7 @@ def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emi
     """
     if spec.engine == "echo" or not engine_is_here(spec) or _vllm_is_here():
         return
-    one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, first_replicas=None)
+    one = replace(plan.make(spec, 1, cluster_view.view()), replicas=1, fewest_replicas=None)
     if one.gpus and cluster_view.gpu_node(spec.accelerator_type) is None:
         cluster_view.wait_for(one, spec.cluster_wait, held_before, emit)
 

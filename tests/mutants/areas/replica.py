@@ -9,6 +9,8 @@ _REPLICA = "job/execution/replica/replica.py"
 _CONTROL = "job/control/control.py"
 _POISON = ("job/execution/replica/test_poison_rows.py",)
 _SHIFT = "job/execution/replica/test_shift.py"
+_COORDINATOR, _COORDINATOR_TESTS = "job/execution/coordinator.py", "job/execution/test_coordinator.py"
+_ACTORS, _ACTORS_TESTS = "job/execution/actors.py", "job/execution/test_actors.py"
 
 MUTANTS = (
     Mutant(
@@ -54,10 +56,34 @@ MUTANTS = (
     Mutant(
         "goes-on-when-it-was-given-up",
         _REPLICA,
-        "                    os._exit(_ENGINE_DIED)  # others have its rows: begin anew\n",
-        "                    pass\n",
+        "            os._exit(_ENGINE_DIED)  # others have its rows: begin anew\n",
+        "            return\n",
         "A replica that was taken for lost ends its ticket for good, and its GPU idles.",
         (f"{_SHIFT}::test_a_replica_that_was_taken_for_lost_ends",),
+    ),
+    Mutant(
+        "leaves-while-rows-come-back",
+        _COORDINATOR,
+        "            or queue.has_rows_for_another\n        ):\n",
+        "        ):\n",
+        "A replica leaves that could have taken rows of another one, and the last rows take twice as long.",
+        (f"{_COORDINATOR_TESTS}::test_a_replica_stays_while_another_can_give_rows_back",),
+    ),
+    Mutant(
+        "leaves-below-the-fewest",
+        _COORDINATOR,
+        "            or len(queue.replicas) <= self._fewest\n",
+        "            or len(queue.replicas) < self._fewest\n",
+        "Replicas that the user keeps leave.",
+        (f"{_COORDINATOR_TESTS}::test_those_that_have_nothing_leave_down_to_the_fewest",),
+    ),
+    Mutant(
+        "ends-actors-that-ray-data-has",
+        _ACTORS,
+        " if ended & set(left) else set()\n",
+        " if left else set()\n",
+        "The end of an actor that Ray Data still waits for fails the job.",
+        (f"{_ACTORS_TESTS}::test_those_that_wait_end_when_one_that_has_left_has_ended",),
     ),
     Mutant(
         "older-attempts-order-wins",

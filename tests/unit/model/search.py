@@ -26,7 +26,7 @@ from .search_state import frozen, of_replica
 
 CLOCK = Clock()
 """The coordinator's."""
-_KILLED_AT = {"start", "join", "pull", "give_back", "leave", "lost", "write"}
+_KILLED_AT = {"start", "is_needed", "join", "pull", "give_back", "leave", "lost", "write"}
 """Calls before which a process may be killed. Others change nothing that counts."""
 _MINUTE = 61.0
 
@@ -67,7 +67,7 @@ class World(Checked):
         if self.faults_left and name in _KILLED_AT and not self.failed:
             if "kill" in self.scope.faults:
                 # A process starts only once the first message of the one before it has arrived or is lost.
-                fates += ["never"] if name in {"write", "start"} else ["never", "later"]
+                fates += ["never"] if name in {"write", "start", "is_needed"} else ["never", "later"]
             if "freeze" in self.scope.faults and process._process in self.board._queue.replicas:
                 fates.append("freeze")
         fate = fates[self.choose(1, len(fates) - 1)] if len(fates) > 1 else ""

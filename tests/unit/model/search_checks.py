@@ -47,7 +47,8 @@ class Checked:
         self.begun: dict[str, BegunInMemory] = {}
         self.requests = 0
         folder: Any = SimpleNamespace(list=lambda path: list(self.parts), outcomes=self.parts)
-        self.board = Coordinator(Input(chunks, [10] * len(chunks), todo), folder, "parts")
+        fewest = scope.fewest or scope.replicas
+        self.board = Coordinator(Input(chunks, [10] * len(chunks), todo), folder, "parts", fewest)
         self.processes: dict[str, Stepped | None] = {f"r{number}": None for number in range(scope.replicas)}
 
     @property

@@ -63,6 +63,7 @@ class Stepped(Replica):
         self._report = ReplicaReport(self._process, "node")
         self._draining, self._asked_to_ask = threading.Event(), threading.Event()
         self._flight, self._parts, self._cpu_before = None, 0, 0.0
+        self._has_left = False
         scope = world.scope
         self._job: Any = SimpleNamespace(
             folder=SimpleNamespace(uri=world.begun),
@@ -76,6 +77,8 @@ class Stepped(Replica):
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
         self._reader, self._asker, self._engine = (self,) * 3  # type: ignore[assignment]
         self._check_starts()
+        if not self._is_needed():
+            self._leave()
 
     def _sender(self, name: str) -> Callable[..., asyncio.Future[Any]]:
         def send(*arguments: Any) -> asyncio.Future[Any]:
@@ -116,6 +119,9 @@ class Stepped(Replica):
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         return 0, 0
+
+    def close(self) -> None:
+        assert not self.held, "it leaves with rows"
 
     def decode(self, rows: Any) -> None:
         pass
@@ -205,7 +211,7 @@ class Stepped(Replica):
         self.loop.wait(1.0)
 
     def report(self) -> None:
-        """Report as its reporter does."""
+        """As its reporter does it."""
         drains, asks = self.world.board.report(self._report)
         if drains:
             self._draining.set()
@@ -218,7 +224,7 @@ class Stepped(Replica):
         self.loop.end()
 
 
-_CALLS = ("start", "join", "pull", "give_back", "share", "content", "leave", "lost")
+_CALLS = ("start", "is_needed", "join", "pull", "give_back", "share", "content", "leave", "lost")
 
 
 class _Costs(Costs):
@@ -257,6 +263,7 @@ def modelled() -> Iterator[None]:
             patch.setattr(module, "time", now)
         patch.setattr(flight, "Costs", lambda: _COSTS)
         patch.setattr(replica_module, "_Shift", _Shift)
+        patch.setattr(replica_module, "_name", lambda: "")
         patch.setattr(replica_module, "path_of", lambda destination, actor: (destination, actor))
         patch.setattr(replica_module, "left_by_the_last", BegunInMemory.left)
         patch.setattr(replica_module, "BegunRows", BegunInMemory)

@@ -19,6 +19,7 @@ class Scope:
     :param faults: kinds of outside events, see :meth:`World.options` and :meth:`World.called`.
     :param times: number of faults.
     :param restarts: `max_restarts`.
+    :param fewest: replicas that stay while rows are left; all by default.
     """
 
     pieces: tuple[int, ...]
@@ -30,6 +31,7 @@ class Scope:
     faults: tuple[str, ...] = ()
     times: int = 1
     restarts: int = 3
+    fewest: int = 0
 
     def __str__(self) -> str:
         fields = {

@@ -12,11 +12,11 @@ import numpy as np
 from .search_replica import Stepped
 
 _LEFT_OUT = {
-    # The input, and values derived from it alone.
+    # The input, and what is made of it alone.
     *("_input", "_folder", "_part_folder", "_pieces", "_order", "_row_bytes"),
-    # Values that are only passed on, or follow from the rest.
+    # What is only told on, or follows from the rest.
     *("_reports", "_news", "bytes_read", "_speeds", "_ahead", "_engine", "_reported"),
-    # Instants: `World.state` has what matters.
+    # Instants: what matters of them is in `World.state`.
     *("_looked", "_silence", "_suspected_since", "since"),
 }  # fmt: skip
 
@@ -42,7 +42,7 @@ def of_replica(replica: Stepped) -> Hashable:
     """Return the state of a process."""
     shift = replica.shift
     if shift is None:
-        return replica._process
+        return replica._process, replica._has_left
     flight, preparer = shift._flight, shift._preparer
     return (
         replica._process,
@@ -57,6 +57,7 @@ def of_replica(replica: Stepped) -> Hashable:
         shift._ask_below,
         shift._ask_at > replica.loop.now,
         shift._is_over,
+        shift.leaves,
         frozenset(preparer._contents),
         frozenset(preparer._released),
         frozenset(preparer._chunks),

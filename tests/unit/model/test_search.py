@@ -123,6 +123,27 @@ def test_replicas_share_the_rows(scope: Scope) -> None:
 @pytest.mark.parametrize(
     "scope",
     [
+        Scope((2, 1), replicas=2, fewest=1),
+        Scope((1, 1), replicas=3, fewest=1),
+        Scope((1, 1), replicas=3, fewest=2),
+        Scope((1, 1), replicas=2, fewest=1, faults=("kill",)),
+        Scope((1, 1), replicas=2, fewest=1, faults=("node",)),
+        Scope((1, 1), replicas=2, fewest=1, faults=("freeze",)),
+        Scope((1, 1), replicas=2, fewest=1, faults=("drain",)),
+        Scope((1, 1), replicas=2, fewest=1, killers=rows(0)),
+        Scope((2,), replicas=2, slots=1, fewest=1, killers=rows(1)),
+        Scope((1, 1), replicas=3, fewest=2, faults=("node for good",)),
+    ],
+    ids=str,
+)
+def test_replicas_that_leave_lose_no_row(scope: Scope) -> None:
+    """Whenever each starts; also where those that stay die, and what they had comes back."""
+    assert_done(scope)
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
         Scope((2, 1), faults=("kill",)),
         Scope((2, 1), faults=("engine killed",)),
         Scope((2, 1), faults=("fluke",)),

@@ -13,7 +13,9 @@ from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_raybatch.coercion import boolean, seconds
 from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments
+from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.operators.arguments import build_spec
 
 GOOD: dict[str, Any] = {"source": "/in", "prompt": "Say {row.x}", "model": "m", "destination": "/out"}
@@ -120,6 +122,13 @@ def test_rendered_text_becomes_typed_values() -> None:
     assert built.engine_args == {
         "tensor_parallel_size": 2, "gpu_memory_utilization": 0.8, "max_model_len": "4k",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [(1, 4), [1, 4], ("1", " 4 "), "(1, 4)", " [1,4]", '["1", "4"]', (1.0, 4)])
+def test_replicas_may_be_a_range(given: object) -> None:
+    built = spec(replicas=given)
+    assert built.replicas == (1, 4)
+    assert parse(BatchInferenceSpec, built.model_dump_json()) == built
 
 
 def test_none_as_text_counts_as_not_given() -> None:
@@ -246,6 +255,27 @@ ONE_OF = (
         ({"engine_args": [1]}, "engine_args: it must be a dictionary, but it is [1]."),
         ({"processor": {"x": 1}}, "processor: only engine 'ray_data_llm' takes it, not 'vllm'"),
         ({"replicas": 0}, "replicas: it must be at least 1, but it is 0."),
+        ({"replicas": "many"}, "replicas: it must be a whole number, but it is 'many'."),
+        ({"replicas": 1.5}, "replicas: it must be a whole number, but it is 1.5."),
+        ({"replicas": {1}}, "replicas: it must be a whole number, but it is {1}."),
+        ({"replicas": (0, 2)}, "replicas: the fewest of a range must be at least 1, but it is (0, 2)."),
+        (
+            {"replicas": (3, 2)},
+            "replicas: the most of a range must be at least its fewest, but it is (3, 2).",
+        ),
+        (
+            {"replicas": ("a", 2)},
+            "replicas: a range is (fewest, most), two whole numbers, but it is ('a', 2).",
+        ),
+        (
+            {"replicas": (1, 2, 3)},
+            "replicas: a range is (fewest, most), two whole numbers, but it is (1, 2, 3).",
+        ),
+        ({"replicas": []}, "replicas: a range is (fewest, most), two whole numbers, but it is ()."),
+        (
+            {"replicas": "(1, x)"},
+            "replicas: a range is (fewest, most), two whole numbers, but it is ('1', 'x').",
+        ),
         ({"num_cpus": -1}, "num_cpus: it must be more than 0, but it is -1."),
         ({"max_restarts": -1}, "max_restarts: it must be at least 0, but it is -1."),
         (

@@ -85,7 +85,7 @@ class VllmVariant:
         fields: dict[str, Any] = {
             "batch_size": rows,
             "max_concurrent_batches": plan.chunks_in_flight,
-            "concurrency": (plan.replicas, plan.replicas),
+            "concurrency": _replicas(spec, plan),
             # vLLM's metrics for Ray import Ray Serve, which few batch clusters have.
             "log_engine_metrics": False,
             **dict.fromkeys(_STAGES, False),
@@ -174,7 +174,7 @@ class HttpVariant:
         """See :class:`Variant`."""
         import ray.data.llm
 
-        fields = {**_sizes(plan), "max_retries": 5, **_passed_on(self._spec, ())}
+        fields = {**_sizes(self._spec, plan), "max_retries": 5, **_passed_on(self._spec, ())}
         return ray.data.llm.HttpRequestProcessorConfig(**fields)
 
     def check(self) -> None:
@@ -220,7 +220,10 @@ class ServeVariant(HttpVariant):
         return ray.data.llm.ServeDeploymentProcessorConfig(
             dtype_mapping={one.__name__: one for one in (ChatCompletionRequest, CompletionRequest)},
             should_continue_on_error=True,
-            **{**_sizes(plan), **_passed_on(self._spec, ("dtype_mapping", "should_continue_on_error"))},
+            **{
+                **_sizes(self._spec, plan),
+                **_passed_on(self._spec, ("dtype_mapping", "should_continue_on_error")),
+            },
         )
 
     def check(self) -> None:
@@ -256,8 +259,13 @@ def openai_response(answer: Any) -> Response | RowFailure:
     return Response((first, *completions[1:]), int(usage.get("prompt_tokens") or 0))
 
 
-def _sizes(plan: Plan) -> dict[str, Any]:
-    return {"batch_size": plan.rows_per_chunk, "concurrency": (plan.replicas, plan.replicas)}
+def _sizes(spec: BatchInferenceSpec, plan: Plan) -> dict[str, Any]:
+    return {"batch_size": plan.rows_per_chunk, "concurrency": _replicas(spec, plan)}
+
+
+def _replicas(spec: BatchInferenceSpec, plan: Plan) -> tuple[int, int]:
+    """A range is for Ray's own pool to use; other replicas are asked for at once."""
+    return plan.fewest if isinstance(spec.replicas, tuple) else plan.replicas, plan.replicas
 
 
 def _passed_on(spec: BatchInferenceSpec, owned: tuple[str, ...]) -> dict[str, Any]:

@@ -82,6 +82,7 @@ class Replica:
         self._asked_to_ask = threading.Event()
         self._flight: Flight | None = None
         self._parts = 0
+        self._has_left = False
         self._reporter = Reporter(
             board, self._report, self._measure, self._draining.set, self._asked_to_ask.set
         )
@@ -89,9 +90,12 @@ class Replica:
         self._tokenizers = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="raybatch-tokenizer")
         with self._reporter.telling():
             self._check_starts()
+            if not self._is_needed():
+                self._leave()
+                return
             self._reader = Reader(job.listing, read_columns(job.spec), job.credentials)
             self._asker = Asker(job.spec, job.task.renderer(), job.keyer)
-            self._engine = open_engine(job.spec)
+            self._engine = open_engine(job.spec, plan.spans_nodes)
         self._gpu = GpuMeter()
         board.describe.remote(self._engine.info)
         self._report.startup_seconds = round(time.time() - began, 2)
@@ -112,7 +116,21 @@ class Replica:
                 FailureClass.ENGINE_DEAD,
             )
 
+    def _is_needed(self) -> bool:
+        import ray
+
+        return bool(ray.get(self._board.is_needed.remote(self._process, _name())))
+
+    def _leave(self) -> None:
+        """Take no more part: its GPUs are free, or will be when Ray Data ends the actor without a ticket."""
+        self._has_left = True
+        self._begun.remove()
+        self._report.state = "ended"
+        self._reporter.send()
+
     def _measure(self) -> None:
+        if self._has_left:
+            return
         if self._report.state == "starting":
             self._report.loaded = loading.steps()
         else:
@@ -132,12 +150,20 @@ class Replica:
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Work until every row of the input is written; a ticket each for whoever comes."""
         for number in batch["ticket"]:
-            with self._reporter.telling():
-                try:
-                    await _Shift(self).work()
-                except GoneError:
-                    os._exit(_ENGINE_DIED)  # others have its rows: begin anew
+            if not self._has_left:
+                with self._reporter.telling():
+                    await self._work()
             yield {"ticket": [number]}
+
+    async def _work(self) -> None:
+        shift = _Shift(self)
+        try:
+            await shift.work()
+        except GoneError:
+            os._exit(_ENGINE_DIED)  # others have its rows: begin anew
+        if shift.leaves:
+            await self.thread(self._engine.close)
+            self._leave()
 
     def write(self, rows: Sequence[Row]) -> list[parts.Part]:
         """One part, unless its rows are very large or of several types."""
@@ -215,6 +241,8 @@ class _Shift:
         self._ask_below = 1
         self._ask_at = 0.0
         self._is_over = False
+        self.leaves = False
+        """Whether no rows are left for this replica, and others do those that may come back."""
 
     async def work(self) -> None:
         """Work until the queue is finished, or the job drains.
@@ -281,7 +309,8 @@ class _Shift:
         self._replica._asked_to_ask.clear()
         order: Order = await self._board.pull.remote(self._process, *self._word())
         grant = order.grant
-        self._is_over = order.is_finished
+        self.leaves = order.leaves
+        self._is_over = order.is_finished or order.leaves
         self._ask_below = max(1, grant.ask_below)
         got = len(grant.rows) + len(grant.failed)
         self._ask_at = time.monotonic() + (_LEAST_PAUSE if got else _IDLE_PAUSE)
@@ -383,6 +412,12 @@ class _Shift:
 
 def _actor() -> str:
     return str(ray.get_runtime_context().get_actor_id() or "local")
+
+
+def _name() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_actor_name() or "")
 
 
 def _node() -> str:

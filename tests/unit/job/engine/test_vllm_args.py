@@ -58,6 +58,7 @@ def test_the_users_arguments_win(vllm_args: Any, monkeypatch: pytest.MonkeyPatch
     assert "distributed_executor_backend" not in vllm_args.engine_args(vllm())
     parallel = vllm({"tensor_parallel_size": 2})
     assert vllm_args.engine_args(parallel)["distributed_executor_backend"] == "mp"
+    assert vllm_args.engine_args(parallel, spans_nodes=True)["distributed_executor_backend"] == "ray"
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinator reports of replicas; how it gives rows is tested with replicas and the queue."""
+"""Which replicas of a range start their engine, and which may leave."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
-from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.execution.calls import Report, no_rows
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input, Order
+from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
 
-def coordinator(place: Path) -> Coordinator:
-    return Coordinator(Input([], [], np.zeros(0, np.uint8)), LocalFolder(str(place)), "parts")
+class Board(Coordinator):
+    """Of one piece of rows."""
+
+    def __init__(self, rows: int, fewest: int, folder: str = "/nowhere") -> None:
+        todo = np.packbits(np.zeros(rows, np.bool_))
+        super().__init__(
+            Input([Chunk(0, 0, rows, 0, 0, rows)], [rows], todo), LocalFolder(folder), "parts", fewest
+        )
+
+    def starts(self, name: str) -> bool:
+        """An actor's process starts. Returns whether it opens its engine."""
+        self.start(name, name)
+        return self.is_needed(name)
+
+    def ready(self, name: str, slots: int = 4) -> None:
+        self.start(name, name)
+        self.join(name, slots)
+
+    def asks(self, name: str, order: Order | None = None) -> Order:
+        """Ask, with all rows of an earlier order finished."""
+        rows = no_rows() if order is None else order.grant.rows
+        return self.pull(name, Report(answered=len(rows), finished=rows))
 
 
-def test_coordinator_keeps_the_last_report_of_each_replica(tmp_path: Path) -> None:
-    board = coordinator(tmp_path)
-    for name, rows in (("a", 1), ("b", 1), ("a", 2)):
-        board.report(ReplicaReport(name, "n", rows=rows))
-    assert sorted((one.replica, one.rows) for one in board.snapshot()) == [("a", 2), ("b", 1)]
+def test_a_replica_is_needed_while_rows_are_free() -> None:
+    board = Board(rows=10, fewest=1)
+    board.ready("first")
+    assert len(board.asks("first").grant.rows) == 10
+    assert board.starts("another")  # it will get some of the rows that the first holds beyond its slots
+    board.lost("first", False, no_rows(), Report(), None)
+    assert board.starts("a third one")
 
 
-def test_replaced_process_is_not_waited_for(tmp_path: Path) -> None:
-    board = coordinator(tmp_path)
-    for process in ("r-1", "r-2"):
-        board.report(ReplicaReport(process, "n", state="ready"))
-    board.gone.add("r-1")
-    assert {one.replica: one.state for one in board.snapshot()} == {"r-1": "ended", "r-2": "ready"}
+def test_no_replica_is_needed_for_rows_that_are_all_in_engines() -> None:
+    board = Board(rows=4, fewest=2)
+    board.ready("first")
+    board.asks("first")
+    assert board.starts("second")  # of the fewest
+    assert not board.starts("third")
+    board.start("second", "second again")  # it has died
+    assert board.is_needed("second again")
+    assert not board.starts("fourth")
+
+
+def test_one_that_was_not_needed_counts_no_longer() -> None:
+    """It neither makes others leave rows for it, nor stands for one of the fewest."""
+    board = Board(rows=4, fewest=1)
+    board.ready("first")
+    board.asks("first")
+    assert not board.starts("second")
+    assert board._starting == set()
+    board._fewest = 2
+    assert board.starts("third")
+    assert not board.starts("fourth")
+
+
+def test_suspected_rows_need_a_replica() -> None:
+    board = Board(rows=4, fewest=1)
+    board.ready("first")
+    board.ready("second")
+    rows = board.asks("first").grant.rows
+    board.lost("first", True, rows, Report(), None)
+    assert board.starts("third")
+    assert not board.asks("second").leaves
+
+
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_nothing_is_needed_when_all_is_done_or_the_job_drains(fewest: int) -> None:
+    board = Board(rows=4, fewest=fewest)
+    board.ready("first")
+    order = board.asks("first")
+    assert board.asks("first", order).is_finished
+    assert not board.starts("second")
+    draining = Board(rows=400, fewest=fewest)
+    draining.drain()
+    assert not draining.starts("first")
+
+
+def test_those_that_have_nothing_leave_down_to_the_fewest() -> None:
+    board = Board(rows=4, fewest=2)
+    names = ["first", "second", "third", "fourth"]
+    for name in names:
+        board.ready(name)
+    orders: dict[str, Any] = {name: board.asks(name) for name in names}
+    assert sum(len(order.grant.rows) for order in orders.values()) == 4
+    busy = next(name for name in names if len(orders[name].grant.rows))
+    for name in names:
+        if name != busy and len(orders[name].grant.rows):
+            orders[name] = board.asks(name, orders[name])
+    left = [name for name in names if name != busy and (orders[name].leaves or board.asks(name).leaves)]
+    assert len(left) == 2
+    assert board.news()[3]
+    board.leave(left[0])  # as it does when it ends
+    last = board.asks(busy, orders[busy])
+    assert last.is_finished
+    assert not last.leaves
+
+
+def test_a_replica_stays_while_another_can_give_rows_back() -> None:
+    board = Board(rows=16, fewest=1)
+    board.ready("first", slots=4)
+    rows = board.asks("first").grant.rows
+    board.ready("second", slots=4)
+    assert not board.asks("second").leaves
+    assert board.report({"replica": "first"})[1]  # it is told to
+    told = board.asks("first").grant.give_back
+    assert told
+    assert not board.asks("second").leaves  # they are on their way
+    board.give_back("first", rows[-told:])
+    order = board.asks("second")
+    assert len(order.grant.rows)
+    assert not order.leaves
+
+
+def test_by_default_all_stay() -> None:
+    board = Board(rows=4, fewest=3)
+    for name in ("first", "second", "third"):
+        board.ready(name, slots=10)
+    orders = [board.asks(name) for name in ("first", "second", "third")]
+    assert not any(order.leaves for order in orders)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tracemalloc
 
@@ -32,7 +33,7 @@ def inputs(draw: st.DrawFn) -> Pieces:
 @settings(max_examples=100, deadline=None)
 @given(pieces=inputs(), data=st.data())
 def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
-    """After any steps, each row is written, free, suspected, or held by one replica; all get written."""
+    """After any steps, each row is written, free, suspected, or with one replica; all get written."""
     world = World(pieces, PullQueue(pieces))
     for _ in range(data.draw(st.integers(0, 40), "steps")):
         step = data.draw(st.sampled_from(STEPS), "step")
@@ -50,6 +51,7 @@ def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
         else:
             world.lose(name, step == "lose", knows_begun=data.draw(st.booleans(), "knows_begun"))
         world.check()
+        check_another(world)
     name = data.draw(st.sampled_from([*sorted(world.members), world.join(5)]), "the last one")
     for other in sorted(world.members):
         if other != name:
@@ -62,6 +64,15 @@ def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
     expected = {row for piece in range(len(pieces)) for row in pieces.rows(piece).tolist()}
     assert world.queue.is_finished
     assert world.written.keys() == expected
+
+
+def check_another(world: World) -> None:
+    """One more replica gets rows, now or from one that is told to give some back, only where that is said."""
+    queue = copy.deepcopy(world.queue)
+    queue.join("another", 10, world.now)
+    grant = queue.pull("another", world.now)
+    gets = len(grant.rows) or len(grant.failed) or any(queue.wants(name) for name in world.members)
+    assert world.queue.has_rows_for_another or not gets
 
 
 @settings(max_examples=30, deadline=None)
@@ -125,7 +136,7 @@ def test_one_row_group_feeds_all_replicas_and_is_read_once() -> None:
 
 
 def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
-    """Only rows that were in no engine."""
+    """The rows that were in no engine."""
     pieces = Pieces([100], [1])
     world = World(pieces, PullQueue(pieces))
     first, second = world.join(40), world.join(200)
@@ -204,7 +215,7 @@ def test_suspected_rows_get_an_empty_engine() -> None:
 
 
 def test_memory_of_a_million_rows() -> None:
-    """At most 5 bytes a row with all that the queue may know of it."""
+    """At most 5 bytes a row, with everything that may be known of rows."""
     rows = 1_000_000
     done = np.zeros(rows, dtype=bool)
     pieces = [8] * (rows // 8), [1] * (rows // 8)

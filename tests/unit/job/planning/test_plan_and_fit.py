@@ -43,6 +43,14 @@ class TestPlan:
             (LAPTOP, {"accelerator_type": "H200"}, 1, 1, 1.0),
             (Cluster((HEAD, H200)), {}, 1, 1, 1.0),
             (Cluster((HEAD, H200)), {"engine": "echo"}, 1, 0, 1.0),
+            # Unless it is to take the places that vLLM would.
+            (
+                Cluster((HEAD, H200, H200)),
+                {"engine": "echo", "engine_args": {"tensor_parallel_size": 1}},
+                2,
+                1,
+                1.0,
+            ),
             (Cluster((HEAD, DGX)), {}, 8, 1, 1.0),
             (Cluster((HEAD, DGX, DGX)), {"engine_args": {"tensor_parallel_size": 4}}, 4, 4, 1.0),
             (
@@ -91,11 +99,11 @@ class TestPlan:
     def test_a_job_starts_with_what_is_there_and_takes_what_comes(self) -> None:
         nothing, some = autoscaled(HEAD, groups=[(DGX, 8)]), autoscaled(HEAD, DGX, groups=[(DGX, 8)])
         made = plan(nothing)
-        assert (made.replicas, made.first_replicas) == (64, 1)
+        assert (made.replicas, made.fewest_replicas) == (64, 1)
         assert fit.assess(made, nothing, autoscaling=True).verdict == "wait"
         assert fit.assess(made, some, autoscaling=True).verdict == "fits"
         made = plan(some)
-        assert (made.replicas, made.first_replicas) == (64, 8)
+        assert (made.replicas, made.fewest_replicas) == (64, 8)
         assert made.reasons["replicas"] == (
             "the cluster's nodes hold 8, the autoscaler may reach 64; the job starts with 8"
         )
@@ -106,7 +114,35 @@ class TestPlan:
         assert plan(autoscaled(HEAD, groups=groups), rows=1000).replicas == 1
         assert plan(autoscaled(HEAD, H200, groups=groups), rows=1025).replicas == 2
         assert plan(autoscaled(HEAD, DGX, groups=groups), rows=3000).replicas == 8
-        assert plan(autoscaled(HEAD, groups=groups), replicas=3).first_replicas is None
+        assert plan(autoscaled(HEAD, groups=groups), replicas=3).fewest_replicas is None
+
+    @pytest.mark.parametrize(
+        ("cluster", "replicas", "rows", "planned", "reason"),
+        [
+            (Cluster((DGX,)), (2, 4), 100_000, (2, 4), "nodes hold 8"),
+            (
+                Cluster((HEAD, H200)),
+                (1, 4),
+                100_000,
+                (1, 4),
+                "set by replicas=(1, 4), the cluster's nodes hold 1; the job starts with 1",
+            ),
+            (Cluster((HEAD, H200)), (2, 4), 100_000, (2, 4), "the job starts with 2"),
+            (Cluster((DGX,)), (1, 8), 20, (1, 3), "nodes hold 8, the rows feed 3"),
+            (Cluster((DGX,)), (2, 8), 0, (2, 2), "nodes hold 8, the rows feed 1"),
+            (Cluster((DGX,)), (3, 3), 100_000, (3, 3), "nodes hold 8"),
+            (autoscaled(HEAD, groups=[(H200, 2)]), (1, 5), 100_000, (1, 5), "the job starts with 1"),
+        ],
+    )
+    def test_a_range_of_replicas(
+        self, cluster: Cluster, replicas: tuple[int, int], rows: int, planned: tuple[int, int], reason: str
+    ) -> None:
+        made = plan(cluster, rows, replicas=replicas)
+        assert (made.fewest, made.replicas) == planned
+        assert made.reasons["replicas"].endswith(reason)
+
+    def test_a_number_of_replicas_is_no_range(self) -> None:
+        assert (made := plan(Cluster((DGX,)), replicas=3)).fewest == made.replicas == 3
 
     def test_few_rows_need_few_replicas(self) -> None:
         assert plan(Cluster((DGX,)), rows=10).replicas == 2
@@ -158,6 +194,11 @@ class TestPlan:
             "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
             "chunk (128 for long responses), 1280 rows in an engine"
         )
+        assert (
+            plan(Cluster((DGX,)), replicas=(2, 9))
+            .sentence(100_000)
+            .startswith("starting 2 to 9 replicas with")
+        )
         assert plan(LAPTOP).sentence(5).startswith("starting 1 replica on CPU (one is enough without GPUs")
 
 
@@ -178,7 +219,7 @@ class TestFit:
             ),
             (
                 Cluster((HEAD, H200, H200)),
-                {"engine_args": {"tensor_parallel_size": 2}},
+                {"engine_args": {**OVER_NODES, "distributed_executor_backend": "mp"}},
                 False,
                 "never",
                 "asks for 1 replica of 1 CPU and 2 GPU on one node each, and the cluster has room for 0 "
@@ -192,6 +233,36 @@ class TestFit:
                 "1 replica of 1 CPU and 1 GPU and an H200 on one node each, and the cluster has room for 0",
             ),
             (Cluster((HEAD, H200)), {"accelerator_type": "H200"}, False, "fits", ""),
+            # A range fits where its fewest do.
+            (
+                Cluster((DGX,)),
+                {"replicas": (2, 20)},
+                False,
+                "fits",
+                "holds 8 of 20 replicas of 1 CPU and 1 GPU",
+            ),
+            (
+                Cluster((HEAD, H200)),
+                {"replicas": (2, 4)},
+                False,
+                "never",
+                "replicas: the job asks for 2 to 4 replicas of 1 CPU and 1 GPU on one node each, and the "
+                "cluster has room for 1 (largest node: 16 CPU and 1 GPU); ask for fewer replicas",
+            ),
+            (
+                autoscaled(HEAD, H200, groups=[(SMALL, 3)]),
+                {"replicas": (2, 20)},
+                True,
+                "wait",
+                "waiting for 1 more from the autoscaler",
+            ),
+            (
+                autoscaled(HEAD, groups=[(SMALL, 3)]),
+                {"replicas": (4, 8)},
+                True,
+                "never",
+                "with all that the autoscaler may add there is room for 3",
+            ),
             (Cluster(()), {}, False, "never", "the cluster has room for 0 (largest node: 0 CPU)"),
             (Cluster((HEAD,)), {"replicas": 9}, True, "wait", "waiting for 1 more from the autoscaler."),
             (autoscaled(HEAD, groups=[(HEAD, 1)]), {"replicas": 9}, True, "wait", "waiting for 1 more"),
@@ -206,7 +277,7 @@ class TestFit:
             # Eight GPUs in all, but on eight nodes.
             (
                 autoscaled(HEAD, groups=[(SMALL, 8), ({"CPU": 64.0}, 1)]),
-                {"engine_args": {"tensor_parallel_size": 8}},
+                {"engine_args": {"tensor_parallel_size": 8, "distributed_executor_backend": "mp"}},
                 True,
                 "never",
                 "asks for 1 replica of 1 CPU and 8 GPU on one node each, and the cluster has room for 0 "
@@ -215,14 +286,15 @@ class TestFit:
             ),
             (
                 autoscaled(HEAD, groups=[(SMALL, 8)]),
-                {"engine_args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
+                {"engine_args": {"tensor_parallel_size": 8}},
                 True,
                 "wait",
-                "waiting for 1 more",
+                "asks for 1 replica of 1 CPU and 8 GPU over any nodes, and the cluster has room for 0 "
+                "(largest node: 8 CPU and 0 GPU); waiting for 1 more",
             ),
             (
                 autoscaled(HEAD, groups=[(SMALL, 8)], max_nodes=7),
-                {"engine_args": {"tensor_parallel_size": 8, "distributed_executor_backend": "ray"}},
+                {"engine_args": {"tensor_parallel_size": 8}},
                 True,
                 "never",
                 "g0 (at most 8 nodes of 4 CPU and 1 GPU), in all at most 7 nodes",
@@ -305,10 +377,54 @@ class TestOverNodes:
         made = plan(Cluster((HEAD, DGX, H200, H200)), engine_args=OVER_NODES, accelerator_type="H200")
         assert made.replicas == 1
 
-    def test_without_that_executor_they_do_not(self):
-        made = plan(Cluster((HEAD, H200, H200)), engine_args={"tensor_parallel_size": 2})
+    def test_where_another_executor_is_asked_for_they_do_not(self):
+        args = {**OVER_NODES, "distributed_executor_backend": "mp"}
+        made = plan(Cluster((HEAD, H200, H200)), engine_args=args)
         assert not made.spans_nodes
         assert fit.assess(made, Cluster((HEAD, H200, H200)), autoscaling=False).verdict == "never"
+
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "spans_nodes"),
+        [
+            (Cluster((HEAD, H200, H200)), {}, True),
+            (Cluster((HEAD, H200, DGX)), {}, False),
+            (Cluster((HEAD, H200, H200, DGX)), {"accelerator_type": "H200"}, True),
+            (autoscaled(HEAD, H200, H200, groups=[(DGX, 1)]), {}, False),
+            (autoscaled(HEAD, H200, H200, groups=[(DGX, 0)]), {}, True),
+            (autoscaled(HEAD, groups=[(SMALL, 2)]), {"accelerator_type": "L4"}, True),
+            # No node says how many GPUs one has.
+            (Cluster((HEAD,)), {}, False),
+            (Cluster((HEAD, H200, H200)), {"engine": "ray_data_llm"}, False),
+            (Cluster((HEAD, H200, H200)), {"engine": "echo"}, True),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "sizes", [{"tensor_parallel_size": 2}, {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}]
+    )
+    def test_chosen_where_no_node_has_the_gpus(
+        self, cluster: Cluster, engine: dict[str, Any], spans_nodes: bool, sizes: dict[str, int]
+    ) -> None:
+        made = plan(cluster, engine_args=sizes, **engine)
+        assert made.spans_nodes is spans_nodes
+        told = "over several nodes with vLLM's Ray executor, since none has over 1"
+        assert (told in made.reasons["gpus_per_replica"]) is spans_nodes
+        assert ("GPUs each, over several nodes (" in made.sentence(5)) is spans_nodes
+
+    @pytest.mark.parametrize(
+        ("nodes", "replicas"),
+        [
+            ([H200] * 5, 2),
+            # The replica's own CPU lies beside its first GPU, so sums over nodes don't count.
+            ([{"GPU": 1.0}] * 2 + [HEAD], 0),
+            ([{"GPU": 1.0}, H200, HEAD], 1),
+            ([{"GPU": 1.0}] * 3 + [H200, HEAD], 1),
+            ([{"CPU": 0.5, "GPU": 1.0}] * 2, 0),
+            # A worker takes a whole GPU.
+            ([{"CPU": 1.0, "GPU": 0.5}] * 4, 0),
+        ],
+    )
+    def test_counted_bundle_by_bundle(self, nodes: list[dict[str, float]], replicas: int) -> None:
+        assert Cluster(tuple(nodes)).holds({"CPU": 1.0, "GPU": 2.0}, spans_nodes=True) == replicas
 
     def test_too_few_in_all_is_refused(self):
         made = plan(Cluster((HEAD, H200)), engine_args=OVER_NODES)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -284,3 +285,59 @@ def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: py
     assert len(board.pull(first._process, Report()).grant.rows) == 50
     board._bury(second._process, engine_died=False)
     assert len(board.pull(first._process, Report()).grant.rows) == 50
+
+
+def test_a_replica_without_rows_leaves_and_closes_its_engine(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It returns its ticket, and at once each one that it gets then."""
+    monkeypatch.setattr(preparing, "_put", lambda contents: {p: [c] for p, c in contents.items()})
+    monkeypatch.setattr(preparing, "_got", lambda references: references[0])
+    texts = ["wait", *map(str, range(20))]
+    place.source.write_text(lines(*({"text": text} for text in texts)))
+    fields = {"replicas": (1, 2), "rows_in_flight": 4, "engine_args": {"request_log": str(tmp_path / "log")}}
+    first = place.replica(engine="echo", **fields)
+    monkeypatch.setattr(replica_module, "_actor", lambda: "another")
+    second = place.replica(engine="echo", **fields)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(first))
+        await until(lambda: "wait" in Scripted.asked)
+        await work(second)
+        await work(second)
+        assert not working.done()
+        assert second._report.state == "ended"
+        assert first._report.state == "ready"
+        Scripted.events["wait"].set()
+        await working
+
+    asyncio.run(story())
+    events = [json.loads(line)["event"] for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert events.count("close") == 1
+    assert first._report.rows + second._report.rows == 21
+    assert sum(part.rows for part in parts(place)) == 21
+    assert place.board is not None
+    assert place.board._queue.is_finished
+
+
+def test_a_replica_that_comes_too_late_opens_no_engine(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place.source.write_text(lines({"text": "wait"}, *({"text": str(number)} for number in range(8))))
+    fields = {"replicas": (1, 2), "rows_in_flight": 20, "engine_args": {"request_log": str(tmp_path / "log")}}
+    first = place.replica(engine="echo", **fields)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(first))
+        await until(lambda: first._report.rows == 8)
+        monkeypatch.setattr(replica_module, "_actor", lambda: "another")
+        late = place.replica(engine="echo", **fields)
+        await work(late)
+        late._measure()  # as its reporter does, once a second
+        assert late._report.state == "ended"
+        Scripted.events["wait"].set()
+        await working
+
+    asyncio.run(story())
+    events = [json.loads(line)["event"] for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert events.count("open") == 1

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas that come and go with the nodes of a cluster, and replicas over several nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What `replica_range.py` saw: three jobs on one cluster, which takes as long as all the rest."""
+    root = Path(__file__).parents[2]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("replica_range.py")),
+                str(tmp_path_factory.mktemp("jobs")),
+            ],
+            env={
+                **environment,
+                "PYTHONPATH": str(root),
+                "RAY_TMPDIR": home,  # short, since Unix sockets lie in it
+                "RAY_AUTH_MODE": "disabled",
+                "RAY_enable_worker_prestart": "0",
+            },
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_replica_whose_node_comes_too_late_opens_no_engine(seen: Any) -> None:
+    """Its GPU is free while the first one has its last row."""
+    found = seen["too_late"]
+    assert found["engines"] == 1
+    assert "starting 1 to 2 replicas with 1 GPU each (set by replicas=(1, 2)" in found["said"][2]
+    assert "after 9 of 10 rows" in found["error"]
+
+
+def test_a_replica_joins_while_the_job_runs_and_leaves_before_it_ends(seen: Any) -> None:
+    """Two leave, and their GPUs are free then, though a fourth had waited, whose process never started."""
+    found = seen["in_time"]
+    assert found["closed"] == 2
+    assert len(found["answers"]) == 3
+    assert min(found["answers"]) > 0
+    assert found["prompts"] == sum(found["answers"]) == 60
+    assert "after 60 of 61 rows" in found["error"]
+
+
+def test_a_replica_over_two_nodes_starts_again_when_a_worker_dies(seen: Any) -> None:
+    found = seen["over_nodes"]
+    assert found["nodes"] == [2, 2]
+    assert found["gpus"] == [[["0"], ["0"]]] * 2
+    assert "with 2 GPUs each, over several nodes (" in found["said"][2]
+    assert "after 16 of 17 rows" in found["error"]
+
+
+def test_a_placement_group_goes_when_its_replica_is_not_needed(seen: Any) -> None:
+    """One that waited for nodes, which came when no row was left; and all when the job ends."""
+    found = seen["over_nodes"]
+    assert found["waiting"] == {"CREATED": 1, "PENDING": 1}
+    assert (found["engines"], found["held"]) == (2, 1)  # the first opened two
+    assert found["groups"] == {"REMOVED": 2}
+    assert seen["free"] == 4

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the coordinator tells of its replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.storage.folder import LocalFolder
+
+
+def coordinator(place: Path) -> Coordinator:
+    return Coordinator(Input([], [], np.zeros(0, np.uint8)), LocalFolder(str(place)), "parts")
+
+
+def test_the_last_report_of_each_replica_is_kept(tmp_path: Path) -> None:
+    board = coordinator(tmp_path)
+    for name, rows in (("a", 1), ("b", 1), ("a", 2)):
+        board.report(ReplicaReport(name, "n", rows=rows))
+    assert sorted((one.replica, one.rows) for one in board.snapshot()) == [("a", 2), ("b", 1)]
+
+
+def test_replaced_process_is_not_waited_for(tmp_path: Path) -> None:
+    board = coordinator(tmp_path)
+    for process in ("r-1", "r-2"):
+        board.report(ReplicaReport(process, "n", state="ready"))
+    board.gone.add("r-1")
+    assert {one.replica: one.state for one in board.snapshot()} == {"r-1": "ended", "r-2": "ready"}
