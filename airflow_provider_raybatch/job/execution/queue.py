@@ -108,7 +108,8 @@ class PullQueue:
             self.free.count
             or self._suspicion.groups
             or len(self._suspicion.poison)
-            or any(one.give_back or one.ahead > 0 for one in self._replicas.values())
+            or self._ahead
+            or any(one.give_back for one in self._replicas.values())
         )
 
     @property
