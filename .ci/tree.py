@@ -25,7 +25,7 @@ Module = tuple[str, ...]
 class Level:
     """One folder, as the children that lie directly in it.
 
-    :param arrows: pairs of children of which the first imports the second.
+    :param arrows: pairs of children; the first imports the second.
     :param circles: children that reach each other, each set once.
     """
 
@@ -130,7 +130,7 @@ def faults(found: Iterable[Level]) -> list[str]:
         wrong += [f"{name}: {', '.join(sorted(circle))} import each other." for circle in level.circles]
         most = MOST_LOOSE.get("/".join(level.path))
         if most is not None and len(level.modules) > most:
-            wrong.append(f"{name}: {len(level.modules)} loose modules, of which {most} are allowed.")
+            wrong.append(f"{name}: {len(level.modules)} loose modules; {most} are allowed.")
     return wrong
 
 

@@ -35,7 +35,7 @@ NOT_ARGUMENTS = frozenset({
     "model_task",  # there is one kind so far
     "prompt_function_digest", "postprocess_digest",  # taken from the source at submission
     "template_time",  # filled in by the job
-    "deadline",  # an argument of every operator, of which the job gets the moment in epoch seconds
+    "deadline",  # an argument of every operator; the job gets it in epoch seconds
 })  # fmt: skip
 """The spec's fields that are not arguments of a batch inference; all others are, under the same name."""
 

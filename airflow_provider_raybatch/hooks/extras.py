@@ -87,7 +87,7 @@ class Extras(BaseModel):
         # Only a path may have an "@": what can't be taken apart is shown below, and all see the link.
         if "@" in (netloc if host else url):
             raise ValueError(
-                "it carries a login, which everybody would see in the link to the job; remove it"
+                "it carries a login, which the link to the job would show to all its readers; remove it"
             )
         if url and (parts.scheme not in {"http", "https"} or not host):
             raise ValueError(f"{url!r} is not an address that a browser opens; use https://host/path")

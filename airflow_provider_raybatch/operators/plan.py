@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to run, and for whom: worked out before anything is submitted."""
+"""What is to run, and for which task: worked out before anything is submitted."""
 
 from __future__ import annotations
 

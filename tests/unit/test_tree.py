@@ -50,7 +50,7 @@ def test_a_circle_inside_of_a_folder(tree: ModuleType, tmp_path: Path) -> None:
 
 def test_too_many_loose_modules(tree: ModuleType, tmp_path: Path) -> None:
     root = package(tmp_path, **{f"job_m{number}": "" for number in range(5)})
-    assert tree.faults(tree.levels(root)) == ["job: 5 loose modules, of which 4 are allowed."]
+    assert tree.faults(tree.levels(root)) == ["job: 5 loose modules; 4 are allowed."]
 
 
 def test_imports_that_run_down_are_counted_once(tree: ModuleType, tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comments and docstrings of tests, benchmarks and examples avoid words that need a second reading."""
+"""Comments and docstrings avoid words that need a second reading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("tests", "benchmarks", "dags_examples")
+FOLDERS = ("airflow_provider_raybatch", "tests", "benchmarks", "dags_examples", "docs", ".ci")
 AVOIDED = re.compile(r"\b(?:nobody|somebody|anybody|everybody|whom|of which)\b.{0,30}", re.IGNORECASE)
 
 

@@ -12,7 +12,7 @@ def fitting(schema: Any, rng: Random, words: Sequence[str]) -> Any:
     """Knows types, enums, properties, items and the bounds of texts and numbers; all else is ignored.
 
     :param rng: decides what the schema leaves open.
-    :param words: of which texts are made, at least one.
+    :param words: texts are made of these; at least one.
     """
     if not isinstance(schema, dict):
         return None

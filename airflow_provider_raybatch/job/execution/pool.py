@@ -112,7 +112,7 @@ def run(
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    # Ray's own guard sees chunks, of which a slow start or long responses finish none for half an hour.
+    # Ray's own guard sees chunks; during a slow start or long responses none may finish for half an hour.
     # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
@@ -249,7 +249,7 @@ def _name(job: Job) -> str:
     submission = job.spec.submission
     if submission is None:
         return "batch_inference"
-    # Ray names a log file after it, of which file systems take 255 bytes.
+    # Ray names a log file after it, and file systems take names of 255 bytes.
     name = f"{submission.task.dag_id}.{submission.task.task_id}"
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
 

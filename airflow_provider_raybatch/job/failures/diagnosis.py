@@ -114,7 +114,7 @@ def start_failure(cause: str) -> RaybatchError:
 
 
 def without_queries(text: str) -> str:
-    """URLs without what follows their path: it may be the signature that opens a file to everybody."""
+    """URLs without what follows their path: it may be a signature, and whoever has that can open the file."""
     return _QUERY.sub(r"\1", text)
 
 

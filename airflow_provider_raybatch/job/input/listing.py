@@ -138,7 +138,7 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
 
 
 def _below(place: Folder, inside: str, pattern: str | None) -> Sequence[Entry]:
-    """Files below a folder, of which `pattern` may mean some; in S3 only those of folders that it means."""
+    """Files below a folder that `pattern` may match; in S3 only those of folders that it matches."""
     first, _, rest = (pattern or "").partition("/")
     if not rest or first == "**" or not isinstance(place, S3Folder):
         return place.list(inside, _depth(pattern))

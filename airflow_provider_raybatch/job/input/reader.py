@@ -165,7 +165,7 @@ class Reader:
         return parquet
 
     def _damaged(self, file: SourceFile, group: int, error: Exception) -> StorageError:
-        """The error of a row group that can't be decoded, with the first column of which this is true."""
+        """The error of a row group that can't be decoded, with the first such column."""
         with open_file(file, self._credentials) as stream:
             parquet = pq.ParquetFile(stream, page_checksum_verification=True)
             for name in parquet.schema_arrow.names:

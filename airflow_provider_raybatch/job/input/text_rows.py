@@ -37,7 +37,7 @@ def _json_row(line: bytes) -> dict[str, Any] | BadRow:
 
 
 class _DoubleKeyError(Exception):
-    """An object has a key twice, of which JSON's reader would keep the last value in silence."""
+    """An object has a key twice; JSON's reader would silently keep the last value."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

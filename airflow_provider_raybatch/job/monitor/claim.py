@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
 INTERVAL = 60.0
-"""Seconds between two checks, each of which lists the journal."""
+"""Seconds between two checks. Each lists the journal."""
 
 
 class ClaimWatch:

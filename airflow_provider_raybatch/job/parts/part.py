@@ -7,8 +7,8 @@ failure. Input and output are struct columns, so that no name of the user's can 
 
 A part's name says which ordinals are in it and how many of them are good, so that most parts never need to be
 opened again: what ten million finished rows come to is read off one listing. Rows that took much longer than
-those that were asked with them lie far from the rest of their part. So the name has a few runs of ordinals,
-each of which is a row group of the file: who needs rows of one run reads only that.
+those that were asked with them lie far from the rest of their part. So the name has a few runs of ordinals.
+Each run is a row group of the file: who needs rows of one run reads only that.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def test_tls_is_verified_by_default() -> None:
                 f"field dashboard_url in extra: {sentence}",
             )
             for url, sentence in [
-                ("https://me:1234567@people", "it carries a login, which everybody would see in the link"),
+                ("https://me:1234567@people", "it carries a login, which the link to the job would show"),
                 ("https://me:[1234567@people", "it carries a login"),
                 ("https://me:x/1234567@people", "it carries a login"),
                 ("me:1234567@people", "it carries a login"),

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_raybatch.job.row import Request
 
 UNKNOWN = 0
-"""The label of rows of which nothing is known."""
+"""The label of rows whose length is unknown."""
 _LABELS = 256
 _FIRST_OF_PROMPTS = 128
 """Labels from 1 on are limits, and those from here on are lengths of prompts."""

@@ -63,7 +63,7 @@ def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
 
 
 def usable(function: Callable[[Item], T], items: Iterable[Item], unusable: list[str]) -> Iterator[T]:
-    """`function` of each item, in their order, without those of which it raises `UnusableError`.
+    """`function` of each item, in their order, without those for which it raises `UnusableError`.
 
     :param unusable: gets a clause for each of them.
     """
