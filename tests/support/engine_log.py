@@ -34,6 +34,6 @@ def engines(folder: Path) -> list[Engine]:
                 found.append(Engine(pid, told["submission"], told["at"]))
             elif told["event"] == "start":
                 found[-1].asked.append((told["prompt"], told["at"]))
-            else:
+            elif told["event"] == "end":
                 found[-1].generated.append((told["prompt"], told["at"]))
     return found
