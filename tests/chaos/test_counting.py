@@ -99,7 +99,15 @@ def log(folder, pid, *lines):
 
 def test_requests_of_all_engines_count(tmp_path):
     log(tmp_path, 7, (1.0, "open", "s-0"), (2.0, "start", "x"), (3.0, "start", "y"), (4.0, "end", "x"))
-    log(tmp_path, 9, (5.0, "open", "s-1"), (6.0, "start", "y"), (7.0, "end", "y"), (8.0, "open", "s-1"))
+    log(
+        tmp_path,
+        9,
+        (5.0, "open", "s-1"),
+        (6.0, "start", "y"),
+        (7.0, "end", "y"),
+        (7.5, "close", ""),
+        (8.0, "open", "s-1"),
+    )
     with (tmp_path / "a-host-9.jsonl").open("a") as half:
         half.write('{"at": 9.0, "ev')
     assert engines(tmp_path) == [

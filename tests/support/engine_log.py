@@ -34,6 +34,6 @@ def engines(folder: Path) -> list[Engine]:
                 found.append(Engine(pid, event["submission"], event["at"]))
             elif event["event"] == "start":
                 found[-1].asked.append((event["prompt"], event["at"]))
-            else:
+            elif event["event"] == "end":
                 found[-1].generated.append((event["prompt"], event["at"]))
     return found

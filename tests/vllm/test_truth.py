@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.base import parse
@@ -91,6 +93,16 @@ def llm() -> Iterator[Any]:
         yield LLM(model=str(MODEL), **ARGS)
 
 
+def engine_processes() -> set[int]:
+    """Those below this process; vLLM gives them a name."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "EngineCore" in " ".join([process.name(), *process.cmdline()]):
+                found.add(process.pid)
+    return found
+
+
 @pytest.fixture(scope="module")
 def engine(llm: Any) -> Iterator[Any]:
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
@@ -102,7 +114,10 @@ def engine(llm: Any) -> Iterator[Any]:
         made = VllmEngine(spec())
         made.loop = loop
         yield made
-        made._llm.shutdown()
+        before = engine_processes()
+        assert before
+        made.close()
+        assert engine_processes().isdisjoint(before), "a closed engine leaves a process"
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0.1))

@@ -32,8 +32,8 @@ from airflow_provider_raybatch.job.tasks.postprocess import Postprocess, Seen, a
 from airflow_provider_raybatch.storage.folder import Folder
 
 _MOST_DECODED = 512 * 1024 * 1024
-"""Bytes of a range in memory; publishing takes a few times as much. Well below the 2 GiB that a column of text
-may have in Arrow: equal rows reach that in a file of a few MiB."""
+"""Bytes of a range in memory; publishing takes a few times as much. Well below the 2 GiB that a column of
+text may have in Arrow: equal rows reach that in a file of a few MiB."""
 
 
 @dataclass(frozen=True)
