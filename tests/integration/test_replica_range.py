@@ -52,7 +52,7 @@ def test_a_replica_whose_node_comes_too_late_opens_no_engine(seen: Any) -> None:
     assert "after 9 of 10 rows" in found["error"]
 
 
-def test_a_replica_joins_while_the_job_runs_and_leaves_before_it_ends(seen: Any) -> None:
+def test_a_replica_joins_and_leaves_while_the_job_runs(seen: Any) -> None:
     """Two leave, and their GPUs are free then, though a fourth had waited, whose process never started."""
     found = seen["in_time"]
     assert found["closed"] == 2
@@ -62,7 +62,7 @@ def test_a_replica_joins_while_the_job_runs_and_leaves_before_it_ends(seen: Any)
     assert "after 60 of 61 rows" in found["error"]
 
 
-def test_a_replica_over_two_nodes_starts_again_when_a_worker_dies(seen: Any) -> None:
+def test_a_replica_over_nodes_restarts_when_a_worker_dies(seen: Any) -> None:
     found = seen["over_nodes"]
     assert found["nodes"] == [2, 2]
     assert found["gpus"] == [[["0"], ["0"]]] * 2

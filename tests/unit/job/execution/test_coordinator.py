@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_raybatch.job.execution.calls import Report, no_rows
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input, Order
 from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
 
@@ -118,11 +119,12 @@ def test_a_replica_stays_while_another_can_give_rows_back() -> None:
     rows = board.asks("first").grant.rows
     board.ready("second", slots=4)
     assert not board.asks("second").leaves
-    assert board.report({"replica": "first"})[1]  # it is told to
-    told = board.asks("first").grant.give_back
-    assert told
+    _, asks_now = board.report(ReplicaReport("first", "n"))
+    assert asks_now
+    count = board.asks("first").grant.give_back
+    assert count
     assert not board.asks("second").leaves  # they are on their way
-    board.give_back("first", rows[-told:])
+    board.give_back("first", rows[-count:])
     order = board.asks("second")
     assert len(order.grant.rows)
     assert not order.leaves
