@@ -101,7 +101,12 @@ def start_nodes(real: bool) -> None:
     for gpu in (visible or "0,1").split(",")[:2]:
         if real:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        cluster.add_node(num_cpus=8 if real else 1, num_gpus=1, object_store_memory=10**9 if real else 10**8)
+        cluster.add_node(
+            num_cpus=8 if real else 1,
+            num_gpus=1,
+            object_store_memory=10**9 if real else 10**8,
+            include_dashboard=False,
+        )
     if real:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the driver uses none
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
@@ -131,6 +136,10 @@ class Job:
         self.place = out / f"{name.replace(' ', '-').replace(',', '')}-{int(time.time())}"
         self.log = self.place / "log"
         engine_args: dict[str, Any] = {**sizes, **options.engine_args}
+        if not self.is_echo:
+            # vLLM takes processes that share /dev/shm for those of one node, and then looks for the second
+            # process's GPU among those of the first.
+            engine_args.setdefault("disable_custom_all_reduce", True)
         sampling: dict[str, Any] = {"temperature": 0, "max_tokens": 64}
         if self.is_echo:
             pace = 0.15 if is_long else 0.01
