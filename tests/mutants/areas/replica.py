@@ -10,9 +10,26 @@ _CONTROL = "job/control/control.py"
 _POISON = ("job/execution/replica/test_poison_rows.py",)
 _SHIFT = "job/execution/replica/test_shift.py"
 _COORDINATOR, _COORDINATOR_TESTS = "job/execution/coordinator.py", "job/execution/test_coordinator.py"
+_FORK_SERVER, _FORK_SERVER_TESTS = "job/engine/fork_server.py", "job/engine/test_fork_server.py"
 _ACTORS, _ACTORS_TESTS = "job/execution/actors.py", "job/execution/test_actors.py"
 
 MUTANTS = (
+    Mutant(
+        "engine-outlives-its-replica",
+        _FORK_SERVER,
+        "        threading.Thread(target=_end_with_parent, daemon=True).start()\n",
+        "",
+        "The engine of a killed replica keeps its GPU, and the next one does not start.",
+        (f"{_FORK_SERVER_TESTS}::test_all_end_with_the_parent_or_server",),
+    ),
+    Mutant(
+        "engine-with-the-environment-of-another",
+        _FORK_SERVER,
+        "        _use(self._environment)\n",
+        "",
+        "Workers of an engine run without what vLLM has set for them, such as their GPUs.",
+        (f"{_FORK_SERVER_TESTS}::test_children_have_the_environment_of_their_parent",),
+    ),
     Mutant(
         "kill-sent-as-abort",
         _REPLICA,
