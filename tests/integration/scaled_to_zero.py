@@ -48,7 +48,7 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
         refusal = [error.failure_class, str(error)]
 
     # The echo engine requests no GPU, and vLLM would need a real one.
-    plan._gpus = lambda *_: 1
+    plan._gpus = lambda *_: (1, "set by the test")
     plan._ROWS_FOR_A_NODE = 30
     ready._vllm_is_here = lambda: False
     before = cluster_view.gpu_node(None)
