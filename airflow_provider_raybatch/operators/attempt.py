@@ -64,7 +64,7 @@ class Attempt:
         try:
             record = recorded_run(self.context["task_state_store"])
             if record is None or record.fingerprint is not None:
-                return  # there is no job, or it was handed over
+                return  # no job was submitted, or its dataset is already handed over
             connection = RayHook(self.ray_conn_id).read()
             if connection.embedded:
                 return  # what it ran ended with its attempt

@@ -111,7 +111,7 @@ class EngineArguments(ContractModel):
 
     @property
     def has_parallel_sizes(self) -> bool:
-        """Whether the GPUs of a replica are set, be it to one."""
+        """Whether the GPUs of a replica are set; one is also a size."""
         return any(name in self.engine_args for name in _GPU_SIZES)
 
     @property

@@ -126,7 +126,7 @@ MUTANTS = (
         _RESUME,
         "WorkItem(chunk, _runs(done), numbers)",
         "WorkItem(chunk, (), numbers)",
-        "A resume pays for whole chunks of which one row is left.",
+        "A resume pays for whole chunks in which one row is missing.",
         ("job/reuse/test_remaining.py::test_work_is_exactly_what_is_not_done",),
     ),
     Mutant(

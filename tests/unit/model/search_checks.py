@@ -71,7 +71,7 @@ class Checked:
         """Check and add a part."""
         outcomes = {row: not isinstance(result, RowFailure) for row, result in results.items()}
         for row, result in results.items():
-            assert row in self.scope.deadly or result is not _KILLER, f"{row} is no poison row"
+            assert row in self.scope.deadly or result is not _KILLER, f"{row} kills no engine"
             assert outcomes[row] == (row not in self.scope.deadly | self.scope.bad), (
                 f"{row} has a wrong outcome"
             )

@@ -211,7 +211,7 @@ class Stepped(Replica):
         self.loop.wait(1.0)
 
     def report(self) -> None:
-        """As its reporter does it."""
+        """Report as its reporter does."""
         drains, asks = self.world.board.report(self._report)
         if drains:
             self._draining.set()

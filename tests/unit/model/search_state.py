@@ -12,11 +12,11 @@ import numpy as np
 from .search_replica import Stepped
 
 _LEFT_OUT = {
-    # The input, and what is made of it alone.
+    # The input, and values derived from it alone.
     *("_input", "_folder", "_part_folder", "_pieces", "_order", "_row_bytes"),
-    # What is only told on, or follows from the rest.
+    # Values that are only passed on, or follow from the rest.
     *("_reports", "_news", "bytes_read", "_speeds", "_ahead", "_engine", "_reported"),
-    # Instants: what matters of them is in `World.state`.
+    # Instants: `World.state` has what matters.
     *("_looked", "_silence", "_suspected_since", "since"),
 }  # fmt: skip
 

@@ -117,8 +117,6 @@ class Replica:
             )
 
     def _is_needed(self) -> bool:
-        import ray
-
         return bool(ray.get(self._board.is_needed.remote(self._process, _name())))
 
     def _leave(self) -> None:
@@ -415,8 +413,6 @@ def _actor() -> str:
 
 
 def _name() -> str:
-    import ray
-
     return str(ray.get_runtime_context().get_actor_name() or "")
 
 

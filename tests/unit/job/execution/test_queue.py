@@ -33,7 +33,7 @@ def inputs(draw: st.DrawFn) -> Pieces:
 @settings(max_examples=100, deadline=None)
 @given(pieces=inputs(), data=st.data())
 def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
-    """After any steps, each row is written, free, suspected, or with one replica; all get written."""
+    """After any steps, each row is written, free, suspected, or held by one replica; all get written."""
     world = World(pieces, PullQueue(pieces))
     for _ in range(data.draw(st.integers(0, 40), "steps")):
         step = data.draw(st.sampled_from(STEPS), "step")
@@ -136,7 +136,7 @@ def test_one_row_group_feeds_all_replicas_and_is_read_once() -> None:
 
 
 def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
-    """The rows that were in no engine."""
+    """Only rows that were in no engine."""
     pieces = Pieces([100], [1])
     world = World(pieces, PullQueue(pieces))
     first, second = world.join(40), world.join(200)
@@ -215,7 +215,7 @@ def test_suspected_rows_get_an_empty_engine() -> None:
 
 
 def test_memory_of_a_million_rows() -> None:
-    """At most 5 bytes a row, with everything that may be known of rows."""
+    """At most 5 bytes a row, with all that the queue may know of it."""
     rows = 1_000_000
     done = np.zeros(rows, dtype=bool)
     pieces = [8] * (rows // 8), [1] * (rows // 8)

@@ -123,7 +123,7 @@ def test_replica_reports_what_it_is_and_what_it_did(place: Place) -> None:
     assert engine is not None
     assert engine.effective_sampling == {"temperature": 0}
     (done,) = do(place, replica)
-    assert "temperature" not in repr(done)  # said once a process, not with each chunk and each second
+    assert "temperature" not in repr(done)  # once per process, not with each chunk and each second
     assert "temperature" not in repr(place.report)
     replica._reporter.send()
     assert (place.report.rows, place.report.output_tokens) == (1, 2)
