@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_REPLICA = "job/execution/replica/replica.py"
+_REPLICA, _WORK = "job/execution/replica/replica.py", "job/execution/replica/shift.py"
 _CONTROL = "job/control/control.py"
 _POISON = ("job/execution/replica/test_poison_rows.py",)
 _SHIFT = "job/execution/replica/test_shift.py"
@@ -32,7 +32,7 @@ MUTANTS = (
     ),
     Mutant(
         "kill-sent-as-abort",
-        _REPLICA,
+        _WORK,
         "self._board.lost.remote(self._process, not error.killed,",
         "self._board.lost.remote(self._process, True,",
         "After two kills from outside, an innocent row becomes a dead letter.",
@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "dead-engine-writes-nothing",
-        _REPLICA,
+        _WORK,
         "        await self._write_the_rest()\n        landed",
         "        landed",
         "Rows that a dead engine had finished are paid for again.",
@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "drain-writes-nothing",
-        _REPLICA,
+        _WORK,
         "        await self._flight.cancel()\n        await self._write_the_rest()\n",
         "        await self._flight.cancel()\n",
         "Rows that a stopped job had finished are paid for again.",
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "slow-row-holds-all-back",
-        _REPLICA,
+        _WORK,
         "return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval",
         "return not self._unanswered",
         "A killed replica loses all its finished rows, and not only those of one `flush_interval`.",
@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "goes-on-when-it-was-given-up",
         _REPLICA,
-        "            os._exit(_ENGINE_DIED)  # others have its rows: begin anew\n",
+        "            os._exit(ENGINE_DIED)  # others have its rows: begin anew\n",
         "            return\n",
         "A replica that was taken for lost ends its ticket for good, and its GPU idles.",
         (f"{_SHIFT}::test_a_replica_that_was_taken_for_lost_ends",),

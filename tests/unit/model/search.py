@@ -68,7 +68,7 @@ class World(Checked):
             if "kill" in self.scope.faults:
                 # A process starts only once the first message of the one before it has arrived or is lost.
                 fates += ["never"] if name in {"write", "start", "is_needed"} else ["never", "later"]
-            if "freeze" in self.scope.faults and process._process in self.board._queue.replicas:
+            if "freeze" in self.scope.faults and process.process in self.board._queue.replicas:
                 fates.append("freeze")
         fate = fates[self.choose(1, len(fates) - 1)] if len(fates) > 1 else ""
         self.faults_left -= bool(fate)
@@ -79,7 +79,7 @@ class World(Checked):
             raise Ended
         if fate == "freeze":
             self.silence(process)
-            self.given_up.add(process._process)
+            self.given_up.add(process.process)
         return act()
 
     def answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
@@ -101,7 +101,7 @@ class World(Checked):
                 steps.append((process.begin,))
             elif process is None and not self.board._draining and self._may_start(actor):
                 steps.append((self.start, actor))
-        names = {process._process for process in self.living}
+        names = {process.process for process in self.living}
         if set(self.board._queue.replicas) - names and not self.board._draining:
             steps.append((self.silence,))
         elif self._may_empty_one and not self._minute_has_passed:
@@ -179,7 +179,7 @@ class World(Checked):
         for name, arguments in late:
             with contextlib.suppress(GoneError):
                 self.answer(name, arguments)
-        self.given_up |= {process._process for process in self.living} & self.board.gone
+        self.given_up |= {process.process for process in self.living} & self.board.gone
 
     def silence(self, *frozen_ones: Stepped) -> None:
         """Enough time passes that the coordinator takes silent replicas for lost."""
@@ -195,7 +195,7 @@ class World(Checked):
             CLOCK.now += 2.0
             for process in self.living:
                 if process not in frozen_ones:
-                    self.board.report(process._report)
+                    self.board.report(process.report)
             self.read_reports()
 
     @property

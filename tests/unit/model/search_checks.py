@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
-from airflow_provider_raybatch.job.execution.replica.replica import _KILLER
+from airflow_provider_raybatch.job.execution.replica.shift import _KILLER
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.row import RowFailure
@@ -58,13 +58,13 @@ class Checked:
     def asked(self, process: Stepped, row: int) -> None:
         """Check a row that enters an engine: no other replica has it, and no part holds it."""
         self.requests += 1
-        if process._process in self.given_up:
+        if process.process in self.given_up:
             return
         assert not self.written.get(row), f"{row} is asked again"
         for other in self.living:
-            is_other = other is not process and other._process not in self.given_up
+            is_other = other is not process and other.process not in self.given_up
             assert not (is_other and row in other.held), f"two replicas have {row}"
-        group = self.board._queue._replicas[process._process].group
+        group = self.board._queue._replicas[process.process].group
         assert group is None or row in group.rows, f"{row} enters the engine beside suspected rows"
 
     def write(self, process: Stepped, results: Mapping[int, Any]) -> Part:
@@ -75,11 +75,11 @@ class Checked:
             assert outcomes[row] == (row not in self.scope.deadly | self.scope.bad), (
                 f"{row} has a wrong outcome"
             )
-            if process._process not in self.given_up:
+            if process.process not in self.given_up:
                 assert not self.written.get(row), f"{row} is written again"
-                self.written[row] = process._process
+                self.written[row] = process.process
         assert len(self.parts) < 1000
-        path = f"parts/{process._process}-{len(self.parts):06d}"
+        path = f"parts/{process.process}-{len(self.parts):06d}"
         part = Part(path, len(outcomes), sum(outcomes.values()), min(outcomes), max(outcomes), 1)
         self.parts[part] = outcomes
         return part

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.execution.calls import GoneError
 from airflow_provider_raybatch.job.execution.replica import flight, preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica import shift as shift_module
 from airflow_provider_raybatch.job.execution.replica.asking import Asked
 from airflow_provider_raybatch.job.execution.replica.lengths import Costs
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
@@ -57,25 +58,25 @@ class Stepped(Replica):
     def __init__(self, world: World, actor: str, life: int) -> None:
         self.world, self.loop = world, SteppedLoop()
         self.is_dead = False
-        self.shift: replica_module._Shift | None = None
+        self.shift: shift_module.Shift | None = None
         self.task: asyncio.Task[Any] | None = None
-        self._actor, self._process = actor, f"{actor}-{life}"
-        self._report = ReplicaReport(self._process, "node")
-        self._draining, self._asked_to_ask = threading.Event(), threading.Event()
-        self._flight, self._parts, self._cpu_before = None, 0, 0.0
+        self._actor, self.process = actor, f"{actor}-{life}"
+        self.report = ReplicaReport(self.process, "node")
+        self.draining, self.asked_to_ask = threading.Event(), threading.Event()
+        self.flight, self._parts, self.cpu_before = None, 0, 0.0
         self._has_left = False
         scope = world.scope
-        self._job: Any = SimpleNamespace(
+        self.job: Any = SimpleNamespace(
             folder=SimpleNamespace(uri=world.begun),
             spec=SimpleNamespace(flush_interval=FLUSH, max_restarts=scope.restarts),
         )
-        self._plan: Any = SimpleNamespace(
+        self.plan: Any = SimpleNamespace(
             rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
         )
-        self._board = SimpleNamespace(**{name: SimpleNamespace(remote=self._sender(name)) for name in _CALLS})
-        self._reporter: Any = SimpleNamespace(send=self.report, telling=contextlib.nullcontext)
+        self.board = SimpleNamespace(**{name: SimpleNamespace(remote=self._sender(name)) for name in _CALLS})
+        self.reporter: Any = SimpleNamespace(send=self.tell, telling=contextlib.nullcontext)
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
-        self._reader, self._asker, self._engine = (self,) * 3  # type: ignore[assignment]
+        self.reader, self.asker, self.engine = (self,) * 3  # type: ignore[assignment]
         self._check_starts()
         if not self._is_needed():
             self._leave()
@@ -139,7 +140,7 @@ class Stepped(Replica):
             async for _ in self({"ticket": [0]}):
                 pass
 
-        self._report.state = "ready"
+        self.report.state = "ready"
         self.task = self.loop.start(use_a_ticket())
         self.loop.run()
 
@@ -201,22 +202,22 @@ class Stepped(Replica):
     @property
     def has_news(self) -> bool:
         """Return whether the reply to its next report has news for it."""
-        drains = self.world.board._draining and not self._draining.is_set()
-        asks = self.world.board._queue.wants(self._process) and not self._asked_to_ask.is_set()
+        drains = self.world.board._draining and not self.draining.is_set()
+        asks = self.world.board._queue.wants(self.process) and not self.asked_to_ask.is_set()
         return self.shift is not None and (drains or asks)
 
     def hear(self) -> None:
         """Pass a second, after which it reports."""
-        self.report()
+        self.tell()
         self.loop.wait(1.0)
 
-    def report(self) -> None:
+    def tell(self) -> None:
         """Report as its reporter does."""
-        drains, asks = self.world.board.report(self._report)
+        drains, asks = self.world.board.report(self.report)
         if drains:
-            self._draining.set()
+            self.draining.set()
         if asks:
-            self._asked_to_ask.set()
+            self.asked_to_ask.set()
 
     def end(self) -> None:
         """End the process: from now on it has no effect."""
@@ -237,7 +238,7 @@ class _Costs(Costs):
 _COSTS = _Costs()
 
 
-class _Shift(replica_module._Shift):
+class _Shift(shift_module.Shift):
     """Keeps itself on its replica, so that the world can read it."""
 
     def __init__(self, replica: Stepped) -> None:
@@ -259,16 +260,16 @@ def modelled() -> Iterator[None]:
         now = SimpleNamespace(
             monotonic=lambda: asyncio._get_running_loop().time(), time=lambda: 1.0, process_time=lambda: 0.0
         )
-        for module in (replica_module, flight, preparing, work):
+        for module in (replica_module, shift_module, flight, preparing, work):
             patch.setattr(module, "time", now)
         patch.setattr(flight, "Costs", lambda: _COSTS)
-        patch.setattr(replica_module, "_Shift", _Shift)
+        patch.setattr(replica_module, "Shift", _Shift)
         patch.setattr(replica_module, "_name", lambda: "")
         patch.setattr(replica_module, "path_of", lambda destination, actor: (destination, actor))
         patch.setattr(replica_module, "left_by_the_last", BegunInMemory.left)
         patch.setattr(replica_module, "BegunRows", BegunInMemory)
-        patch.setattr(replica_module, "_LEAST_PAUSE", PAUSE)
-        patch.setattr(replica_module, "_IDLE_PAUSE", PAUSE)
+        patch.setattr(shift_module, "_LEAST_PAUSE", PAUSE)
+        patch.setattr(shift_module, "_IDLE_PAUSE", PAUSE)
         patch.setattr(replica_module.os, "_exit", end)
         patch.setattr(preparing, "_LOOK_AGAIN", AT_ONCE)
         patch.setattr(preparing, "_PATIENCE", AT_ONCE)

@@ -28,7 +28,7 @@ def frozen(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if isinstance(value, Stepped):
-        return value._process
+        return value.process
     if isinstance(value, dict):
         return tuple(sorted((key, frozen(one)) for key, one in value.items()))
     if isinstance(value, list | tuple | deque):
@@ -42,17 +42,17 @@ def of_replica(replica: Stepped) -> Hashable:
     """Return the state of a process."""
     shift = replica.shift
     if shift is None:
-        return replica._process, replica._has_left
+        return replica.process, replica._has_left
     flight, preparer = shift._flight, shift._preparer
     return (
-        replica._process,
-        replica._draining.is_set(),
-        replica._asked_to_ask.is_set(),
+        replica.process,
+        replica.draining.is_set(),
+        replica.asked_to_ask.is_set(),
         tuple(row.ordinal for row in flight.waiting),
         tuple(row.ordinal for row in flight.inside.values()),
         tuple(row.ordinal for row in flight.landed),
         tuple(shift._finished),
-        replica._report.rows,
+        replica.report.rows,
         len(shift._new_parts),
         shift._ask_below,
         shift._ask_at > replica.loop.now,

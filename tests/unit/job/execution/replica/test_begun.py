@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.execution.calls import Report
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, left_by_the_last, path_of
 from tests.support.replicas import Place, work
@@ -119,13 +120,13 @@ def test_only_what_was_begun_is_suspected(world: World) -> None:
     replica = world.place.replica(engine="echo", rows_in_flight=IN_FLIGHT)
     board = world.place.board
     assert board is not None
-    board.join(replica._process, 40)
-    held = board.pull(replica._process, replica_module.Report()).grant.rows
+    board.join(replica.process, 40)
+    held = board.pull(replica.process, Report()).grant.rows
     assert len(held) > 5
-    replica._begun.prepare([3, 4])
+    replica.begun.prepare([3, 4])
     for ordinal in (3, 0, 1, 2):
-        replica._begun.begin(ordinal)
-    replica._begun.end([1])
+        replica.begun.begin(ordinal)
+    replica.begun.end([1])
     world.place.replica(engine="echo")
     suspected = [group.rows.tolist() for group in board._queue._suspicion.groups]
     assert suspected == [[0, 2], [3], [4]]

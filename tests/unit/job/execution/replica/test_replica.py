@@ -74,21 +74,21 @@ def test_rows_that_are_done_are_not_asked_again(place: Place) -> None:
 def test_rows_written_but_not_reported_are_not_paid_again(place: Place) -> None:
     place.source.write_text(lines({"text": "a"}, {"text": None}, {"text": "b"}))
     first = place.replica()
-    pull = first._board.pull.remote
+    pull = first.board.pull.remote
 
     async def never(process: str, report: Any, done: str | None = None) -> Any:
         if done is not None:
             raise asyncio.CancelledError
         return await pull(process, report, done)
 
-    first._board.pull = SimpleNamespace(remote=never)
+    first.board.pull = SimpleNamespace(remote=never)
     with pytest.raises(asyncio.CancelledError):
         do(place, first)
     second = place.replica()
     (done,) = do(place, second)
     assert [row["ok"] for row in written(place, done)] == [True, False, True]
-    assert done.report.replica == first._process
-    assert second._report.rows == 0
+    assert done.report.replica == first.process
+    assert second.report.rows == 0
 
 
 def test_a_chunk_of_bad_rows_alone(place: Place) -> None:
@@ -125,7 +125,7 @@ def test_replica_reports_what_it_is_and_what_it_did(place: Place) -> None:
     (done,) = do(place, replica)
     assert "temperature" not in repr(done)  # once per process, not with each chunk and each second
     assert "temperature" not in repr(place.report)
-    replica._reporter.send()
+    replica.reporter.send()
     assert (place.report.rows, place.report.output_tokens) == (1, 2)
     assert place.report.first_request > 0
 
@@ -153,7 +153,7 @@ def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pyt
         asyncio.run(ends_while_it_asks(first))
     second = place.replica(**fields)
     do(place, second)
-    counted = [(one._report.written, one._report.errors) for one in (first, second)]
+    counted = [(one.report.written, one.report.errors) for one in (first, second)]
     assert counted == [(0, 0), (3, 2)]
 
 

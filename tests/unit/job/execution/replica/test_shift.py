@@ -116,8 +116,8 @@ def test_draining_replica_writes_finished_rows_and_begins_none(place: Place) -> 
 
     async def story() -> None:
         working = asyncio.ensure_future(work(replica))
-        await until(lambda: replica._report.rows == 2)  # "a", and "b" in its place
-        replica._draining.set()
+        await until(lambda: replica.report.rows == 2)  # "a", and "b" in its place
+        replica.draining.set()
         await working
 
     asyncio.run(story())
@@ -138,7 +138,7 @@ def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> 
 
     async def story() -> None:
         working = asyncio.ensure_future(work(replica))
-        await until(lambda: "wait and die" in Scripted.asked and replica._report.rows == 4)
+        await until(lambda: "wait and die" in Scripted.asked and replica.report.rows == 4)
         Scripted.events["wait and die"].set()
         with pytest.raises(asyncio.CancelledError):
             await working
@@ -159,7 +159,7 @@ def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
         working = asyncio.ensure_future(work(replica))
         await until(lambda: Scripted.asked)
         assert place.board is not None
-        place.board._bury(replica._process, engine_died=False)
+        place.board._bury(replica.process, engine_died=False)
         Scripted.events["wait"].set()
         with pytest.raises(asyncio.CancelledError):
             await working
@@ -190,13 +190,13 @@ def test_two_replicas_share_one_row_group(place: Place, monkeypatch: pytest.Monk
 
     async def story() -> None:
         working = asyncio.ensure_future(work(first))
-        await until(lambda: first._report.rows)
+        await until(lambda: first.report.rows)
         await asyncio.gather(working, work(second))
 
     asyncio.run(story())
     assert place.board is not None
     assert place.board._queue.is_finished
-    rows = [replica._report.rows for replica in (first, second)]
+    rows = [replica.report.rows for replica in (first, second)]
     assert sum(rows) == 400
     assert min(rows) > 100
     assert len(store) == 1
@@ -209,8 +209,8 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
     replica = place.replica()
     board = place.board
     assert board is not None
-    board.join(replica._process, 4)
-    board.pull(replica._process, Report())
+    board.join(replica.process, 4)
+    board.pull(replica.process, Report())
     now = [time.monotonic()]
     monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: now[0])
     board.news()
@@ -218,14 +218,14 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
     assert board.news()[3]
     for _ in range(40):
         now[0] += 1
-        board.report(ReplicaReport(replica._process, ""))
+        board.report(ReplicaReport(replica.process, ""))
         assert board.news()[3]
     for _ in range(40):
         now[0] += 1
         board.news()
     assert not board.news()[3]
     with pytest.raises(GoneError):
-        board.pull(replica._process, Report())
+        board.pull(replica.process, Report())
     board.start("another", "another-1")
     board.join("another-1", 10)
     board.lost("another-1", True, no_rows(), Report(finished=np.empty(0, np.int64)), None)
@@ -237,7 +237,7 @@ def test_ended_replica_is_not_a_failure(place: Place) -> None:
     do(place, place.replica())
     late: Replica = place.replica()
     assert do(place, late) == []
-    assert late._report.rows == 0
+    assert late.report.rows == 0
 
 
 def test_rows_with_the_longest_answers_begin_first(place: Place) -> None:
@@ -281,10 +281,10 @@ def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: py
     second = place.replica(**fields)
     board = place.board
     assert board is not None
-    board.join(first._process, 40)
-    assert len(board.pull(first._process, Report()).grant.rows) == 50
-    board._bury(second._process, engine_died=False)
-    assert len(board.pull(first._process, Report()).grant.rows) == 50
+    board.join(first.process, 40)
+    assert len(board.pull(first.process, Report()).grant.rows) == 50
+    board._bury(second.process, engine_died=False)
+    assert len(board.pull(first.process, Report()).grant.rows) == 50
 
 
 def test_a_replica_without_rows_leaves_and_closes_its_engine(
@@ -306,15 +306,15 @@ def test_a_replica_without_rows_leaves_and_closes_its_engine(
         await work(second)
         await work(second)
         assert not working.done()
-        assert second._report.state == "ended"
-        assert first._report.state == "ready"
+        assert second.report.state == "ended"
+        assert first.report.state == "ready"
         Scripted.events["wait"].set()
         await working
 
     asyncio.run(story())
     events = [json.loads(line)["event"] for file in (tmp_path / "log").iterdir() for line in file.open()]
     assert events.count("close") == 1
-    assert first._report.rows + second._report.rows == 21
+    assert first.report.rows + second.report.rows == 21
     assert sum(part.rows for part in parts(place)) == 21
     assert place.board is not None
     assert place.board._queue.is_finished
@@ -329,12 +329,12 @@ def test_a_replica_that_comes_too_late_opens_no_engine(
 
     async def story() -> None:
         working = asyncio.ensure_future(work(first))
-        await until(lambda: first._report.rows == 8)
+        await until(lambda: first.report.rows == 8)
         monkeypatch.setattr(replica_module, "_actor", lambda: "another")
         late = place.replica(engine="echo", **fields)
         await work(late)
         late._measure()  # as its reporter does, once a second
-        assert late._report.state == "ended"
+        assert late.report.state == "ended"
         Scripted.events["wait"].set()
         await working
 

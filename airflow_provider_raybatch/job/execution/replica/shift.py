@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work of a replica: the way of its rows, from source to part.
+
+It asks the coordinator for rows when it holds fewer than its engine can run, and some more. Only counts and
+ordinals pass between the two. What is finished is written together, one part each `flush_interval`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.execution.calls import Report, no_rows
+from airflow_provider_raybatch.job.execution.coordinator import Order
+from airflow_provider_raybatch.job.execution.replica.flight import Flight
+from airflow_provider_raybatch.job.execution.replica.preparing import Preparer
+from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.job.work import Done, Stopwatch
+
+if TYPE_CHECKING:
+    from airflow_provider_raybatch.job.execution.replica.replica import Replica
+
+ENGINE_DIED = 70
+"""Exit status of a replica whose engine died (EX_SOFTWARE): Ray restarts the actor and repeats its task."""
+_LEAST_PAUSE = 0.2
+_IDLE_PAUSE = 0.5
+"""Seconds between two calls of the coordinator: while it has rows to give, and while it has none."""
+_TICK = 1.0
+_KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
+
+
+class Shift:
+    """The time in which a replica works: from the first call of the coordinator to the last."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._board = replica.board
+        self._process = replica.process
+        self._report = replica.report
+        self._limits: Limits = replica.job.spec
+        self._wake = asyncio.Event()
+        self._watch = Stopwatch()
+        plan = replica.plan
+        self._slots = plan.rows_in_engine
+        self._flight = replica.flight = Flight(
+            replica.engine,
+            self._report,
+            self._slots,
+            plan.grows,
+            self._watch,
+            self._wake.set,
+            replica.begun,
+        )
+        self._preparer = Preparer(
+            replica.reader,
+            replica.asker,
+            replica.engine,
+            self._flight,
+            plan.rows_per_chunk,
+            replica.thread,
+            replica.tokenizer_thread,
+            self._board,
+            self._process,
+            shares=plan.replicas > 1,
+            begun=replica.begun,
+        )
+        self._rows = self._report.rows
+        self._finished: list[int] = []
+        self._new_parts: list[parts.Part] = []
+        self._flushing: asyncio.Task[None] | None = None
+        self._preparing: set[asyncio.Task[None]] = set()
+        self._ask_below = 1
+        self._ask_at = 0.0
+        self._is_over = False
+        self.leaves = False
+        """Whether no rows are left for this replica, and others do those that may come back."""
+
+    async def work(self) -> None:
+        """Work until the queue is finished, or the job drains.
+
+        :raises GoneError: the coordinator took this process for lost.
+        :raises RaybatchError: input can't be read, or a part can't be written.
+        """
+        await self._board.join.remote(self._process, self._slots)
+        try:
+            while not (self._is_over and self._is_idle) and not self._draining:
+                if self._flight.error is not None:
+                    await self._fail(self._flight.error)
+                self._raise_what_failed()
+                if self._asks():
+                    await self._ask()
+                if self._is_due():
+                    self._flushing = asyncio.ensure_future(self._flush())
+                self._wake.clear()
+                if not (self._flight.error or self._asks() or self._is_due()):
+                    await self._wait()
+            await self._end()
+        finally:
+            for task in self._preparing:
+                task.cancel()
+            await self._flight.cancel()
+            self._replica.flight = None
+
+    @property
+    def _draining(self) -> bool:
+        return self._replica.draining.is_set()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether all that it has is answered, written and reported."""
+        return not (
+            self._unanswered or self._flight.landed or self._flushing or self._finished or self._new_parts
+        )
+
+    @property
+    def _unanswered(self) -> int:
+        return self._preparer.pending + self._flight.unanswered
+
+    def _asks(self) -> bool:
+        if self._replica.asked_to_ask.is_set():
+            return True
+        if self._finished and not self._unanswered:
+            return True  # nothing is left, and others may wait for this word
+        wants = bool(self._finished) or self._unanswered < self._ask_below
+        return wants and not self._is_over and time.monotonic() >= self._ask_at
+
+    def _is_due(self) -> bool:
+        if self._flushing is not None or not self._flight.landed:
+            return False
+        return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval
+
+    async def _wait(self) -> None:
+        seconds = min(_TICK, max(0.0, self._ask_at - time.monotonic()) or _TICK)
+        if self._flight.landed:
+            seconds = min(seconds, max(0.01, self._limits.flush_interval - self._flight.waits_for()))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    async def _ask(self) -> None:
+        self._replica.asked_to_ask.clear()
+        order: Order = await self._board.pull.remote(self._process, *self._word())
+        grant = order.grant
+        self.leaves = order.leaves
+        self._is_over = order.is_finished or order.leaves
+        self._ask_below = max(1, grant.ask_below)
+        got = len(grant.rows) + len(grant.failed)
+        self._ask_at = time.monotonic() + (_LEAST_PAUSE if got else _IDLE_PAUSE)
+        if grant.alone or grant.flush:
+            self._ask_at = time.monotonic() + (0.0 if got else _IDLE_PAUSE)
+            self._ask_below = 1
+        if grant.give_back:
+            await self._give_back(grant.give_back)
+        if got:
+            work = asyncio.ensure_future(self._preparer.prepare(order, self._watch, _KILLER))
+            self._preparing.add(work)
+            work.add_done_callback(lambda _: self._wake.set())
+
+    def _word(self) -> tuple[Report, Done | None]:
+        """What it says when it asks."""
+        finished, self._finished = np.array(self._finished, dtype=np.int64), []
+        written, self._new_parts = self._new_parts, []
+        seconds, self._watch.seconds = self._watch.seconds, {}
+        self._report.cpu_seconds = round(time.process_time() - self._replica.cpu_before, 2)
+        done = None
+        if written:
+            done = Done(written, seconds, dataclasses.replace(self._report))
+        else:
+            self._watch.seconds = seconds
+        work = self._report.output_tokens + self._report.tokens_in_flight
+        return Report(self._report.rows - self._rows, float(work), finished), done
+
+    async def _give_back(self, count: int) -> None:
+        rows = self._flight.take_back(count)
+        if rows:
+            ordinals = np.array([row.ordinal for row in rows], dtype=np.int64)
+            await self._preparer.share_rows(ordinals)
+            await self._board.give_back.remote(self._process, ordinals)
+
+    async def _flush(self) -> None:
+        """Write what has landed."""
+        try:
+            rows = self._flight.take()
+            start = time.monotonic()
+            await self._replica.tokenizer_thread(self._replica.decode, rows)
+            self._watch.add("detokenize", start)
+            start = time.monotonic()
+            written = await self._replica.thread(self._replica.write, rows)
+            self._watch.add("write", start)
+            # Not before: another process repeats what is not written, and counts it then.
+            self._report.killers += sum(row.result is _KILLER for row in rows)
+            self._report.errors += sum(part.rows - part.ok for part in written)
+            self._report.written += sum(part.rows for part in written)
+            self._new_parts += written
+            self._finished += [row.ordinal for row in rows]
+        finally:
+            self._wake.set()
+
+    def _raise_what_failed(self) -> None:
+        if self._flushing is not None and self._flushing.done():
+            flushed, self._flushing = self._flushing, None
+            flushed.result()
+        for task in [task for task in self._preparing if task.done()]:
+            self._preparing.discard(task)
+            task.result()
+
+    async def _write_the_rest(self) -> None:
+        if self._flushing is not None:
+            await self._flushing
+            self._flushing = None
+        if self._flight.landed:
+            await self._flush()
+
+    async def _end(self) -> None:
+        """All is done, or the job drains: the rows in the engine are given up."""
+        for task in self._preparing:
+            task.cancel()
+        await asyncio.gather(*self._preparing, return_exceptions=True)
+        await self._flight.cancel()
+        await self._write_the_rest()
+        if self._finished or self._new_parts:
+            await self._board.pull.remote(self._process, *self._word())
+        self._replica.count()
+        self._replica.reporter.send()
+        await self._board.leave.remote(self._process)
+        self._replica.begun.remove()
+
+    async def _fail(self, error: BaseException) -> None:
+        """End this process, if nothing brings its engine back, which holds its memory."""
+        if not isinstance(error, EngineDeadError):
+            raise error
+        for task in self._preparing:
+            task.cancel()
+        await asyncio.gather(*self._preparing, return_exceptions=True)
+        inside = [*self._flight.fallen, *self._flight.inside.values()]
+        await self._write_the_rest()
+        landed = {row.ordinal for row in self._flight.landed} | set(self._finished)
+        suspects = [row.ordinal for row in inside if row.ordinal not in landed]
+        rows = np.array(suspects, dtype=np.int64) if suspects else no_rows()
+        with contextlib.suppress(Exception):  # without a coordinator there is no job
+            await self._board.lost.remote(self._process, not error.killed, rows, *self._word())
+        os._exit(ENGINE_DIED)
