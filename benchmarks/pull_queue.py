@@ -305,12 +305,12 @@ HEAD = """# The pull queue, simulated
 
 Replicas of different speeds (10 to 20 tokens a second and slot) start over a minute. W1: 200 rows a slot, 8
 tokens each. W2: 100 rows a slot, 16 to 1,024 tokens (lognormal, median 200, mean 262), begun in the order on
-disk. Efficiency: the share of the tokens that all slots could have made between each replica's start and the
-common end. Tail: seconds between the end of the first engine and the last. Bytes: read from storage, as a
-multiple of the input (row groups of 4,096 rows). *Chunks* is the former way: in order, to living actors, up to
-eight times the slots. *Ideal* knows all lengths, and reads and calls nothing. A slot's speed does not depend on
-the other slots, unlike a GPU's. Calls: per replica and minute. CPU: of the queue, per 1,000 rows. Made by
-`python benchmarks/pull_queue.py`.
+disk. Efficiency: the share of the tokens that all slots could have made between each replica's start and
+the common end. Tail: seconds between the end of the first engine and the last. Bytes: read from storage, as
+a multiple of the input (row groups of 4,096 rows). *Chunks* is the former way: in order, to living actors,
+up to eight times the slots. *Ideal* knows all lengths, and reads and calls nothing. A slot's speed does not
+depend on the other slots, unlike a GPU's. Calls: per replica and minute. CPU: of the queue, per 1,000 rows.
+Made by `python benchmarks/pull_queue.py`.
 """
 COLUMNS = (
     "rows, replicas x slots",

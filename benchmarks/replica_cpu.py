@@ -88,7 +88,7 @@ def by_llm_chat(folder: Path, way: str) -> float:
     from airflow_provider_raybatch.job.engine.vllm_args import cpu_defaults
 
     rows = pq.read_table(folder / "rows.parquet").to_pylist()
-    llm = LLM(str(MODEL), **cpu_defaults({}))
+    llm = LLM(str(MODEL), **cpu_defaults(str(MODEL), {}))
     params = [SamplingParams(**json.loads(row["sampling"])) for row in rows]
     before = time.process_time()
     answers = llm.chat([row["messages"] for row in rows], params, use_tqdm=False)

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from dags_examples.demo_model.companies import INDUSTRIES, company_rows
 
-pytest.importorskip("vllm")
+platforms = pytest.importorskip("vllm.platforms")
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
@@ -29,6 +29,8 @@ ARGS = {
     "enforce_eager": True,
     "kv_cache_memory_bytes": 256 * 1024**2,
     "max_num_seqs": 16,
+    # Several times faster on CPUs without instructions for bfloat16.
+    "dtype": "float32" if platforms.current_platform.is_cpu() else "auto",
     "override_generation_config": {"temperature": 0.0, "top_k": 7},
 }
 SUM = [{"role": "user", "content": "What is 3 + 4?"}]
@@ -82,10 +84,9 @@ def spec(**fields: Any) -> BatchInferenceSpec:
 def llm() -> Iterator[Any]:
     """vLLM's own ``LLM``."""
     from vllm import LLM
-    from vllm.platforms import current_platform
 
     with pytest.MonkeyPatch.context() as patch:
-        if current_platform.is_cpu():
+        if platforms.current_platform.is_cpu():
             # The engine runs in this process, because a second engine process would cost half a minute. A
             # process that uses CUDA can't start another engine.
             patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")

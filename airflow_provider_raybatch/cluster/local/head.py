@@ -171,6 +171,8 @@ class RayHead:
             "runtime-env-agent-port": 0,
             "metrics-export-port": 0,
             "ray-client-server-port": client_port,
+            # It would send what workers write to drivers, which are not asked for it.
+            "include-log-monitor": "false",
             # 0 is "any"; Ray's own choice is 10002 to 19999 for every cluster of the host.
             "min-worker-port": 0,
             "max-worker-port": 0,

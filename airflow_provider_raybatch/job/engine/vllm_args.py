@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.sampling import check_sampling
@@ -15,6 +18,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 
 _MOST_CPU_CACHE = 4 * 1024**3
+_MOST_FLOAT32_SHARE = 8
 _FEW = 15
 
 _OURS = {
@@ -53,13 +57,14 @@ def engine_args(spec: BatchInferenceSpec, spans_nodes: bool = False) -> dict[str
         # executor puts an actor on each bundle of the placement group in which the replica runs.
         defaults["distributed_executor_backend"] = "ray" if spans_nodes else "mp"
     if vllm_compat.is_on_cpu():
-        defaults.update(cpu_defaults(spec.engine_args))
+        defaults.update(cpu_defaults(spec.model, spec.engine_args))
     return {**{name: value for name, value in defaults.items() if name in known}, **spec.engine_args}
 
 
-def cpu_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What vLLM's CPU build needs to start beside Ray on an ordinary machine.
+def cpu_defaults(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What vLLM's CPU build needs to start beside Ray on an ordinary machine, and to be fast there.
 
+    :param model: folder or name of the model.
     :param given: the user's engine arguments.
     """
     import psutil  # vLLM brings it; a cluster without vLLM need not have it
@@ -69,7 +74,20 @@ def cpu_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     # vLLM would take 92 % of a memory node that it shares with Ray, and not start where that is not free.
     if "gpu_memory_utilization" not in given and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
         defaults["kv_cache_memory_bytes"] = min(_MOST_CPU_CACHE, psutil.virtual_memory().available // 5)
+    if not vllm_compat.has_bfloat16_kernels() and "quantization" not in given:
+        # Without such instructions oneDNN has no bfloat16, and PyTorch's own takes up to three times longer.
+        weights = _bytes_of_weights(model)
+        if weights is not None and weights * _MOST_FLOAT32_SHARE < psutil.virtual_memory().available:
+            defaults["dtype"] = "float32"
     return defaults
+
+
+def _bytes_of_weights(model: str) -> int | None:
+    """Bytes of the weights in a local folder; ``None`` where there are none, or they are quantised."""
+    with suppress(OSError, ValueError):
+        if "quantization_config" not in json.loads(Path(model, "config.json").read_bytes()):
+            return sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) or None
+    return None
 
 
 def sampling_params(values: Mapping[str, Any]) -> Any:

@@ -207,6 +207,13 @@ def is_on_cpu() -> bool:
     return bool(current_platform.is_cpu())
 
 
+def has_bfloat16_kernels() -> bool:
+    """Whether oneDNN computes in bfloat16 on this CPU, as with AVX-512 or AMX."""
+    import torch
+
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def model_config(args: Mapping[str, Any]) -> Any:
     """The model's config as an engine of these arguments would have it, without an engine.
 

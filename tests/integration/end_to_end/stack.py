@@ -31,6 +31,8 @@ INTERVALS = {
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
     # A DAG that was read again reaches the scheduler within half a minute, too.
     "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
+    # No file changes; where its DAG does, `show_dags` starts the processor anew.
+    "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
     # Tasks that a killed scheduler had queued are queued again once its heartbeat is 30 s old.
     "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",

@@ -110,7 +110,7 @@ class VllmVariant:
     def _engine_defaults(self, plan: Plan) -> dict[str, Any]:
         if plan.gpus:
             return {"max_num_seqs": 1024, "max_num_batched_tokens": 16384}
-        return cpu_defaults(self._spec.engine_args)
+        return cpu_defaults(self._spec.model, self._spec.engine_args)
 
     def check(self) -> None:
         """The engine runs in the job itself."""

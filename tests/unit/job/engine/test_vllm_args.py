@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -23,7 +25,7 @@ def vllm_args() -> Any:
 
 
 def vllm(args: dict[str, Any] | None = None, **fields: Any) -> Any:
-    return spec(engine="vllm", engine_args=args or {}, model="some/model", **fields)
+    return spec(engine="vllm", engine_args=args or {}, **{"model": "some/model", **fields})
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,31 @@ def test_the_users_arguments_win(vllm_args: Any, monkeypatch: pytest.MonkeyPatch
     parallel = vllm({"tensor_parallel_size": 2})
     assert vllm_args.engine_args(parallel)["distributed_executor_backend"] == "mp"
     assert vllm_args.engine_args(parallel, spans_nodes=True)["distributed_executor_backend"] == "ray"
+
+
+def test_small_models_run_in_float32_on_cpus_without_bfloat16(
+    vllm_args: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def dtype(args: dict[str, Any] | None = None) -> Any:
+        return vllm_args.engine_args(vllm(args, model=str(tmp_path))).get("dtype")
+
+    (tmp_path / "config.json").write_text('{"dtype": "bfloat16"}')
+    monkeypatch.setattr(vllm_args.vllm_compat, "has_bfloat16_kernels", lambda: False)
+    assert dtype() is None  # nothing says how large it is
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    assert dtype() == "float32"
+    assert dtype({"dtype": "bfloat16"}) == "bfloat16"
+    assert dtype({"quantization": "awq"}) is None
+    with (tmp_path / "model-2.safetensors").open("wb") as file:
+        file.truncate(psutil.virtual_memory().total // 8)
+    assert dtype() is None  # it would take twice its size
+    (tmp_path / "model-2.safetensors").unlink()
+    (tmp_path / "config.json").write_text('{"quantization_config": {}}')
+    assert dtype() is None
+    (tmp_path / "config.json").write_text("{}")
+    assert dtype() == "float32"
+    monkeypatch.setattr(vllm_args.vllm_compat, "has_bfloat16_kernels", lambda: True)
+    assert dtype() is None
 
 
 @pytest.mark.parametrize(
