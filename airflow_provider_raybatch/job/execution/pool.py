@@ -15,7 +15,7 @@ import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -116,16 +116,29 @@ def run(
     # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
     if hasattr(context, "execution_no_progress_timeout_s"):
         context.execution_no_progress_timeout_s = -1
+    if not isinstance(work, Input):
+        return _run(job, plan, work, None, tracker, say, check)
+    with _coordinator(job, plan, work) as board:
+        return _run(job, plan, (), board, tracker, say, check)
+
+
+def _run(
+    job: Job,
+    plan: Plan,
+    chunks: Sequence[WorkItem],
+    board: Any,
+    tracker: Tracker,
+    say: Callable[[Phase | Progress], None],
+    check: Check,
+) -> Ran:
     ran, errors = Ran(), list[BaseException]()
     actors = None
-    if isinstance(work, Input):
-        board = _coordinator(job, plan, work)
+    if board is not None:
         if plan.spans_nodes or plan.fewest < plan.replicas:
             actors = ReplicaActors(plan)
         stages, take = dataset(job, plan, board, actors), lambda row: None
     else:
-        board = None
-        stages = ray_data_llm.dataset(job, plan, work)
+        stages = ray_data_llm.dataset(job, plan, chunks)
 
         def take(row: Any) -> None:
             ran.add(pickle.loads(row["done"]), time.time(), in_one=True)
@@ -226,9 +239,14 @@ def _drain(board: Any, worker: threading.Thread) -> None:
                 return
 
 
-def _coordinator(job: Job, plan: Plan, work: Input) -> Any:
-    """Beside the driver, so that it is there as long as the driver is."""
-    return ray.remote(**on_this_node())(Coordinator).remote(work, job.folder, job.part_folder, plan.fewest)
+@contextlib.contextmanager
+def _coordinator(job: Job, plan: Plan, work: Input) -> Iterator[Any]:
+    """Beside the driver, so that it is there as long as the driver is, and ends with this run."""
+    board = ray.remote(**on_this_node())(Coordinator).remote(work, job.folder, job.part_folder, plan.fewest)
+    try:
+        yield board
+    finally:
+        ray.kill(board)  # also ends replicas that the run no longer waits for: they can't reach it
 
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
