@@ -6,14 +6,11 @@ Everything but the engine runs in threads, so the engine never waits.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any
 
 import ray
 
@@ -21,31 +18,19 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine.opening import open_engine
 from airflow_provider_raybatch.job.execution.calls import GoneError
-from airflow_provider_raybatch.job.execution.coordinator import stem
 from airflow_provider_raybatch.job.execution.replica import loading
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, left_by_the_last, path_of
-from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
 from airflow_provider_raybatch.job.execution.replica.gpu import GpuMeter
 from airflow_provider_raybatch.job.execution.replica.shift import ENGINE_DIED, Shift
-from airflow_provider_raybatch.job.input.chunk_rows import portions
+from airflow_provider_raybatch.job.execution.replica.workplace import Workplace
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
-from airflow_provider_raybatch.job.monitor.metrics import Metrics
-from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.row import Response, RowFailure
 from airflow_provider_raybatch.job.work import Job
 
-T = TypeVar("T")
 
-_THREADS = 8
-_TOKENIZER_THREADS = 2
-"""More would only contend for Python's lock, and vLLM copies its tokenizer for each that uses it at the same
-time: a quarter of a second for a vocabulary of 128,000, in which no request moves."""
-
-
-class Replica:
+class Replica(Workplace):
     """The class that ``Dataset.map_batches`` runs as an actor.
 
     :param board: handle of the :class:`~airflow_provider_raybatch.job.execution.coordinator.Coordinator`.
@@ -55,23 +40,13 @@ class Replica:
     def __init__(self, job: Job, plan: Plan, board: Any) -> None:
         began = time.time()
         set_environment(job.environment)
-        self.job = job
-        self.plan = plan
-        self.board = board
         self._actor = _actor()
         # In another container, process numbers begin anew.
-        self.process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.report = ReplicaReport(replica=self.process, node=_node())
-        self._metrics = Metrics(job.spec.submission, self.process)
+        process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
+        super().__init__(job, plan, board, ReplicaReport(replica=process, node=_node()))
         self._gpu: GpuMeter | None = None
-        self.draining = threading.Event()
-        self.asked_to_ask = threading.Event()
-        self.flight: Flight | None = None
-        self._parts = 0
         self._has_left = False
         self.reporter = Reporter(board, self.report, self._measure, self.draining.set, self.asked_to_ask.set)
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch")
-        self._tokenizers = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="raybatch-tokenizer")
         with self.reporter.telling():
             self._check_starts()
             if not self._is_needed():
@@ -124,11 +99,6 @@ class Replica:
             self.report.state = "drained"
         self.count()
 
-    def count(self) -> None:
-        """Bring Ray's metrics up to date."""
-        flight = self.flight
-        self._metrics.update(self.report, len(flight.inside) if flight else 0)
-
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Work until every row of the input is written; a ticket each for whoever comes."""
         for number in batch["ticket"]:
@@ -146,38 +116,6 @@ class Replica:
         if shift.leaves:
             await self.thread(self.engine.close)
             self._leave()
-
-    def write(self, rows: Sequence[Row]) -> list[parts.Part]:
-        """One part, unless its rows are very large or of several types."""
-        task = self.job.task
-        ordered = sorted(rows, key=lambda row: row.ordinal)
-        written = []
-        for places, table in portions([(row.rows, row.place) for row in ordered]):
-            self._parts += 1
-            outcomes = [
-                ordered[place].asked.outcome(ordered[place].ordinal, ordered[place].result)
-                for place in places
-            ]
-            name = stem(self.job.part_folder, self.process, f"{self._parts:06d}")
-            written.append(parts.write(self.job.folder, name, table, outcomes, task))
-        return written
-
-    def decode(self, rows: Sequence[Row]) -> None:
-        """Make results of what the engine gave."""
-        raw = [row for row in rows if not isinstance(row.result, RowFailure)]
-        for row, response in zip(raw, self.engine.decode([row.result for row in raw]), strict=True):
-            row.result = self._checked(row, response)
-
-    def _checked(self, row: Row, response: Response) -> Response | RowFailure:
-        return self.job.task.check(response, row.asked.request.sampling)  # type: ignore[union-attr]
-
-    async def thread(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
-
-    async def tokenizer_thread(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a function of the engine's tokenizer beside the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizers, function, *args)
 
 
 def _actor() -> str:

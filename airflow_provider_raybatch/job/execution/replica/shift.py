@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import os
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,12 +21,10 @@ from airflow_provider_raybatch.job.execution.calls import Report, no_rows
 from airflow_provider_raybatch.job.execution.coordinator import Order
 from airflow_provider_raybatch.job.execution.replica.flight import Flight
 from airflow_provider_raybatch.job.execution.replica.preparing import Preparer
+from airflow_provider_raybatch.job.execution.replica.workplace import Workplace
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Done, Stopwatch
-
-if TYPE_CHECKING:
-    from airflow_provider_raybatch.job.execution.replica.replica import Replica
 
 ENGINE_DIED = 70
 """Exit status of a replica whose engine died (EX_SOFTWARE): Ray restarts the actor and repeats its task."""
@@ -41,7 +38,7 @@ _KILLER = RowFailure("engine", "the engine's process dies of this row, and did s
 class Shift:
     """The time in which a replica works: from the first call of the coordinator to the last."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Workplace) -> None:
         self._replica = replica
         self._board = replica.board
         self._process = replica.process
