@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.turn import TURNS, turn
+
 _SIDE_BY_SIDE = ("integration/end_to_end", "integration", "vllm")
 """Folders whose tests share what takes long to start."""
 
@@ -17,6 +19,21 @@ _airflow_home = tempfile.mkdtemp(prefix="raybatch-airflow-")
 # At import, before any test module imports Airflow, which reads these once.
 os.environ["AIRFLOW_HOME"] = _airflow_home
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--in-turn", action="store_true", help="of the tests marked `turn`, run those of this commit alone"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--in-turn"):
+        return
+    now = turn() % TURNS
+    others = [item for item in items if any(mark.args != (now,) for mark in item.iter_markers("turn"))]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.hookimpl(optionalhook=True)

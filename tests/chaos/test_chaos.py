@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.turn import TURN, turn
+
 from . import results
 from .conftest import PACE, PARALLEL
 from .lives import Lives
 from .plan import KINDS, MODES, plan
 from .runs import Setting, together
-from .turn import TURN, turn
 from .version import version
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

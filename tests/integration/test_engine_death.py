@@ -22,7 +22,7 @@ from airflow_provider_raybatch.storage.folder import LocalFolder
 
 from .end_to_end.waiting import wait_for
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(0)]
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
 # Answers are long, so that the job outlasts a killer that is late on a busy machine.

@@ -136,6 +136,7 @@ def application(ray_here: Any) -> Iterator[str]:
     serve.shutdown()
 
 
+@pytest.mark.turn(1)
 def test_a_serve_deployment(run: Run, application: str) -> None:
     def answers(**processor: Any) -> Summary:
         rows = [{"name": name, "messages": asked(name)} for name in NAMES]
@@ -171,6 +172,7 @@ def test_a_serve_deployment(run: Run, application: str) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.turn(1)
 @pytest.mark.timeout(600)
 def test_vllm_in_rays_processor_on_two_cpus(run: Run) -> None:
     """The BOS token comes once, answers are constrained, and a row without messages fails alone."""

@@ -20,7 +20,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE
 
 from airflow_provider_raybatch.cluster.local import reaper
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turn(1)]
 
 # Version 2 of the autoscaler, the default of `ray up`. Its nodes are processes of this machine.
 ENVIRONMENT = {

@@ -25,7 +25,9 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="a file for the table of all results")
     parser.add_argument("--parallel", type=int, default=4, help="runs at once")
     parser.add_argument("--only", default="", help="a regular expression that a cell's text must match")
-    parser.add_argument("--journeys", type=int, help="instead, the runs of the checks with this CHAOS_TURN")
+    parser.add_argument(
+        "--journeys", type=int, help="instead, the runs of the checks with this RAYBATCH_TURN"
+    )
     parser.add_argument("--note", default="", help="a remark on the machine")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -27,7 +27,7 @@ _PATHS = (
 def journeys(turn: int) -> list[Aim]:
     """Return aims that strike every point once by SIGKILL, and two by SIGSTOP.
 
-    :param turn: see :mod:`..turn`.
+    :param turn: see :mod:`tests.support.turn`.
     """
     frozen = []
     for where in ("task", "driver"):

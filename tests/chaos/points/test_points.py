@@ -8,15 +8,14 @@ import time
 import pytest
 
 from tests.support.s3_server import serving
+from tests.support.turn import TURN, TURNS, turn
 
-from ..turn import TURN, turn
 from .journeys import journeys
 from .striking import together
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PARALLEL = 6
-CHECKS = 3
-AIMS = journeys(turn())[turn() % CHECKS :: CHECKS]
+AIMS = journeys(turn())[turn() % TURNS :: TURNS]
 
 
 @pytest.fixture(scope="module")

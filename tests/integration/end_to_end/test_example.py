@@ -17,7 +17,7 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Run
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(0)]
 
 
 @pytest.fixture(scope="module")

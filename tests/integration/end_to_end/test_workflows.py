@@ -22,7 +22,7 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Run
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(2)]
 
 QUESTIONS = 40
 GREEDY = {"temperature": 0, "n": 4}

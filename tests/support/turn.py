@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selects the kills that the checks of this commit try."""
+"""Selects what the checks of this commit try, where all of it would take too long for each commit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
-TURN = "CHAOS_TURN"
+TURN = "RAYBATCH_TURN"
 """Environment variable that repeats what another commit's checks did."""
+
+TURNS = 3
+"""Consecutive commits whose checks run all tests."""
 
 
 def turn() -> int:
