@@ -25,15 +25,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--in-turn", action="store_true", help="of the tests marked `turn`, run those of this commit alone"
     )
+    parser.addoption(
+        "--modules-in-turn", action="store_true", help="run a third of the modules, others with each commit"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--in-turn"):
-        return
     now = turn() % TURNS
-    others = [item for item in items if any(mark.args != (now,) for mark in item.iter_markers("turn"))]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    others = set[pytest.Item]()
+    if config.getoption("--in-turn"):
+        others |= {one for one in items if any(mark.args != (now,) for mark in one.iter_markers("turn"))}
+    if config.getoption("--modules-in-turn"):
+        of_now = set(sorted({one.path for one in items})[now::TURNS])
+        others |= {one for one in items if one.path not in of_now}
+    config.hook.pytest_deselected(items=[one for one in items if one in others])
+    items[:] = [one for one in items if one not in others]
 
 
 @pytest.hookimpl(optionalhook=True)
