@@ -246,7 +246,10 @@ def _coordinator(job: Job, plan: Plan, work: Input) -> Iterator[Any]:
     try:
         yield board
     finally:
-        ray.kill(board)  # also ends replicas that the run no longer waits for: they can't reach it
+        # Replicas that the run no longer waits for end, too, and Ray Data would log that as an error.
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(board)
 
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:

@@ -17,7 +17,7 @@ from .inputs import batch
 from .ray_jobs import RayJobs
 from .rest import AirflowApi, Task
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(1)]
 
 TEXTS = [*(f"company {number}" for number in range(40)), "company without a number"]
 

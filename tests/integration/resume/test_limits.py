@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from tests.support.repeated_task import ROWS, RepeatedTask, answers
 from tests.support.s3_server import S3Server
+
+from ..end_to_end.waiting import wait_for
 
 LIMITS: dict[str, tuple[Callable[[], dict[str, Any]], FailureClass, str]] = {
     "tokens": (lambda: {"max_tokens_total": 100}, FailureClass.LIMIT_REACHED, "of 100 allowed, after"),
@@ -24,6 +28,16 @@ LIMITS: dict[str, tuple[Callable[[], dict[str, Any]], FailureClass, str]] = {
     ),
     "stop": (dict, FailureClass.CANCELLED, "the job was stopped after"),
 }
+
+
+def coordinators() -> list[int]:
+    """Return the process numbers of the coordinators of this process's Ray."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "ray::Coordinator" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
 
 
 @pytest.mark.parametrize(("limit", "on_s3"), [("tokens", False), ("deadline", False), ("stop", True)])
@@ -42,6 +56,7 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
     made, ends, fragment = LIMITS[limit]
     sentence = task.refused(ends, **slowly, **made(), stops=limit == "stop")
     assert fragment in sentence
+    wait_for("the coordinator's end", lambda: not coordinators(), 10)
     kept = task.kept()
     assert 0 < kept < ROWS
     # The counted rows are written, although flush_interval has not passed.
