@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turn(0)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(540), pytest.mark.turn(0)]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
             },
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=500,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
