@@ -99,6 +99,15 @@ class Place:
         return report
 
 
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for at most 10 s."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to that")
+
+
 async def work(replica: Replica) -> None:
     """Use a ticket."""
     async for _ in replica({"ticket": [0]}):

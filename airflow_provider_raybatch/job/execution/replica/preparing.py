@@ -120,9 +120,15 @@ class Preparer:
                 task.cancel()
         self._released.update(borrowed)
         if not self.pending:
-            for piece in self._released:
-                self._contents.pop(piece, None)
-            self._released.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop what no other replica asks for, unless rows of it may be given back."""
+        waiting = np.array([row.ordinal for row in self._flight.waiting], dtype=np.int64)
+        kept = set(_pieces_by_row(self._chunks)(waiting).tolist())
+        for piece in self._released - kept:
+            self._contents.pop(piece, None)
+        self._released &= kept
 
     async def _one(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.input import opening
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
-from tests.support.replicas import Place, lines, work
+from tests.support.replicas import Place, lines, until, work
 
 
 class Store(LocalFolder):
@@ -57,8 +57,8 @@ def small_tables(folder: Path) -> None:
         pq.write_table(pa.table({"text": list(_texts(20))}), folder / f"{number:03d}.parquet")
 
 
-def many_small_files(folder: Path) -> None:
-    for number in range(150):
+def many_small_files(folder: Path, count: int = 150) -> None:
+    for number in range(count):
         (folder / f"{number:03d}.jsonl").write_text(lines({"text": f"{'word ' * 100}{number}"}))
 
 
@@ -72,6 +72,18 @@ def one_large_table(folder: Path) -> None:
     (folder / "x.csv").write_text(f"text,n\n{rows}")
 
 
+def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Let files lie in a store that counts, and let replicas lend each other what they read."""
+    monkeypatch.setattr(preparing, "_put", lambda contents: {p: [c] for p, c in contents.items()})
+    monkeypatch.setattr(preparing, "_got", lambda references: references[0])
+    monkeypatch.setattr(opening, "folder", lambda root: Store(root))
+    place = Place(folder, monkeypatch, batch=64)
+    place.source = folder / "in"
+    place.source.mkdir()
+    make(place.source)
+    return place
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 8])
 @pytest.mark.parametrize(
     "make",
@@ -80,17 +92,7 @@ def one_large_table(folder: Path) -> None:
 def test_the_input_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, replicas: int
 ) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    make(source)
-    place = Place(tmp_path, monkeypatch, batch=64)
-    place.source = source
-    kept: list[Any] = []
-    monkeypatch.setattr(
-        preparing, "_put", lambda contents: kept.append(1) or {p: [c] for p, c in contents.items()}
-    )
-    monkeypatch.setattr(preparing, "_got", lambda references: references[0])
-    monkeypatch.setattr(opening, "folder", lambda root: Store(root))
+    place = stored(make, tmp_path, monkeypatch)
     all_of_them = []
     for number in range(replicas):
         monkeypatch.setattr(replica_module, "_actor", lambda number=number: f"actor-{number}")
@@ -106,8 +108,30 @@ def test_the_input_is_read_once(
     asyncio.run(story())
     assert place.board is not None
     assert place.board._queue.is_finished
-    size = sum(file.stat().st_size for file in source.iterdir())
+    size = sum(file.stat().st_size for file in place.source.iterdir())
     # A replica reads a piece again if the rows of another replica are late in the object store. That is rare,
     # except on a busy machine and at the end of the input.
     again = max(place.board._input.sizes) * (replicas - 1)
     assert Store.asked <= 1.1 * size + again
+
+
+def test_rows_that_are_given_back_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although all rows of their files had been given, so that no other replica would ask for them."""
+    place = stored(lambda folder: many_small_files(folder, 70), tmp_path, monkeypatch)
+    fields: dict[str, Any] = {"engine": "echo", "rows_in_flight": 20, "replicas": 2, "flush_interval": 0.1}
+    fields["engine_args"] = {"seconds_per_token": 0.01}
+    first = place.replica(**fields)
+    Store.asked = 0
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(first))
+        await until(lambda: first.flight is not None and len(first.flight.waiting) == 50)
+        monkeypatch.setattr(replica_module, "_actor", lambda: "another")
+        asked = Store.asked
+        second = place.replica(**fields)
+        Store.asked = asked  # a place surveys its source for each replica
+        await asyncio.gather(working, work(second))
+        assert second.report.rows
+
+    asyncio.run(story())
+    assert Store.asked == sum(file.stat().st_size for file in place.source.iterdir())

@@ -24,7 +24,7 @@ from airflow_provider_raybatch.job.execution.replica import replica as replica_m
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.part import Part, listed
-from tests.support.replicas import Place, do, lines, work, written
+from tests.support.replicas import Place, do, lines, until, work, written
 
 
 class _ProcessEndedError(asyncio.CancelledError):
@@ -55,14 +55,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(replica_module, "open_engine", Scripted)
     monkeypatch.setattr(replica_module.os, "_exit", end)
     return Place(tmp_path, monkeypatch)
-
-
-async def until(condition: Any) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come to that")
 
 
 def parts(place: Place) -> list[Part]:
@@ -240,6 +232,13 @@ def test_ended_replica_is_not_a_failure(place: Place) -> None:
     assert late.report.rows == 0
 
 
+@pytest.fixture
+def one_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that are prepared at the same time may overtake each other, and here they have two rows."""
+    monkeypatch.setattr(preparing, "_AT_ONCE", 1)
+
+
+@pytest.mark.usefixtures("one_batch_at_a_time")
 def test_rows_with_the_longest_answers_begin_first(place: Place) -> None:
     """The rows' own limits decide, wherever they are stored; equal ones keep the order on disk."""
     limits = [16, 700, 60, 700, 16, 1000, 250]
@@ -262,6 +261,7 @@ def test_answer_lengths_are_learned_from_prompt_lengths(place: Place) -> None:
     assert len(set(kinds)) == 2
 
 
+@pytest.mark.usefixtures("one_batch_at_a_time")
 def test_rows_that_begin_alike_follow_each_other(place: Place) -> None:
     """So the engine gets them while their prefix is in its cache, wherever they are stored."""
     documents = [letter * prefixes.LONG for letter in "cab"]
