@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,6 +17,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.parts.part import listed
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.ray_processes import ray_processes, vllm_engines
 
 from .end_to_end.waiting import wait_for
 
@@ -29,22 +28,8 @@ MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
 ROWS, TOKENS, BATCH, AT_ONCE = 120, 160, 8, 16
 
 
-def commands() -> dict[psutil.Process, str]:
-    """Return the processes of this process's Ray, with their command lines."""
-    found = {}
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            found[process] = " ".join([process.name(), *process.cmdline()])
-    return found
-
-
-def engines() -> list[psutil.Process]:
-    """Return the engine processes among them, by the name that vLLM gives them."""
-    return [process for process, command in commands().items() if "EngineCore" in command]
-
-
 def evidence() -> str:
-    return "\n".join(command[:200] for command in commands().values())
+    return "\n".join(command[:200] for command in ray_processes().values())
 
 
 def asked(ray: Any) -> int:
@@ -86,13 +71,13 @@ def test_rows_that_were_written_are_not_asked_again(tmp_path: Path, ray_here: An
     def kill_in_the_middle() -> int:
         """Kill the engine once there is a part; return how many rows were written by then."""
         ledger = LocalFolder(str(tmp_path / "out"))
-        engine, *others = wait_for("an engine", engines, 200, evidence)
+        engine, *others = wait_for("an engine", vllm_engines, 200, evidence)
         assert not others, evidence()
         wait_for("parts", lambda: listed(ledger.list("_raybatch/parts")), 200, evidence, pause=0.05)
         engine.kill()
         return sum(part.ok for part in listed(ledger.list("_raybatch/parts")))
 
-    assert not engines()
+    assert not vllm_engines()
     before = asked(ray_here)
     with ThreadPoolExecutor(1) as pool:
         killer = pool.submit(kill_in_the_middle)

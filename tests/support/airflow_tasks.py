@@ -104,7 +104,7 @@ def airflow_db() -> None:
 
 
 @pytest.fixture
-def test_dag(airflow_db: None) -> Callable[[Any], Any]:
+def dag_test(airflow_db: None) -> Callable[[Any], Any]:
     """Run a DAG object in this process with Airflow's own task runner, triggers included."""
 
     def run_dag(dag: Any) -> Any:

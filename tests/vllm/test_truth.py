@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import json
 import shutil
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.base import parse
@@ -20,6 +18,7 @@ from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from dags_examples.demo_model.companies import INDUSTRIES, company_rows
+from tests.support.ray_processes import vllm_engines
 
 platforms = pytest.importorskip("vllm.platforms")
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -94,16 +93,6 @@ def llm() -> Iterator[Any]:
         yield LLM(model=str(MODEL), **ARGS)
 
 
-def engine_processes() -> set[int]:
-    """Those below this process; vLLM gives them a name."""
-    found = set()
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "EngineCore" in " ".join([process.name(), *process.cmdline()]):
-                found.add(process.pid)
-    return found
-
-
 @pytest.fixture(scope="module")
 def engine(llm: Any) -> Iterator[Any]:
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
@@ -115,10 +104,10 @@ def engine(llm: Any) -> Iterator[Any]:
         made = VllmEngine(spec())
         made.loop = loop
         yield made
-        before = engine_processes()
+        before = set(vllm_engines())
         assert before
         made.close()
-        assert engine_processes().isdisjoint(before), "a closed engine leaves a process"
+        assert before.isdisjoint(vllm_engines()), "a closed engine leaves a process"
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0.1))

@@ -18,7 +18,8 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
 
 _MOST_CPU_CACHE = 4 * 1024**3
-_MOST_FLOAT32_SHARE = 8
+_FLOAT32_ROOM = 8
+"""A model runs in float32 if the free memory is more than so many times its weights as they lie on disk."""
 _FEW = 15
 
 _OURS = {
@@ -77,7 +78,7 @@ def cpu_defaults(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if not vllm_compat.has_bfloat16_kernels() and "quantization" not in given:
         # Without such instructions oneDNN has no bfloat16, and PyTorch's own takes up to three times longer.
         weights = _bytes_of_weights(model)
-        if weights is not None and weights * _MOST_FLOAT32_SHARE < psutil.virtual_memory().available:
+        if weights is not None and weights * _FLOAT32_ROOM < psutil.virtual_memory().available:
             defaults["dtype"] = "float32"
     return defaults
 

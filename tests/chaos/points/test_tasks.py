@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raybatch.cluster.submit import resolve as submission
-from tests.support.airflow_tasks import airflow_db, ray, test_dag  # noqa: F401 - fixtures
+from tests.support.airflow_tasks import airflow_db, dag_test, ray  # noqa: F401 - fixtures
 from tests.support.fake_ray import FakeRay, lasting
 
 from ..plan import MODES
@@ -23,7 +23,7 @@ DAGS = Path(__file__).parents[1] / "dags" / "points.py"
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, test_dag, tmp_path, monkeypatch):  # noqa: F811
+def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, dag_test, tmp_path, monkeypatch):  # noqa: F811
     points = [point.name for point in POINTS.values() if not point.call and mode in point.modes]
     with suppress(ValueError):
         points.remove("after_yield")  # this runner takes one event of the trigger, and no second one
@@ -41,6 +41,6 @@ def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, test_dag, tmp_path, m
     for params in (dag.params, dag.get_task("infer").params):
         params.update(given)
     ray.script = lasting(1)  # otherwise the job has ended, and the task does not defer
-    assert test_dag(dag).state == "success"
+    assert dag_test(dag).state == "success"
     hits = [json.loads(file.read_text()) for file in tmp_path.glob("*.json")]
     assert [hit["point"] for hit in sorted(hits, key=lambda hit: hit["at"])] == points

@@ -24,10 +24,14 @@ def test_every_entry_is_a_message_with_a_remedy() -> None:
 
 @pytest.mark.parametrize("quoted", QUOTED)
 def test_quoted_message_is_in_the_code(quoted: str) -> None:
-    if not any(message.quotes(quoted) for message in MESSAGES):
-        near = difflib.get_close_matches(quoted, [message.text for message in MESSAGES], n=1, cutoff=0.3)
-        places = [message.place for message in MESSAGES if message.text in near]
-        pytest.fail(f"no message of the code reads {quoted!r}; the closest is {near} at {places}")
+    assert any(message.quotes(quoted) for message in MESSAGES), closest(quoted)
+
+
+def closest(quoted: str) -> str:
+    """Return the message that resembles `quoted` most, and where it is written."""
+    near = difflib.get_close_matches(quoted, [message.text for message in MESSAGES], n=1, cutoff=0.3)
+    places = [message.place for message in MESSAGES if message.text in near]
+    return f"no message of the code reads {quoted!r}; the closest is {near} at {places}"
 
 
 MADE = Message(("Connection ", ", field host: it is empty; name the dashboard's host, or ", "."), "a.py:1")

@@ -61,7 +61,7 @@ def rendered_fields(run: Any, task_id: str) -> Any:
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_result_link_and_asset_event(ray: FakeRay, test_dag: RunDag, deferrable: bool) -> None:
+def test_result_link_and_asset_event(ray: FakeRay, dag_test: RunDag, deferrable: bool) -> None:
     ray.script = lasting(0.5)
     with DAG(f"result_{deferrable}", schedule=None) as dag:
         RayBatchInferenceOperator(
@@ -69,7 +69,7 @@ def test_result_link_and_asset_event(ray: FakeRay, test_dag: RunDag, deferrable:
             destination="s3://lake/out/", deferrable=deferrable, poll_interval=0.1,
             outlets=[Asset("s3://lake/out/")], timeout=600,
         )  # fmt: skip
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "success"
     (submission_id,) = ray.jobs
     result = xcom(run, "label")
@@ -82,7 +82,7 @@ def test_result_link_and_asset_event(ray: FakeRay, test_dag: RunDag, deferrable:
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_failure_fails_the_run(ray: FakeRay, test_dag: RunDag, deferrable: bool) -> None:
+def test_failure_fails_the_run(ray: FakeRay, dag_test: RunDag, deferrable: bool) -> None:
     event = Failed(failure_class=FailureClass.USER_ERROR, message="The column 'x' is missing.")
     ray.script = lambda ray, body: Script(seconds=0.3, last=[ray.line(body, event)], status="FAILED")
     with DAG(f"failure_{deferrable}", schedule=None) as dag:
@@ -90,13 +90,13 @@ def test_failure_fails_the_run(ray: FakeRay, test_dag: RunDag, deferrable: bool)
             task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out",
             deferrable=deferrable, poll_interval=0.1, retries=3,
         )  # fmt: skip
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "failed"
     assert len(ray.jobs) == 1  # no retry would have helped
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_a_retry_after_success_returns_the_same(ray: FakeRay, test_dag: RunDag, deferrable: bool) -> None:
+def test_a_retry_after_success_returns_the_same(ray: FakeRay, dag_test: RunDag, deferrable: bool) -> None:
     ray.script = lasting(0.5)
     handed_over: list[Any] = []
 
@@ -111,27 +111,27 @@ def test_a_retry_after_success_returns_the_same(ray: FakeRay, test_dag: RunDag, 
             deferrable=deferrable, poll_interval=0.1, retries=1, retry_delay=timedelta(0),
             outlets=[Asset("/out")], post_execute=fail_once,
         )  # fmt: skip
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "success"
     assert len(ray.jobs) == 1
     assert handed_over == [xcom(run, "label")] * 2
     assert [extra["submission_id"] for extra in asset_extras(run)] == list(ray.jobs)
 
 
-def test_execution_timeout_stops_the_job(ray: FakeRay, test_dag: RunDag) -> None:
+def test_execution_timeout_stops_the_job(ray: FakeRay, dag_test: RunDag) -> None:
     ray.script = lasting(600)
     with DAG("execution_timeout", schedule=None) as dag:
         RayBatchInferenceOperator(
             task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", deferrable=False,
             poll_interval=0.1, execution_timeout=timedelta(seconds=5),
         )  # fmt: skip
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "failed"
     assert len(ray.jobs) == 1
     assert not ray.active
 
 
-def test_mapped_tasks_feed_one_and_decorated_ones_chain(ray: FakeRay, test_dag: RunDag) -> None:
+def test_mapped_tasks_feed_one_and_decorated_ones_chain(ray: FakeRay, dag_test: RunDag) -> None:
     with DAG("chain", schedule=None) as dag:
 
         @task
@@ -147,7 +147,7 @@ def test_mapped_tasks_feed_one_and_decorated_ones_chain(ray: FakeRay, test_dag: 
             return {"source": list(labelled), "prompt": "Is {row.response} right?", "limit": 5}
 
         judge(label.output)
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "success"
     specs = [ray.spec(job.body) for job in ray.jobs.values()]
     by_map_index = {spec["submission"]["task"]["map_index"]: spec for spec in specs}
@@ -159,7 +159,7 @@ def test_mapped_tasks_feed_one_and_decorated_ones_chain(ray: FakeRay, test_dag: 
     assert rendered_fields(run, "judge")["limit"] == 5
 
 
-def test_templates_and_xcoms_in_every_kind_of_argument(ray: FakeRay, test_dag: RunDag) -> None:
+def test_templates_and_xcoms_in_every_kind_of_argument(ray: FakeRay, dag_test: RunDag) -> None:
     with DAG("templated", schedule=None, params={"n": 2, "none": None}) as dag:
 
         @task
@@ -172,7 +172,7 @@ def test_templates_and_xcoms_in_every_kind_of_argument(ray: FakeRay, test_dag: R
             limit="{{ params.none }}", sampling={"max_tokens": "{{ params.n }}"}, max_errors=bound(),
             deferrable="{{ params.n == 2 }}", timeout="{{ params.n }}00",
         )  # fmt: skip
-    assert test_dag(dag).state == "success"
+    assert dag_test(dag).state == "success"
     (job,) = ray.jobs.values()
     spec = ray.spec(job.body)
     assert (spec["limit"], spec["sampling"], spec["max_errors"]) == (
@@ -194,29 +194,29 @@ def test_templates_and_xcoms_in_every_kind_of_argument(ray: FakeRay, test_dag: R
     ],
 )
 def test_what_is_refused_is_not_tried_again(
-    ray: FakeRay, test_dag: RunDag, arguments: dict[str, str]
+    ray: FakeRay, dag_test: RunDag, arguments: dict[str, str]
 ) -> None:
     given = {"source": "/in", "prompt": "{row.x}", "destination": "/out", **arguments}
     with DAG("refused", schedule=None) as dag:
         RayBatchInferenceOperator(task_id="label", model="m", retries=3, **given)
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "failed"
     assert not ray.jobs
     assert [ti.try_number for ti in run.get_task_instances()] == [1]
 
 
-def test_job_then_sensor(ray: FakeRay, test_dag: RunDag) -> None:
+def test_job_then_sensor(ray: FakeRay, dag_test: RunDag) -> None:
     ray.script = lambda ray, body: Script(["hello"], seconds=0.5)
     with DAG("job_then_sensor", schedule=None) as dag:
         job = RayJobOperator(task_id="job", entrypoint="echo {{ ds }}", wait_for_completion=False)
         RayJobSensor(task_id="sensor", submission_id=job.output, deferrable=True, poke_interval=0.1)
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "success"
     assert xcom(run, "sensor")["submission_id"] == xcom(run, "job")["submission_id"]
 
 
 def test_nothing_secret_is_rendered(
-    ray: FakeRay, test_dag: RunDag, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ray: FakeRay, dag_test: RunDag, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = "hf_verysecrettoken"
     monkeypatch.setenv("AIRFLOW_CONN_HF", json.dumps({"conn_type": "generic", "password": secret}))
@@ -225,7 +225,7 @@ def test_nothing_secret_is_rendered(
             task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", deferrable=True,
             hf_conn_id="{{ 'h' ~ 'f' }}", poll_interval=0.05,
         )  # fmt: skip
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "success"
     assert rendered_fields(run, "label")["hf_conn_id"] == "hf"
     seen = [

@@ -102,7 +102,7 @@ def failing_once(failure_class: FailureClass) -> Callable[[FakeRay, dict[str, An
 
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_airflow_retries_a_loss_at_once_and_resumes(
-    ray: FakeRay, test_dag: Callable[[Any], Any], deferrable: bool
+    ray: FakeRay, dag_test: Callable[[Any], Any], deferrable: bool
 ) -> None:
     ray.script = failing_once(FailureClass.NODE_LOST)
     policy = ray_batch_retry_policy(lost_delay=timedelta(seconds=1))
@@ -111,12 +111,12 @@ def test_airflow_retries_a_loss_at_once_and_resumes(
             task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", poll_interval=0.1,
             deferrable=deferrable, retries=3, retry_delay=timedelta(hours=5), retry_policy=policy,
         )  # fmt: skip
-    run = test_dag(dag)
+    run = dag_test(dag)
     assert run.state == "success"
     assert [name[-2:] for name in ray.jobs] == ["-0", "-1"]
 
 
-def test_airflow_fails_a_task_of_the_users_at_once(ray: FakeRay, test_dag: Callable[[Any], Any]) -> None:
+def test_airflow_fails_a_task_of_the_users_at_once(ray: FakeRay, dag_test: Callable[[Any], Any]) -> None:
     tries = []
     with DAG("own_task", schedule=None, default_args={"retry_policy": ray_batch_retry_policy()}) as dag:
 
@@ -126,5 +126,5 @@ def test_airflow_fails_a_task_of_the_users_at_once(ray: FakeRay, test_dag: Calla
             raise SpecError("limit: it is 0.")
 
         count()
-    assert test_dag(dag).state == "failed"
+    assert dag_test(dag).state == "failed"
     assert len(tries) == 1

@@ -242,6 +242,6 @@ class Shift:
         landed = {row.ordinal for row in self._flight.landed} | set(self._finished)
         suspects = [row.ordinal for row in inside if row.ordinal not in landed]
         rows = np.array(suspects, dtype=np.int64) if suspects else no_rows()
-        with contextlib.suppress(Exception):  # without a coordinator there is no job
+        with contextlib.suppress(Exception):  # if the coordinator is gone, the job has ended
             await self._board.lost.remote(self._process, not error.killed, rows, *self._word())
         os._exit(ENGINE_DIED)
