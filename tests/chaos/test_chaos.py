@@ -14,7 +14,7 @@ from .plan import KINDS, MODES, plan
 from .runs import Setting, together
 from .version import version
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 # Seconds; less than the real lifetimes beside other runs, so that the victim is still there.
 LIVES: Lives = {(kind, mode): 20.0 for kind in KINDS for mode in MODES} | {
     ("engine", "blocking"): 6.0,

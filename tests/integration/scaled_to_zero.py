@@ -76,7 +76,7 @@ def seen(address: str, folder: Path) -> dict[str, Any]:
 def spec(folder: Path, engine: str, model: str) -> BatchInferenceSpec:
     source = folder / "in.jsonl"
     source.write_text("".join(json.dumps({"text": f"a b c {number}"}) + "\n" for number in range(60)))
-    slowly = {"engine_args": {"seconds_per_token": 0.15, "max_num_seqs": 1}} if engine == "echo" else {}
+    slowly = {"engine_args": {"seconds_per_token": 0.3, "max_num_seqs": 1}} if engine == "echo" else {}
     document = {
         "source": [str(source)],
         "prompt": "{row.text}",

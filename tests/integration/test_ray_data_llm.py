@@ -37,7 +37,7 @@ def run(ray_here: Any, tmp_path: Path) -> Run:
             "messages_column": "messages",
             "destination": str(tmp_path / "out"),
             "max_error_fraction": 0.5,
-            "no_progress_timeout": 240,
+            "no_progress_timeout": 600,
             "submission": {
                 "task": {"dag_id": "d", "run_id": "r", "task_id": "t"},
                 "run_token": "token",

@@ -20,7 +20,7 @@ from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE
 
 from airflow_provider_raybatch.cluster.local import reaper
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turn(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(1)]
 
 # Version 2 of the autoscaler, the default of `ray up`. Its nodes are processes of this machine.
 ENVIRONMENT = {
@@ -122,7 +122,7 @@ def test_gpu_nodes_of_an_autoscaler_are_awaited_and_used(tmp_path: Path) -> None
             env={**ENVIRONMENT, "PYTHONPATH": str(root)},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=500,
             check=False,
         )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -41,7 +41,7 @@ PACE = Pace(
 _PROCESS = re.compile(r"-(\d+)-[0-9a-f]{8}-\d{6}\.[^/]*\.parquet$")
 """In the path of a part, the id of the process that wrote it."""
 _KEEPERS = ("LocalExecutor", "JobSupervisor", "triggerer")
-_LONGEST = 400.0
+_LONGEST = 900.0
 _POLL_INTERVAL = 0.5
 _TAKEN_OVER = 6.0
 """Seconds in which a run goes on without a frozen driver, if it can; else its task is cleared."""
@@ -196,7 +196,10 @@ class Strike:
 
     def _params(self) -> dict[str, Any]:
         points = self._aim.found
-        params = replace(PACE, flush_interval=min(p.flush_interval for p in points)).params(self._folder)
+        flush_interval = min(point.flush_interval for point in points)
+        # Else a machine that writes slowly is through before it has written a third part.
+        pace = 0.1 if flush_interval < 1 else PACE.seconds_per_token
+        params = replace(PACE, flush_interval=flush_interval, seconds_per_token=pace).params(self._folder)
         aims = {"struck": str(self._struck), "signals": self._aim.signals, "keepers": _KEEPERS}
         faults = [point.fault for point in points if point.fault is not None]
         env = {

@@ -13,7 +13,7 @@ from tests.support.turn import TURN, TURNS, turn
 from .journeys import journeys
 from .striking import together
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PARALLEL = 6
 AIMS = journeys(turn())[turn() % TURNS :: TURNS]
 

@@ -40,7 +40,7 @@ def test_in_the_order_of_the_catalogue(mode, ray: FakeRay, dag_test, tmp_path, m
     }
     for params in (dag.params, dag.get_task("infer").params):
         params.update(given)
-    ray.script = lasting(1)  # otherwise the job has ended, and the task does not defer
+    ray.script = lasting(4)  # otherwise the job has ended, and the task does not defer
     assert dag_test(dag).state == "success"
     hits = [json.loads(file.read_text()) for file in tmp_path.glob("*.json")]
     assert [hit["point"] for hit in sorted(hits, key=lambda hit: hit["at"])] == points

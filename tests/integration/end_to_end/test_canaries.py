@@ -48,7 +48,7 @@ from .waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(1)]
 
-SLOWLY = {"seconds_per_token": 8}
+SLOWLY = {"seconds_per_token": 20}
 PACKAGE_SECONDS = 90
 """How long this cluster keeps a package that nothing refers to; Ray's default is 600."""
 
@@ -174,10 +174,9 @@ def tasks(
     # Each is ended in the middle; together, because they mostly wait.
     tasks["kill"] = start("kill", "once_blocking", engine_args=SLOWLY)
     tasks["crash"] = start("crash", "batch_deferrable", engine_args=SLOWLY)
-    job_with_credentials(place, tasks["kill"])
+    jobs = {name: job_with_credentials(place, tasks[name]) for name in ("kill", "crash")}
     psutil.Process(tasks["kill"].read()["pid"]).kill()
-    job = job_with_credentials(place, tasks["crash"])
-    psutil.Process(int(job["driver_info"]["pid"])).kill()
+    psutil.Process(int(jobs["crash"]["driver_info"]["pid"])).kill()
     tasks["kill"].run.wait("failed", timeout=300)
     place.jobs.wait_for_one(tasks["kill"], "SUCCEEDED", "STOPPED", "FAILED", timeout=300)
     tasks["crash"].run.wait(timeout=300)

@@ -18,7 +18,7 @@ from .waiting import wait_for
 pytestmark = pytest.mark.slow
 
 # Each answer has two words: long enough for a kill meanwhile.
-SLOWLY = {"seconds_per_token": 5}
+SLOWLY = {"seconds_per_token": 8}
 
 
 TEXTS = ("one", "two")

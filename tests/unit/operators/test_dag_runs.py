@@ -123,7 +123,7 @@ def test_execution_timeout_stops_the_job(ray: FakeRay, dag_test: RunDag) -> None
     with DAG("execution_timeout", schedule=None) as dag:
         RayBatchInferenceOperator(
             task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", deferrable=False,
-            poll_interval=0.1, execution_timeout=timedelta(seconds=5),
+            poll_interval=0.1, execution_timeout=timedelta(seconds=12),
         )  # fmt: skip
     run = dag_test(dag)
     assert run.state == "failed"

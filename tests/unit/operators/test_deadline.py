@@ -76,7 +76,7 @@ def test_that_a_template_leaves_empty_counts_as_not_given(ray: FakeRay, run: Run
 def test_that_has_passed_does_not_hold_back_a_result(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deadline = datetime.now(UTC) + timedelta(seconds=2)
+    deadline = datetime.now(UTC) + timedelta(seconds=5)
     with monkeypatch.context() as patched:
         patched.setattr(RayBatchInferenceOperator, "_end", die)
         with pytest.raises(Died):
@@ -89,7 +89,7 @@ def test_that_has_passed_does_not_hold_back_a_result(
 def test_of_the_run_leaves_no_retry(ray: FakeRay, run: Run, arguments: dict[str, Any], final: bool) -> None:
     ray.script = lasting(60)
     if "deadline" in arguments:
-        arguments = {"deadline": datetime.now(UTC) + timedelta(seconds=1)}
+        arguments = {"deadline": datetime.now(UTC) + timedelta(seconds=4)}
     operator = RayJobOperator(task_id="t", entrypoint="sleep 60", poll_interval=0.05, **arguments)
     with pytest.raises(RayBatchException, match="still RUNNING at its deadline") as caught:
         operator.execute(run.context())
@@ -164,7 +164,7 @@ def test_that_is_far_away_does_not_overflow(ray: FakeRay, run: Run, arguments: d
 
 def test_of_the_run_leaves_no_retry_when_the_trigger_is_gone(ray: FakeRay, run: Run) -> None:
     ray.script = lasting(60)
-    deadline = datetime.now(UTC) + timedelta(seconds=1)
+    deadline = datetime.now(UTC) + timedelta(seconds=4)
     with pytest.raises(TaskDeferred):
         batch(deferrable=True, deadline=deadline).execute(run.context())
     time.sleep(max(0.0, deadline.timestamp() - time.time()))

@@ -336,7 +336,7 @@ class TestAdoption:
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_followed_job_costs_two_requests_a_poll(ray: FakeRay, run: Run, deferrable: bool) -> None:
     """Two more requests come every five minutes, or ten times in a lease."""
-    ray.script = lasting(3)
+    ray.script = lasting(5)
     operator = batch(deferrable=deferrable, poll_interval=0.1)
     if deferrable:
         with pytest.raises(TaskDeferred) as deferred:

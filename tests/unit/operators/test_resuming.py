@@ -63,7 +63,7 @@ def test_a_finished_dataset_is_returned(ray: FakeRay, run: Run, error: str) -> N
 
 @pytest.mark.parametrize("error", [TIMEOUT, FAILURE])
 def test_finished_dataset_is_returned_past_the_deadline(ray: FakeRay, run: Run, error: str) -> None:
-    deadline = datetime.now(UTC) + timedelta(seconds=2)
+    deadline = datetime.now(UTC) + timedelta(seconds=5)
     end(deferred_job(ray, run, deadline=deadline))
     time.sleep(max(0.0, deadline.timestamp() - time.time()))
     assert resume(run, error, deadline=deadline)["rows"] == 2

@@ -193,7 +193,7 @@ async def test_a_connection_that_is_away_for_a_while(ray: FakeRay, monkeypatch: 
 async def test_unusable_connection_leaves_the_job_to_a_retry(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    ray.script = lasting(2)
+    ray.script = lasting(4)
     with pytest.raises(TaskDeferred) as deferred:
         batch(deferrable=True).execute(run.context())
     bundle = tmp_path / "ca.pem"

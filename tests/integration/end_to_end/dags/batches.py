@@ -63,7 +63,7 @@ class ShortGrace(RayJobOperator):
     def execute(self, context: Any) -> Any:
         from airflow_provider_raybatch.operators import base
 
-        base._DEFERRAL_GRACE = 15.0
+        base._DEFERRAL_GRACE = 30.0
         return super().execute(context)
 
 
@@ -145,7 +145,9 @@ with dag_of("orphan"):
 
 with dag_of("later_deadline"):
     RayBatchInferenceOperator(
-        task_id="infer", timeout="{{ 45 if ti.try_number == 1 else 900 }}", **arguments(deferrable=False)
+        task_id="infer",
+        timeout="{{ params.seconds if ti.try_number == 1 else 900 }}",
+        **arguments(deferrable=False),
     )
 
 with dag_of("forged"):

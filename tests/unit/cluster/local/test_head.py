@@ -75,8 +75,8 @@ def test_at_end_of_file_everything_ends_and_the_folder_goes(guarded):
     assert len(marked(mark)) == 4
     started = time.monotonic()
     os.close(write_end)
-    assert process.wait(15) == 0
-    assert time.monotonic() - started < 8
+    assert process.wait(90) == 0
+    assert time.monotonic() - started < 60  # and not the 600 s of its processes
     assert marked(mark) == []
     assert not home.exists()
 
@@ -130,8 +130,8 @@ def test_ray_that_ends_at_once_is_an_error_with_its_log(stand_in):
 def test_ray_that_never_answers_is_ended_and_its_log_shown(stand_in):
     mark = f"HEAD_TEST_{os.urandom(8).hex()}"
     before = homes()
-    head = RayHead({mark: "1"}, python=stand_in("echo hanging; sleep 600"), startup_timeout=0.5)
-    with pytest.raises(EmbeddedClusterError, match=r"took no jobs within 0 s.*hanging"):
+    head = RayHead({mark: "1"}, python=stand_in("echo hanging; sleep 600"), startup_timeout=4.0)
+    with pytest.raises(EmbeddedClusterError, match=r"took no jobs within 4 s.*hanging"):
         head.__enter__()
     assert marked(mark.encode()) == []
     assert homes() <= before
