@@ -19,6 +19,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from dags_examples.demo_model.companies import INDUSTRIES, company_rows
 from tests.support.ray_processes import vllm_engines
+from tests.support.turn import of_this_turn
 
 platforms = pytest.importorskip("vllm.platforms")
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -195,7 +196,7 @@ def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> Non
     greedy = {"temperature": 0, "max_tokens": 40, "structured_outputs": {"choice": labels}}
     asked = [
         [{"role": "user", "content": f"What industry is this company in: {row['company']}"}]
-        for row in company_rows(300)
+        for row in of_this_turn(company_rows(300))
     ]
     requests = [Request(messages=chat, sampling=greedy) for chat in asked]
     responses, expected = ours(engine, *requests), [theirs(llm, request).outputs[0] for request in requests]

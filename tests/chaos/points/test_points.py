@@ -8,14 +8,14 @@ import time
 import pytest
 
 from tests.support.s3_server import serving
-from tests.support.turn import TURN, TURNS, turn
+from tests.support.turn import TURN, of_this_turn, turn
 
 from .journeys import journeys
 from .striking import together
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PARALLEL = 6
-AIMS = journeys(turn())[turn() % TURNS :: TURNS]
+AIMS = of_this_turn(journeys(turn()))
 
 
 @pytest.fixture(scope="module")

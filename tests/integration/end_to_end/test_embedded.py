@@ -13,7 +13,7 @@ from airflow_provider_raybatch.dataset import open_dataset
 from .inputs import batch
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.turn(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(1)]
 
 INDICES = (0, 1)
 
@@ -24,7 +24,7 @@ def tasks(api, tmp_path_factory):
     sources = [batch(folder, [str(index)] * 10, name=f"rows_{index}")["source"] for index in INDICES]
     api.connection("ray_private", "ray", host="local")
     conf = {"ray_conn_id": "ray_private", "source": sources, "destination": f"{folder}/out"}
-    run = api.trigger("mapped", **conf).wait(timeout=280)
+    run = api.trigger("mapped", **conf).wait(timeout=800)
     return [run.task("infer", index) for index in INDICES]
 
 

@@ -17,14 +17,14 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Run
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(0)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(0)]
 
 
 @pytest.fixture(scope="module")
 def night(airflow: AirflowStack, api: AirflowApi, jobs: RayJobs) -> Run:
     airflow.show_dags({})
     api.unpause("report_on_questions")  # first, because events don't start a paused DAG
-    return api.first_run("nightly_synthetic_data").wait(timeout=700)
+    return api.first_run("nightly_synthetic_data").wait(timeout=1500)
 
 
 def test_table_holds_what_was_accepted(night, airflow):

@@ -12,7 +12,7 @@ from .rest import AirflowApi
 from .stack import AirflowStack
 from .waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.turn(0)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turn(0)]
 
 CONSUMER = "after_each_night"
 
@@ -25,10 +25,12 @@ def test_a_consumer_runs_once_for_each_night(airflow: AirflowStack, api: Airflow
     for night in ("2026-01-30", "2026-01-31"):
         (folder / f"night={night}.jsonl").write_text(json.dumps({"company": f"one of {night}"}) + "\n")
         nights[night] = api.trigger("each_night", partition_key=night)
-    written = {night: run.wait().task("label").xcom()["manifest_uri"] for night, run in nights.items()}
+    written = {
+        night: run.wait(timeout=300).task("label").xcom()["manifest_uri"] for night, run in nights.items()
+    }
     two = wait_for(
-        "two runs of the consumer", lambda: api.runs(CONSUMER)[1:] and api.runs(CONSUMER), 60, api.evidence
+        "two runs of the consumer", lambda: api.runs(CONSUMER)[1:] and api.runs(CONSUMER), 180, api.evidence
     )
-    read = [run.wait().task("load").xcom() for run in two]
+    read = [run.wait(timeout=300).task("load").xcom() for run in two]
     assert sorted(read) == sorted([night, manifest] for night, manifest in written.items())
     assert all(f"night={night}" in manifest for night, manifest in written.items())

@@ -32,7 +32,7 @@ from .secrecy import (
 )
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROWS = 40
 
@@ -58,7 +58,7 @@ def task(airflow: AirflowStack, api: AirflowApi, token_jobs: RayJobs, lake: Lake
         "DEFERRABLE": "true",
     }
     airflow.show_dags({f"RAYBATCH_EXAMPLE_{name}": value for name, value in example.items()})
-    run = api.first_run("nightly_synthetic_data").wait(timeout=400)
+    run = api.first_run("nightly_synthetic_data").wait(timeout=800)
     return run.task("generate")
 
 
@@ -107,10 +107,10 @@ def test_progress_and_link_of_a_deferred_task(task, token_ray_cluster):
     assert result["dashboard_url"] == f"{token_ray_cluster.url}/#/jobs/{result['submission_id']}"
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(0)
 def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
     """The echo is the same on both nights: first text that is not JSON, which is then repaired."""
-    first, second = task.run, task.run.api.trigger("nightly_synthetic_data").wait(timeout=400)
+    first, second = task.run, task.run.api.trigger("nightly_synthetic_data").wait(timeout=800)
     accepted = first.task("accept").xcom()
     left = {step["step"]: step["rows"] for step in lake.document(accepted["card_uri"])["funnel"]}
     asked = 2 * 2 * ROWS  # two personas, two samples

@@ -22,7 +22,7 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Run
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(2)]
 
 QUESTIONS = 40
 GREEDY = {"temperature": 0, "n": 4}
@@ -75,7 +75,7 @@ def as_airflow(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
 
 
 def test_curation_pays_for_what_is_new(first_runs: dict[str, Run], api: AirflowApi, lake: Lake) -> None:
-    first = first_runs["data_curation"].wait(timeout=400)
+    first = first_runs["data_curation"].wait(timeout=800)
     curated = first.task("curate").xcom()
     funnel = {step["step"]: step for step in lake.document(curated["card_uri"])["funnel"]}
     assert funnel["input"]["rows"] == 2000
@@ -87,7 +87,7 @@ def test_curation_pays_for_what_is_new(first_runs: dict[str, Run], api: AirflowA
 
     sentence = "On day {} the visitors of the museum asked about another painting."
     lake.write_rows("documents/new.jsonl", [{"text": " ".join(sentence.format(n) for n in range(4))}])
-    second = api.trigger("data_curation", min_quality=4).wait(timeout=400)
+    second = api.trigger("data_curation", min_quality=4).wait(timeout=800)
     labelled = second.task("label").xcom()
     assert labelled["rows"] - labelled["reused"] - labelled["duplicates"] == 1
     assert second.task("curate").xcom()["rows"] < curated["rows"]
@@ -96,7 +96,7 @@ def test_curation_pays_for_what_is_new(first_runs: dict[str, Run], api: AirflowA
 def test_the_better_model_is_promoted_and_a_broken_one_reported(
     first_runs: dict[str, Run], lake: Lake
 ) -> None:
-    run = first_runs["model_evaluation"].wait(timeout=400)
+    run = first_runs["model_evaluation"].wait(timeout=800)
     assert [task.state for task in run.tasks() if task.task_id == "answer"].count("failed") == 1
     assert run.task("promote").xcom()["name"] == "whole"
     assert run.task("hold").state == "skipped"
@@ -110,9 +110,9 @@ def test_the_better_model_is_promoted_and_a_broken_one_reported(
 
 def test_a_tie_is_held(first_runs: dict[str, Run], api: AirflowApi, lake: Lake) -> None:
     """No echo equals the sum, so both candidates score zero."""
-    first_runs["model_evaluation"].wait(timeout=400)
+    first_runs["model_evaluation"].wait(timeout=800)
     ask(lake, questions())
-    run = api.trigger("model_evaluation").wait(timeout=400)
+    run = api.trigger("model_evaluation").wait(timeout=800)
     compared = run.task("compare").xcom()
     assert compared["promoted"] is None
     assert f"broken failed (it answered 0 of {QUESTIONS} questions)" in compared["reason"]

@@ -17,7 +17,7 @@ from .graph import Graph
 from .search import World, searching
 from .search_scope import Scope
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turn(0)]
 
 CALLS_OF_A_PROCESS, CALLS_OF_A_ROW = 6, 4
 DEATHS, CALLS, REQUESTS = range(3)
