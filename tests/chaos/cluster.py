@@ -85,10 +85,14 @@ class ChaosCluster:
         """Return the folders below which the worker nodes have their sessions."""
         return [node.home for node in self._workers.values()]
 
-    def kill_worker(self, worker: str) -> None:
-        """Kill all processes of the node at once; another node takes its place."""
-        kill(self.processes_of(worker))
-        self._workers.pop(worker).end()
+    def kill_worker(self, worker: str) -> set[int]:
+        """Kill all processes of the node at once, and return their ids; another node takes its place."""
+        node = self._workers.pop(worker)
+        killed = node.processes()
+        kill(killed)
+        killed += node.processes()  # what began meanwhile, and ends now
+        node.end()
+        return {process.pid for process in killed}
 
     def kill_head(self) -> None:
         """Kill all processes of the head at once. The workers stay without a head."""

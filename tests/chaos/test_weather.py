@@ -159,13 +159,14 @@ def test_engines_that_open_on_a_full_disk_are_lost(tmp_path):
     assert run.lost == {2: 10.0}
 
 
-@pytest.mark.parametrize(("kind", "lost"), [("head", {1, 2}), ("node", {1})])
+@pytest.mark.parametrize(("kind", "lost"), [("head", {1, 2, 4}), ("node", {1, 4})])
 def test_engines_that_open_while_a_kill_is_prepared_are_lost(kind, lost, tmp_path, monkeypatch):
     monkeypatch.setattr(world, "_OUTAGE", 0.0)
 
     def killed(*node):
-        opened(tmp_path, 1, time.time())
-        opened(tmp_path, 2, time.time())
+        for pid in (1, 2, 4):
+            opened(tmp_path, pid, time.time())
+        return {1, 4}  # the second one's process began after the first look at the node
 
     def replaced(*node):
         opened(tmp_path, 3, time.time())

@@ -299,7 +299,7 @@ class World:
             node = self.cluster.workers[int(choice * len(self.cluster.workers))]
             pids = {process.pid for process in self.cluster.processes_of(node)}
             hit = self._hit_all(live, kind, pids.__contains__)
-            self.cluster.kill_worker(node)
+            pids |= self.cluster.kill_worker(node)
             self._lose_opened(pids.__contains__)
             time.sleep(_OUTAGE)
             self.cluster.replace_worker(node)
