@@ -103,12 +103,19 @@ class Timing(ContractModel):
 
     :param preflight_seconds: until the destination was claimed, the wait for nodes included.
     :param startup_seconds: from the job's start to the first request in an engine.
+    :param phases: seconds of what they are made of, in this order: `source` (destination, listing, rows and
+        ids), `prompt` (the first rows become requests), `nodes` (the wait for them), `model` (its check, in a
+        process of its own), `earlier` (what earlier jobs and the response store have), `claim`, `replica`
+        (until its process has begun), `import` (of the engine's package), `engine` (its processes, weights,
+        compilation) and `rows` (the first ones are read, rendered and tokenised). A job that makes no request
+        has those before `replica`.
     :param generation_seconds: from the first request to the last finished row.
     :param commit_seconds: publishing the dataset.
     """
 
     preflight_seconds: float = 0.0
     startup_seconds: float = 0.0
+    phases: dict[str, float] = Field(default_factory=dict)
     generation_seconds: float = 0.0
     commit_seconds: float = 0.0
     output_tokens_per_second: float = 0.0

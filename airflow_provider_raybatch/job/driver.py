@@ -25,6 +25,7 @@ from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
 from airflow_provider_raybatch.job.monitor.progress import Tracker
+from airflow_provider_raybatch.job.monitor.start_up import StartUp, in_words
 from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.commit import commit, prepare
 from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_dead_letters
@@ -62,16 +63,16 @@ def run(
     :returns: what was committed; emitted as well, since the steps after it may be slow.
     :raises RaybatchError: one sentence, with the failure class that decides what follows.
     """
-    began = time.time()
+    start_up = StartUp()
     control = control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    ready = make_ready(spec, submission, secrets or Secrets(), emit)
+    ready = make_ready(spec, submission, secrets or Secrets(), emit, start_up)
     if not isinstance(ready, Ready):
         emit(events.Committed(summary=ready.summary, reused=True))
         remember_committed(spec, ready.destination, ready.credentials, emit)
         return ready.summary
     try:
-        return _finish(spec, submission, ready, emit, control, began)
+        return _finish(spec, submission, ready, emit, control, start_up)
     except Exception as error:
         failure = with_dead_letters(error, ready.job, ready.source.rows)
         if failure is error:
@@ -85,12 +86,9 @@ def _finish(
     ready: Ready,
     emit: Emit,
     control: Control,
-    began: float,
+    start_up: StartUp,
 ) -> Summary:
-    """Reuse, generate and commit.
-
-    :param began: epoch seconds at which the job started.
-    """
+    """Reuse, generate and commit."""
     job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
     given_up = earlier.given_up(spec.max_row_attempts)
     tolerance = replace(ready.tolerance, given_up=int(np.count_nonzero(given_up)))
@@ -100,13 +98,16 @@ def _finish(
     reuse_plan = plan_reuse(job, source, earlier, resolved, store, keys_over_the_cluster, emit)
     remaining = int(np.count_nonzero(~(resolved | reuse_plan.rows)))
     sizing = plan.make(spec, remaining, cluster_view.view())
+    start_up.ended("earlier")
     if remaining:
         cluster_view.wait_for(sizing, spec.cluster_wait, journal.began_before(), emit)
+        start_up.ended("nodes")
     if (committed := journal.claim()) is not None:
         renew_copy(job.folder, journal)
         emit(events.Committed(summary=committed.summary(), reused=True))
         return committed.summary()
-    preflight_seconds = time.time() - began
+    start_up.ended("claim")
+    preflight_seconds = start_up.seconds
     if earlier.rows:
         done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"
         rest = "going on with the rest" if earlier.rows < source.rows else "there is nothing left to ask"
@@ -123,7 +124,9 @@ def _finish(
         remaining += unreadable
         sizing = plan.make(spec, remaining, cluster_view.view())
     ran = pool.Ran()
-    if not resolved.all():
+    if resolved.all():
+        emit(events.Notice(message=f"no engine was needed; checks took {in_words(start_up.phases())}"))
+    else:
         emit(events.Phase(phase="starting", message=sizing.sentence(remaining)))
         tracker = Tracker(source.rows, source.rows - remaining, time.time())
         paid = spent(spec, job.folder, layout.task_folder(submission))
@@ -137,7 +140,13 @@ def _finish(
             else input_of(source, resolved, reuse_plan.repetitions)
         )
 
+        has_begun = False
+
         def check(reports: Sequence[ReplicaReport], progress: events.Progress) -> None:
+            nonlocal has_begun
+            if not has_begun and any(one.first_request for one in reports):
+                has_begun = True
+                emit(events.Notice(message=f"first request after {in_words(start_up.phases(reports))}"))
             tolerance.during(reports)
             budget.check(reports, progress, time.time())
             control.check(progress)
@@ -152,7 +161,7 @@ def _finish(
     emit(events.Phase(phase="committing", message="publishing the dataset"))
     ledger += reuse_plan.fan_out(job, source, ledger)
     tolerance.after(add_up(job.folder, ledger, source.rows))
-    figures = report(ran, sizing, began, preflight_seconds)
+    figures = report(ran, sizing, start_up, preflight_seconds)
     versions = {**ready.versions, **figures.versions}
     figures = replace(figures, digests=ready.checked.digests, versions=versions, part_folder=job.part_folder)
     manifest = prepare(

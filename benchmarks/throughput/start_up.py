@@ -2,10 +2,9 @@
 """Seconds to the first token: of a job, and of ``import vllm`` and ``LLM()`` in a script.
 
 A cluster runs already, as a user's does. The first round finds vLLM's caches as they are, the later ones
-warm. Phases of a job: its driver's process until its checks begin (Python, Ray), the checks (`preflight`),
-and the rest until the first request is in an engine (actor, imports, weights, compilation, graphs). Prints a
-JSON line a run as it comes, and `ratios` at the end: seconds of the script by those of the job, the median
-of the warm rounds.
+warm. Phases of a job: its driver's process until its checks begin (Python, Ray), and then those that its
+manifest has, until the first request is in an engine. Prints a JSON line a run as it comes, and `ratios` at
+the end: seconds of the script by those of the job, the median of the warm rounds.
 
 usage: start_up.py DATA_FOLDER OUT_FOLDER WORKLOAD [ENGINE_ARGS_JSON] [ROUNDS]
 """
@@ -84,15 +83,7 @@ def by_job(task: Task) -> float:
             checks = time.time()
     if process.wait() != 0:
         raise SystemExit(f"{task.destination}: the job failed")
-    timing = task.manifest()["timing"]
-    return shown(
-        "job",
-        {
-            "driver": checks - began,
-            "preflight": timing["preflight_seconds"],
-            "engine": timing["startup_seconds"] - timing["preflight_seconds"],
-        },
-    )
+    return shown("job", {"driver": checks - began, **task.manifest()["timing"]["phases"]})
 
 
 def shown(system: str, phases: dict[str, float]) -> float:

@@ -26,6 +26,8 @@ class ReplicaReport:
     :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
     :param loaded: grows while it loads its model, see
         :mod:`airflow_provider_raybatch.job.execution.replica.loading`.
+    :param started: epoch seconds at which its process began to start the engine.
+    :param startup_seconds: from then until the engine was ready; `import_seconds` of them, for its package.
     :param first_request: epoch seconds of its first request, 0 before it.
     :param cpu_seconds: of its own process, since the engine was ready.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
@@ -49,7 +51,9 @@ class ReplicaReport:
     output_tokens: int = 0
     tokens_in_flight: int = 0
     loaded: int = 0
+    started: float = 0.0
     startup_seconds: float = 0.0
+    import_seconds: float = 0.0
     first_request: float = 0.0
     cpu_seconds: float = 0.0
     gpu_utilization: float | None = None

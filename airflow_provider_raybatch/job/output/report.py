@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
 from airflow_provider_raybatch.job.execution.pool import Ran
+from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.planning.plan import Plan
 
 
@@ -28,18 +29,16 @@ class Report:
     part_folder: str = ""
 
 
-def report(ran: Ran, plan: Plan, began: float, preflight_seconds: float) -> Report:
-    """Timing and statistics of what the replicas did.
-
-    :param began: epoch seconds at which the job started.
-    """
+def report(ran: Ran, plan: Plan, start_up: StartUp, preflight_seconds: float) -> Report:
+    """Timing and statistics of what the replicas did."""
     first = min((one.first_request for one in ran.reports if one.first_request), default=0.0)
     generation = max(0.0, ran.last_row - first) if first else 0.0
     rows, tokens = sum(one.rows for one in ran.reports), sum(one.output_tokens for one in ran.reports)
     return Report(
         timing=Timing(
             preflight_seconds=round(preflight_seconds, 2),
-            startup_seconds=round(first - began, 2) if first else 0.0,
+            startup_seconds=round(first - start_up.began, 2) if first else 0.0,
+            phases=start_up.phases(ran.reports),
             generation_seconds=round(generation, 2),
             output_tokens_per_second=round(tokens / generation, 1) if generation else 0.0,
             rows_per_second=round(rows / generation, 2) if generation else 0.0,

@@ -29,6 +29,7 @@ from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_
 from airflow_provider_raybatch.job.execution.ray_data_llm.variants import engine_is_here
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
+from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
@@ -77,11 +78,12 @@ class Standing:
 
 
 def make_ready(
-    spec: BatchInferenceSpec, submission: Submission, known: Secrets, emit: Emit
+    spec: BatchInferenceSpec, submission: Submission, known: Secrets, emit: Emit, start_up: StartUp
 ) -> Ready | Standing:
     """Check everything that can be checked before generation.
 
     :param known: credentials that travelled with the job.
+    :param start_up: told when each phase has ended.
     :returns: the committed dataset, if nothing is left to do.
     :raises RaybatchError: one sentence about the first problem found.
     """
@@ -100,12 +102,16 @@ def make_ready(
     tolerance = Tolerance(spec, source.rows)
     if spec.id_column is not None:
         check_ids(source, spec.id_column, known.aws)
+    start_up.ended("source")
     requests = check_rows(spec, source, known.aws, tolerance, emit, apart_if_users_code(spec, sample))
     store = open_store(spec, known.aws, emit)
     environment = credentials.environment(known)
+    start_up.ended("prompt")
     _wait_for_engine_node(spec, journal.began_before(), emit)
+    start_up.ended("nodes")
     spec = _with_time(spec, journal)
     checked = _check_engine(spec, requests, environment, emit)
+    start_up.ended("model")
     keyer = Keyer(spec, checked.generation_defaults, checked.digests)
     config_digest = request_config_digest(spec, submission, keyer)
     run_folder = layout.run_folder(submission, config_digest, source.listing.digest)

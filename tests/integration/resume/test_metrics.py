@@ -43,3 +43,16 @@ def test_prometheus_finds_rows_and_tokens_on_the_node(task: RepeatedTask, ray_he
 
     # Ray sends the last numbers some seconds late, and drops them some seconds after their process has ended.
     wait_for("all metrics", lambda: shown() == expected, 60, lambda: str(shown()), pause=0.2)
+
+
+def test_the_seconds_of_a_start_are_told_by_phase(task: RepeatedTask) -> None:
+    task.input(["one"])
+    phases = task.run().timing.phases
+    assert list(phases) == [
+        "source", "prompt", "nodes", "model", "earlier", "claim", "replica", "import", "engine", "rows"
+    ]  # fmt: skip
+    assert [event.text() for event in task.events if "first request after" in event.text()]
+    again = task.run(token="cleared")
+    assert again.counts.resumed == 1
+    assert list(again.timing.phases) == ["source", "prompt", "nodes", "model", "earlier", "claim"]
+    assert [event.text() for event in task.events if "no engine was needed; checks took" in event.text()]

@@ -43,7 +43,7 @@ class Replica(Workplace):
         self._actor = _actor()
         # In another container, process numbers begin anew.
         process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
-        super().__init__(job, plan, board, ReplicaReport(replica=process, node=_node()))
+        super().__init__(job, plan, board, ReplicaReport(replica=process, node=_node(), started=began))
         self._gpu: GpuMeter | None = None
         self._has_left = False
         self.reporter = Reporter(board, self.report, self._measure, self.draining.set, self.asked_to_ask.set)
@@ -58,6 +58,7 @@ class Replica(Workplace):
         self._gpu = GpuMeter()
         board.describe.remote(self.engine.info)
         self.report.startup_seconds = round(time.time() - began, 2)
+        self.report.import_seconds = round(self.engine.info.import_seconds, 2)
         self.cpu_before = time.process_time()
         self.report.state = "ready"
         self.reporter.send()

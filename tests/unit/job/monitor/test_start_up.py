@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The phases of a start-up follow each other and add up to the seconds until the first request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_raybatch.job.monitor import start_up as module
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.monitor.start_up import StartUp, in_words
+
+
+@pytest.fixture
+def start_up(monkeypatch: pytest.MonkeyPatch) -> StartUp:
+    """One whose phases end at these seconds."""
+    times: Iterator[float] = iter([1000.0, 1000.25, 1001.25, 1016.25, 1018.25])
+    monkeypatch.setattr(module.time, "time", lambda: next(times))
+    made = StartUp()
+    for phase in ("source", "nodes", "model", "nodes"):
+        made.ended(phase)
+    return made
+
+
+def replica(**fields: float) -> ReplicaReport:
+    return ReplicaReport(replica="one", node="node", **fields)  # type: ignore[arg-type]
+
+
+def test_a_phase_that_comes_twice_has_both(start_up: StartUp) -> None:
+    assert start_up.phases() == {"source": 0.25, "nodes": 3.0, "model": 15.0}
+    assert start_up.phases([replica(started=1020.0)]) == start_up.phases()
+    assert start_up.seconds == 18.25
+
+
+def test_the_replica_with_the_first_request_counts(start_up: StartUp) -> None:
+    reports = [
+        replica(started=1019.0, startup_seconds=60.0, first_request=1080.0),
+        replica(started=1021.25, startup_seconds=30.0, import_seconds=12.0, first_request=1052.0),
+        replica(started=1019.0),
+    ]
+    phases = start_up.phases(reports)
+    assert list(phases.items())[3:] == [("replica", 3.0), ("import", 12.0), ("engine", 18.0), ("rows", 0.75)]
+    assert sum(phases.values()) == 1052.0 - start_up.began
+
+
+def test_a_processor_of_ray_has_no_process_of_ours(start_up: StartUp) -> None:
+    assert start_up.phases([replica(first_request=1050.25)])["engine"] == 32.0
+
+
+def test_the_log_names_what_takes_long(start_up: StartUp) -> None:
+    assert in_words(start_up.phases()) == "18.2 s (nodes 3.0 s, model 15.0 s)"
+    assert in_words({"source": 0.1}) == "0.1 s"
