@@ -42,7 +42,7 @@ def test_prometheus_finds_rows_and_tokens_on_the_node(task: RepeatedTask, ray_he
         return {name: value for name, value in found.items() if value}
 
     # Ray sends the last numbers some seconds late, and drops them some seconds after their process has ended.
-    wait_for("all metrics", lambda: shown() == expected, 60, lambda: str(shown()), pause=0.2)
+    assert wait_for("all metrics", lambda: shown() == expected, 60, lambda: str(shown()), pause=0.2)
 
 
 def test_the_seconds_of_a_start_are_told_by_phase(task: RepeatedTask) -> None:
