@@ -193,12 +193,13 @@ def test_texts_end_where_vllm_ends_them(llm: Any, engine: Any) -> None:
 def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> None:
     """Tokens that a choice forces are not generated, and nothing else changes."""
     labels = [f"{industry} and its suppliers" for industry in INDUSTRIES]
-    greedy = {"temperature": 0, "max_tokens": 40, "structured_outputs": {"choice": labels}}
+    kinds = ({"choice": labels}, {"json": {"type": "string", "enum": labels}})
+    greedy = [{"temperature": 0, "max_tokens": 40, "structured_outputs": outputs} for outputs in kinds]
     asked = [
         [{"role": "user", "content": f"What industry is this company in: {row['company']}"}]
         for row in of_this_turn(company_rows(300))
     ]
-    requests = [Request(messages=chat, sampling=greedy) for chat in asked]
+    requests = [Request(messages=chat, sampling=greedy[n % 2]) for n, chat in enumerate(asked)]
     responses, expected = ours(engine, *requests), [theirs(llm, request).outputs[0] for request in requests]
     actual = [(one.completions[0].text, one.completions[0].finish_reason) for one in responses]
     assert actual == [(one.text, one.finish_reason) for one in expected]
@@ -209,18 +210,19 @@ def test_choices_are_completed_to_the_text_in_full(llm: Any, engine: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "outputs",
     [
-        ["very good", "very bad", "neither"],
-        ["a very long text that nothing in the question asks for", "a very short one"],
-        ['"quoted"', "back\\slash", "日本語"],
-        ["agriculture and forestry", "agriculture", "banking"],
+        {"choice": ["very good", "very bad", "neither"]},
+        {"choice": ["a very long text that nothing in the question asks for", "a very short one"]},
+        {"choice": ['"quoted"', "back\\slash", "日本語"]},
+        {"choice": ["agriculture and forestry", "agriculture", "banking"]},
+        {"json": {"enum": ["agriculture and forestry", "agriculture", "banking"]}},
     ],
 )
 def test_any_choices_and_samplings_end_as_in_full(
-    engine: Any, choices: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: Any, outputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outputs = {"structured_outputs": {"choice": choices}}
+    outputs = {"structured_outputs": outputs}
     samplings: list[dict[str, Any]] = [
         *({"temperature": 0, "max_tokens": most, **outputs} for most in (1, 2, 5, 9, 30, 60)),
         *({"temperature": 2.0, "seed": seed, "max_tokens": 60, **outputs} for seed in range(20)),

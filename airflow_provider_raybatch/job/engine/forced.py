@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens that a choice forces are filled in instead of generated.
 
-With ``structured_outputs={"choice": [...]}`` vLLM keeps the text a prefix of a choice. Once it is a prefix of
+With ``structured_outputs={"choice": [...]}``, or the schema of a string with an enum, vLLM keeps the text a
+prefix of a choice. Once it is a prefix of
 only one, the rest is known. So a request gets a smaller `max_tokens`, and its text is completed to the
 choice. Stop tokens can't do this: vLLM 0.29 masks them until the grammar is complete, so the model would have
 to take others.
@@ -13,9 +14,12 @@ other way; else the request is generated again, in full.
 from __future__ import annotations
 
 import functools
+import json
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -26,10 +30,39 @@ _HARMLESS = frozenset({
     "structured_outputs", "temperature", "top_k", "top_p",
 })  # fmt: skip
 """Sampling parameters that leave the end of the text to the choices."""
+_OF_AN_ENUM = frozenset({"enum", "type", "title", "description"})
+"""Keywords of a schema that allows its enum and nothing else."""
+_WRITTEN_ALIKE = re.compile(r"[ -~]*")
+"""Text that every writer of JSON writes alike, but for what it escapes."""
+_ESCAPED = frozenset('"\\/')
 _MOST_BYTES = 32_768
 """Of all choices together. It takes seconds to prepare larger ones."""
 _KEPT = 64
 _TOLERATED_MISSES = 256
+
+
+def choices_in(structured: Any) -> list[Any]:
+    """The texts that structured outputs allow, where they can be listed; else none.
+
+    A schema counts if it allows strings by an enum alone. In an object, white space would be the model's.
+    """
+    if not isinstance(structured, Mapping):
+        return []
+    if structured.get("choice"):
+        return list(structured["choice"])
+    schema = structured.get("json")
+    with suppress(ValueError, RecursionError):
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+    if not isinstance(schema, Mapping) or not _OF_AN_ENUM.issuperset(schema):
+        return []
+    values = schema.get("enum")
+    if schema.get("type", "string") != "string" or not isinstance(values, list):
+        return []
+    return [f'"{value}"' for value in values] if all(map(_is_written_alike, values)) else []
+
+
+def _is_written_alike(value: Any) -> bool:
+    return isinstance(value, str) and bool(_WRITTEN_ALIKE.fullmatch(value)) and _ESCAPED.isdisjoint(value)
 
 
 def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
@@ -38,10 +71,13 @@ def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
     :param sampling: all its parameters, defaults included.
     """
     structured = sampling.get("structured_outputs")
-    choices = structured.get("choice") if isinstance(structured, Mapping) else None
+    choices = choices_in(structured)
     if not isinstance(structured, Mapping) or not choices:
         return "the response is not one of given choices"
-    others = [name for name, value in structured.items() if value and name != "choice"]
+    kind = "choice" if structured.get("choice") else "json"
+    if kind == "json" and not _is_xgrammar(spec):
+        return "the backend may write JSON in another way"
+    others = [name for name, value in structured.items() if value and name != kind]
     others += [name for name, value in sampling.items() if value and name not in _HARMLESS]
     others += [name for name in ("logits_processors",) if spec.engine_args.get(name)]
     if others or spec.reasoning_parser:
@@ -51,6 +87,13 @@ def why_in_full(sampling: Mapping[str, Any], spec: BatchInferenceSpec) -> str:
     if any(after.startswith(before) for before, after in pairwise(_encoded(choices))):
         return "a choice begins with another one"
     return "the choices are too large" if sum(map(len, _encoded(choices))) > _MOST_BYTES else ""
+
+
+def _is_xgrammar(spec: BatchInferenceSpec) -> bool:
+    """Whether vLLM's own choice of a backend holds, which is xgrammar for such a schema."""
+    config = spec.engine_args.get("structured_outputs_config")
+    backend = config.get("backend") if isinstance(config, Mapping) else config
+    return backend in (None, "auto", "xgrammar")
 
 
 def _is_unicode(text: str) -> bool:

@@ -24,7 +24,7 @@ from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, overlong
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, template_of
 from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generated
-from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, why_in_full
+from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, why_in_full
 from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args, sampling_params
 from airflow_provider_raybatch.job.failures.diagnosis import start_failure
@@ -156,7 +156,7 @@ class VllmEngine:
         vllm_compat.final_output_only(params)
         vllm_compat.without_copy(params)  # each request has its own already
         if self._fill_in and not params.detokenize and not why_in_full(merged, self._spec):
-            choices = self._vocabulary.choices(tuple(merged["structured_outputs"]["choice"]))
+            choices = self._vocabulary.choices(tuple(choices_in(merged["structured_outputs"])))
         return params, choices
 
     @functools.cached_property

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, why_in_full
+from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, why_in_full
 from tests.support.specs import spec
 
 transformers = pytest.importorskip("transformers")
@@ -125,6 +126,25 @@ def choices_of(texts: list[str], name: str = "demo model") -> Choices:
         ({"structured_outputs": {"choice": ["no", "not", "yes"]}}, "a choice begins with another one"),
         ({"structured_outputs": {"choice": ["a", "b", "a"]}}, ""),
         ({"structured_outputs": {"choice": ["a", "b" * 40_000]}}, "the choices are too large"),
+        ({"structured_outputs": {"json": {"enum": ["no", "not"]}}}, ""),
+        ({"structured_outputs": {"json": '{"type": "string", "enum": ["no", "not"]}'}}, ""),
+        ({"structured_outputs": {"json": {"enum": ["no", 1]}}}, "the response is not one of given choices"),
+        ({"structured_outputs": {"json": {"enum": ["a/b"]}}}, "the response is not one of given choices"),
+        ({"structured_outputs": {"json": {"enum": ["é"]}}}, "the response is not one of given choices"),
+        ({"structured_outputs": {"json": {"enum": "no"}}}, "the response is not one of given choices"),
+        ({"structured_outputs": {"json": "no JSON"}}, "the response is not one of given choices"),
+        (
+            {"structured_outputs": {"json": {"type": "object", "enum": ["a"]}}},
+            "the response is not one of given choices",
+        ),
+        (
+            {"structured_outputs": {"json": {"enum": ["a", "b"], "minLength": 1}}},
+            "the response is not one of given choices",
+        ),
+        (
+            {"structured_outputs": {"json": {"enum": ["a"]}, "whitespace_pattern": " "}},
+            "whitespace_pattern may change the text or its end",
+        ),
     ],
 )
 def test_why_in_full(sampling: dict[str, Any], reason: str) -> None:
@@ -143,6 +163,26 @@ def test_why_in_full_by_engine(engine_args: dict[str, Any], blamed: str) -> None
     sampling = {"structured_outputs": {"choice": ["yes", "no"]}}
     reason = why_in_full(sampling, spec(engine="vllm", model="m", engine_args=engine_args))
     assert reason == f"{blamed} may change the text or its end"
+
+
+@pytest.mark.parametrize(("backend", "fills"), [("auto", True), ("xgrammar", True), ("guidance", False)])
+def test_another_backend_may_write_json_in_another_way(backend: str, fills: bool) -> None:
+    engine_args = {"structured_outputs_config": {"backend": backend}}
+    asked = spec(engine="vllm", model="m", engine_args=engine_args)
+    assert (not why_in_full({"structured_outputs": {"json": {"enum": ["a", "b"]}}}, asked)) is fills
+    assert not why_in_full({"structured_outputs": {"choice": ["a", "b"]}}, asked)
+
+
+@given(st.lists(st.text(st.characters(max_codepoint=300), max_size=8), min_size=1, max_size=6, unique=True))
+@settings(deadline=None, max_examples=60)
+def test_texts_of_an_enum_are_all_that_its_grammar_allows(values: list[str]) -> None:
+    schema = {"type": "string", "enum": values}
+    texts = choices_in({"json": schema})
+    if not texts:
+        return
+    grammar = str(xgrammar.Grammar.from_json_schema(json.dumps(schema)))
+    (root,) = [line for line in grammar.splitlines() if line.startswith("root ::= ")]
+    assert root == "root ::= (" + " | ".join(f"({json.dumps(text)})" for text in texts) + ")"
 
 
 class Model:
