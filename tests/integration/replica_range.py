@@ -147,8 +147,8 @@ def too_late(nodes: Nodes, folder: Path) -> dict[str, Any]:
 
 def in_time(nodes: Nodes, folder: Path) -> dict[str, Any]:
     """A third node comes when there is much to do; in the end, one replica has one row for long."""
-    texts = [f"{number} " + "word " * 9 for number in range(60)]
-    # One replica alone takes 45 s: on a slow machine the third needs half of that to start.
+    texts = [f"{number} " + "word " * 9 for number in range(120)]
+    # Two replicas take 51 s: on a slow machine the third node and its replica need half of that to start.
     fields = {"replicas": (1, 4), "tensor_parallel_size": 1, "seconds_per_token": 0.3}
     running = Running(folder, [ENDLESS, *texts], **fields)
     wait_for("answers", lambda: running.events("end"), running)

@@ -64,7 +64,13 @@ def healthy(s3_server: S3Server) -> S3Folder:
     return S3Folder(s3_server.new_bucket(), "out", s3_server.credentials)
 
 
-@pytest.mark.parametrize(("share", "seeds"), [(0.05, range(7)), (0.3, range(7, 10))])
+@pytest.mark.parametrize(
+    ("share", "seeds"),
+    [
+        pytest.param(0.05, range(7), marks=pytest.mark.turn(1)),
+        pytest.param(0.3, range(7, 10), marks=pytest.mark.turn(2)),
+    ],
+)
 def test_a_store_that_fails_often_costs_time_only(
     healthy: S3Folder, proxy: FaultyS3, source: str, share: float, seeds: range
 ) -> None:
@@ -80,7 +86,13 @@ def test_a_store_that_fails_often_costs_time_only(
     assert sum(proxy.faults.values()) >= len(seeds)
 
 
-@pytest.mark.parametrize(("fault", "step"), [(Fault.ERROR_500, 9), (Fault.LOST, 5)])
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        pytest.param(Fault.ERROR_500, 9, marks=pytest.mark.turn(2)),
+        pytest.param(Fault.LOST, 5, marks=pytest.mark.turn(0)),
+    ],
+)
 def test_outage_at_any_call_leaves_all_or_nothing(
     healthy: S3Folder, proxy: FaultyS3, source: str, monkeypatch: pytest.MonkeyPatch, fault: Fault, step: int
 ) -> None:
