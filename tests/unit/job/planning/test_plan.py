@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is planned for a cluster: replicas, GPUs, CPUs and rows in flight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.job.planning import fit
+from airflow_provider_raybatch.job.planning.plan import Cluster
+from tests.support.clusters import DGX, H200, HEAD, LAPTOP, SMALL, autoscaled, plan
+
+
+class TestPlan:
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "replicas", "gpus", "cpus"),
+        [
+            (LAPTOP, {}, 1, 0, 1.0),
+            (LAPTOP, {"engine": "echo"}, 1, 0, 1.0),
+            (LAPTOP, {"num_cpus": 0.5, "replicas": 4}, 4, 0, 0.5),
+            (LAPTOP, {"engine_args": {"tensor_parallel_size": 2}}, 1, 2, 1.0),
+            (LAPTOP, {"accelerator_type": "H200"}, 1, 1, 1.0),
+            (Cluster((HEAD, H200)), {}, 1, 1, 1.0),
+            (Cluster((HEAD, H200)), {"engine": "echo"}, 1, 0, 1.0),
+            # Unless it is to take the places that vLLM would.
+            (
+                Cluster((HEAD, H200, H200)),
+                {"engine": "echo", "engine_args": {"tensor_parallel_size": 1}},
+                2,
+                1,
+                1.0,
+            ),
+            (Cluster((HEAD, DGX)), {}, 8, 1, 1.0),
+            (Cluster((HEAD, DGX, DGX)), {"engine_args": {"tensor_parallel_size": 4}}, 4, 4, 1.0),
+            (
+                Cluster((HEAD, DGX)),
+                {"engine_args": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
+                2,
+                4,
+                1.0,
+            ),
+            (Cluster((HEAD, DGX, H200)), {"accelerator_type": "H200"}, 1, 1, 1.0),
+            (Cluster((HEAD, DGX, H200)), {"replicas": 3}, 3, 1, 1.0),
+            # A node with fewer CPUs than GPUs.
+            (Cluster((HEAD, {"CPU": 4.0, "GPU": 8.0})), {}, 8, 1, 0.5),
+            # No GPU yet, but an autoscaler that may add some.
+            (autoscaled(HEAD, groups=[(SMALL, 8)]), {}, 8, 1, 1.0),
+            (autoscaled(HEAD, groups=[({"CPU": 4.0, "GPU": 8.0}, 2)]), {}, 16, 1, 0.5),
+            (
+                autoscaled(HEAD, DGX, groups=[(DGX, 8)]),
+                {"engine_args": {"tensor_parallel_size": 4}},
+                16,
+                4,
+                1.0,
+            ),
+            (autoscaled(HEAD, groups=[(DGX, 1_000_000)]), {}, 98, 1, 1.0),
+            (autoscaled(HEAD, groups=[({"CPU": 64.0}, 8)]), {}, 1, 0, 1.0),
+        ],
+    )
+    def test_what_is_derived(
+        self, cluster: Cluster, engine: dict[str, Any], replicas: int, gpus: int, cpus: float
+    ) -> None:
+        made = plan(cluster, **engine)
+        assert (made.replicas, made.gpus, made.cpus) == (replicas, gpus, cpus)
+        assert fit.assess(made, cluster, autoscaling=True).verdict in ("fits", "wait", "never")
+
+    @pytest.mark.parametrize(("cpus", "gpus"), [(5, 6), (4, 10), (2, 3), (5, 7)])
+    def test_a_node_with_fewer_cpus_than_gpus_is_used_whole(self, cpus: int, gpus: int) -> None:
+        cluster = Cluster((HEAD, {"CPU": float(cpus), "GPU": float(gpus)}))
+        made = plan(cluster)
+        assert made.replicas == gpus
+        assert round(made.cpus * 10_000) * gpus <= cpus * 10_000
+        assert fit.assess(made, cluster, autoscaling=False).verdict == "fits"
+
+    def test_cpus_that_are_set_are_counted_as_people_count(self) -> None:
+        assert plan(Cluster(({"CPU": 1.0, "GPU": 10.0},)), num_cpus=0.1).replicas == 10
+
+    def test_a_job_starts_with_what_is_there_and_takes_what_comes(self) -> None:
+        nothing, some = autoscaled(HEAD, groups=[(DGX, 8)]), autoscaled(HEAD, DGX, groups=[(DGX, 8)])
+        made = plan(nothing)
+        assert (made.replicas, made.fewest_replicas) == (64, 1)
+        assert fit.assess(made, nothing, autoscaling=True).verdict == "wait"
+        assert fit.assess(made, some, autoscaling=True).verdict == "fits"
+        made = plan(some)
+        assert (made.replicas, made.fewest_replicas) == (64, 8)
+        assert made.reasons["replicas"] == (
+            "the cluster's nodes hold 8, the autoscaler may reach 64; the job starts with 8"
+        )
+        assert "holds 8 of 64 replicas of 1 CPU and 1 GPU" in fit.assess(made, some, True).sentence
+
+    def test_few_rows_are_not_worth_new_nodes(self) -> None:
+        groups = [(DGX, 8)]
+        assert plan(autoscaled(HEAD, groups=groups), rows=1000).replicas == 1
+        assert plan(autoscaled(HEAD, H200, groups=groups), rows=1025).replicas == 2
+        assert plan(autoscaled(HEAD, DGX, groups=groups), rows=3000).replicas == 8
+        assert plan(autoscaled(HEAD, groups=groups), replicas=3).fewest_replicas is None
+
+    @pytest.mark.parametrize(
+        ("cluster", "replicas", "rows", "planned", "reason"),
+        [
+            (Cluster((DGX,)), (2, 4), 100_000, (2, 4), "nodes hold 8"),
+            (
+                Cluster((HEAD, H200)),
+                (1, 4),
+                100_000,
+                (1, 4),
+                "set by replicas=(1, 4), the cluster's nodes hold 1; the job starts with 1",
+            ),
+            (Cluster((HEAD, H200)), (2, 4), 100_000, (2, 4), "the job starts with 2"),
+            (Cluster((DGX,)), (1, 8), 20, (1, 3), "nodes hold 8, the rows feed 3"),
+            (Cluster((DGX,)), (2, 8), 0, (2, 2), "nodes hold 8, the rows feed 1"),
+            (Cluster((DGX,)), (3, 3), 100_000, (3, 3), "nodes hold 8"),
+            (autoscaled(HEAD, groups=[(H200, 2)]), (1, 5), 100_000, (1, 5), "the job starts with 1"),
+        ],
+    )
+    def test_a_range_of_replicas(
+        self, cluster: Cluster, replicas: tuple[int, int], rows: int, planned: tuple[int, int], reason: str
+    ) -> None:
+        made = plan(cluster, rows, replicas=replicas)
+        assert (made.fewest, made.replicas) == planned
+        assert made.reasons["replicas"].endswith(reason)
+
+    def test_a_number_of_replicas_is_no_range(self) -> None:
+        assert (made := plan(Cluster((DGX,)), replicas=3)).fewest == made.replicas == 3
+
+    def test_few_rows_need_few_replicas(self) -> None:
+        assert plan(Cluster((DGX,)), rows=10).replicas == 2
+        assert plan(Cluster((DGX,)), rows=0).replicas == 1
+
+    @pytest.mark.parametrize(
+        ("rows", "max_tokens", "engine", "chunk"),
+        [
+            (100_000, 16, {}, 512),
+            (100_000, 500, {}, 128),
+            (100_000, None, {}, 128),
+            (200, 16, {}, 25),
+            (3, 16, {}, 8),
+            (100_000, 16, {"batch_size": 7}, 7),
+            (50_000_000, 16, {}, 2500),
+            (5_000_000_000, 16, {}, 4096),
+        ],
+    )
+    def test_chunks(self, rows: int, max_tokens: int | None, engine: dict[str, Any], chunk: int) -> None:
+        sampling = {"max_tokens": max_tokens} if max_tokens else {}
+        made = plan(Cluster((H200,)), rows, sampling, **engine)
+        assert made.rows_per_chunk == chunk
+        assert made.reasons["rows_per_chunk"]
+
+    @pytest.mark.parametrize(
+        ("cluster", "engine", "rows_in_flight"),
+        [
+            (Cluster((H200,)), {}, 4 * 1024),
+            (LAPTOP, {}, 4 * 256),
+            (LAPTOP, {"engine_args": {"max_num_seqs": 16}}, 128),
+            (LAPTOP, {"rows_in_flight": 2000, "batch_size": 100}, 2000),
+            (LAPTOP, {"rows_in_flight": 10, "batch_size": 100}, 100),
+        ],
+    )
+    def test_rows_in_flight_feed_the_scheduler(
+        self, cluster: Cluster, engine: dict[str, Any], rows_in_flight: int
+    ) -> None:
+        made = plan(cluster, **engine)
+        assert made.chunks_in_flight * made.rows_per_chunk >= rows_in_flight
+        assert (made.chunks_in_flight - 2) * made.rows_per_chunk < max(rows_in_flight, 1)
+
+    def test_every_value_has_its_reason(self) -> None:
+        for cluster in (LAPTOP, Cluster((HEAD, DGX)), Cluster(())):
+            shown = plan(cluster).shown()
+            assert all(isinstance(value, dict) and value["reason"] for value in shown.values())
+
+    def test_log_line_of_the_plan(self) -> None:
+        assert plan(Cluster((DGX,))).sentence(100_000) == (
+            "starting 8 replicas with 1 GPU each (the cluster's nodes hold 8) for 100,000 rows; 128 rows a "
+            "chunk (128 for long responses), 1280 rows in an engine"
+        )
+        assert (
+            plan(Cluster((DGX,)), replicas=(2, 9))
+            .sentence(100_000)
+            .startswith("starting 2 to 9 replicas with")
+        )
+        assert plan(LAPTOP).sentence(5).startswith("starting 1 replica on CPU (one is enough without GPUs")
