@@ -59,6 +59,16 @@ def serve_spawn() -> None:
     context._concrete_contexts["spawn"] = _Context()  # type: ignore[attr-defined]
 
 
+def prepare() -> None:
+    """Make this process, the server, ready for what is forked from it."""
+    serve_spawn()  # for the processes below, which start workers
+    with contextlib.suppress(ImportError):
+        import setproctitle  # vLLM brings it
+
+        # It finds where titles go by the first variable in memory, which a process below may have changed.
+        setproctitle.getproctitle()
+
+
 @contextlib.contextmanager
 def _python_path() -> Iterator[None]:
     """Let the server find what this process finds: before Python 3.12.8 it takes no `sys.path`."""
@@ -74,12 +84,9 @@ def _python_path() -> Iterator[None]:
 
 
 def _use(environment: Mapping[str, str]) -> None:
-    # What is equal stays where it is: a process's title is found, and so set, by the place of the first.
     for name in set(os.environ) - set(environment):
         del os.environ[name]
-    for name, value in environment.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+    os.environ.update(environment)
     _set_openmp(environment)
 
 

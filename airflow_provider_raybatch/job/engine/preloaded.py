@@ -7,6 +7,6 @@ import contextlib
 
 from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
 
-fork_server.serve_spawn()  # for the processes below, which start workers
+fork_server.prepare()
 with contextlib.suppress(Exception):  # an error here would end the server
     vllm_compat.import_engine()

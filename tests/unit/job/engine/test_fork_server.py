@@ -18,10 +18,14 @@ import pytest
 # The children ask for spawn, as vLLM does; the grandchild is started by the child.
 SCRIPT = """
 import json, multiprocessing, os, sys, time
+from pathlib import Path
+from setproctitle import setproctitle
 from airflow_provider_raybatch.job.engine import fork_server
 
 def tell(say):
+    setproctitle("VLLM::Engine")
     say.send({
+        "title": Path("/proc/self/cmdline").read_text().rstrip("\\0"),
         "pid": os.getpid(),
         "server": os.getppid(),
         "imported": "slow_to_import" in sys.modules,
@@ -44,6 +48,7 @@ if __name__ == "__main__":
     fork_server._PRELOADED = "slow_to_import"
     fork_server.start()
     os.environ["LATE"] = "after the server's start"
+    os.environ["FIRST"] = "changed"
     context = multiprocessing.get_context("spawn")
     hear, say = context.Pipe()
     process = context.Process(target=child, args=(say,))
@@ -52,7 +57,7 @@ if __name__ == "__main__":
     process.join()
     print(process.exitcode, flush=True)
 """
-PRELOADED = "from airflow_provider_raybatch.job.engine import fork_server; fork_server.serve_spawn()\n"
+PRELOADED = "from airflow_provider_raybatch.job.engine import fork_server; fork_server.prepare()\n"
 
 Told = tuple[dict[str, Any], dict[str, Any]]
 
@@ -67,7 +72,7 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env={"FIRST": "", **os.environ, "PYTHONPATH": path},
     ) as process:
         yield process
         process.kill()
@@ -91,6 +96,11 @@ def test_children_and_theirs_share_one_import(told: Told, parent: subprocess.Pop
     assert child["imported"]
     assert grandchild["imported"]
     assert child["server"] == grandchild["server"] != parent.pid
+
+
+def test_children_can_be_told_apart_by_their_titles(told: Told) -> None:
+    """Also where the first variable in memory, beside which a title is written, has changed."""
+    assert [one["title"] for one in told] == ["VLLM::Engine"] * 2
 
 
 def test_children_have_the_environment_of_their_parent(told: Told) -> None:
