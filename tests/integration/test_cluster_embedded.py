@@ -93,6 +93,7 @@ def owners(temp):
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.turn(2)
 def test_killed_owner_leaves_nothing_and_the_next_one_waits(owners, temp):
     first = owners("A")
     first.wait_for("running")

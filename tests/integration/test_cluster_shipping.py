@@ -8,6 +8,7 @@ import json
 import shlex
 import uuid
 
+import pytest
 from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.cluster.follow.control import Control, Lease
@@ -134,6 +135,7 @@ async def test_sealed(ray_cluster, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.turn(2)
 async def test_another_python(other_python_ray_cluster, tmp_path, monkeypatch):
     # Ray does not include this distribution, so it is the shipped one.
     assert_shipped(

@@ -32,7 +32,7 @@ from .secrecy import (
 )
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(0)]
 
 ROWS = 40
 
@@ -107,7 +107,6 @@ def test_progress_and_link_of_a_deferred_task(task, token_ray_cluster):
     assert result["dashboard_url"] == f"{token_ray_cluster.url}/#/jobs/{result['submission_id']}"
 
 
-@pytest.mark.turn(0)
 def test_second_night_accepts_and_pays_for_what_is_new(task, lake, as_airflow):
     """The echo is the same on both nights: first text that is not JSON, which is then repaired."""
     first, second = task.run, task.run.api.trigger("nightly_synthetic_data").wait(timeout=800)

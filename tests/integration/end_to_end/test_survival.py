@@ -61,6 +61,7 @@ def shape(value: Any) -> Any:
     return {name: shape(inner) for name, inner in value.items()} if isinstance(value, dict) else type(value)
 
 
+@pytest.mark.turn(2)
 def test_retry_goes_on_with_the_job_of_a_killed_task(airflow, api, jobs, conf):
     task = api.trigger("batch_blocking", engine_args=SLOWLY, **conf).task("infer")
     wait_until_followed(task)
@@ -71,6 +72,7 @@ def test_retry_goes_on_with_the_job_of_a_killed_task(airflow, api, jobs, conf):
     assert_second_try_followed_the_first_ones_job(task, jobs)
 
 
+@pytest.mark.turn(1)
 def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     task = api.trigger("batch_deferrable", engine_args=SLOWLY, **conf).task("infer")
     wait_until_followed(task)
@@ -87,6 +89,7 @@ def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     assert any(name.startswith("batch_deferrable.infer_") for name in jobs.datasets(job))
 
 
+@pytest.mark.turn(2)
 def test_retry_goes_on_with_the_job_of_a_failed_trigger(api, jobs, conf):
     task = api.trigger("bad_trigger", engine_args=SLOWLY, **conf).wait(timeout=180).task("infer")
     assert_second_try_followed_the_first_ones_job(task, jobs)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from airflow_provider_raybatch.contract.failures import FailureClass
 from tests.support.repeated_task import ROWS, RepeatedTask, answers
 
@@ -25,6 +27,7 @@ def test_a_changed_input_pays_for_changed_rows_only(task: RepeatedTask) -> None:
     assert len(answers(first)) == ROWS
 
 
+@pytest.mark.turn(0)
 def test_a_clear_keeps_valid_rows_unless_it_regenerates(task: RepeatedTask) -> None:
     task.input([f"text {number}" for number in range(ROWS)])
     assert task.asked(task.run()) == ROWS
@@ -33,6 +36,7 @@ def test_a_clear_keeps_valid_rows_unless_it_regenerates(task: RepeatedTask) -> N
     assert task.asked(task.run(token="other", sampling={"temperature": 0, "max_tokens": 5})) == ROWS
 
 
+@pytest.mark.turn(1)
 def test_failed_rows_are_asked_again_up_to_a_limit(task: RepeatedTask) -> None:
     task.input([f"text {number}" for number in range(20)])
     failing = {"engine": "echo", "engine_args": {"fail_pattern": "text 7"}}

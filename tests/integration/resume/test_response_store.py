@@ -46,6 +46,7 @@ def test_a_clear_that_regenerates_takes_nothing_from_the_store(
     assert task.asked(task.run(run_id="r2", **anew)) == 0
 
 
+@pytest.mark.turn(0)
 def test_another_sampling_reuses_no_response(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input([f"text {number}" for number in range(50)])
     task.run(**reuse)
@@ -53,6 +54,7 @@ def test_another_sampling_reuses_no_response(task: RepeatedTask, reuse: dict[str
     assert (task.asked(other), other.counts.reused) == (50, 0)
 
 
+@pytest.mark.turn(1)
 def test_failed_rows_are_not_reused(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input(["good", "bad"])
     failing = {"engine": "echo", "engine_args": {"fail_pattern": "bad"}}
@@ -62,6 +64,7 @@ def test_failed_rows_are_not_reused(task: RepeatedTask, reuse: dict[str, Any]) -
     assert (task.asked(second), second.counts.ok, second.counts.reused) == (1, 2, 1)
 
 
+@pytest.mark.turn(2)
 def test_sampled_requests_keep_an_answer_each(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input(["the same words", "the same words", "others"])
     sampled: dict[str, Any] = {"sampling": {"temperature": 1.0}, **reuse}
