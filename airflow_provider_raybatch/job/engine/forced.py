@@ -2,10 +2,9 @@
 """Tokens that a choice forces are filled in instead of generated.
 
 With ``structured_outputs={"choice": [...]}``, or the schema of a string with an enum, vLLM keeps the text a
-prefix of a choice. Once it is a prefix of
-only one, the rest is known. So a request gets a smaller `max_tokens`, and its text is completed to the
-choice. Stop tokens can't do this: vLLM 0.29 masks them until the grammar is complete, so the model would have
-to take others.
+prefix of a choice. Once it is a prefix of only one, the rest is known. So a request gets a smaller
+`max_tokens`, and its text is completed to the choice. Stop tokens can't do this: vLLM 0.29 masks them until
+the grammar is complete, so the model would have to take others.
 
 The model need not take the usual tokens. A text is completed only where a generation in full could end in no
 other way; else the request is generated again, in full.

@@ -107,11 +107,14 @@ def make_ready(
     store = open_store(spec, known.aws, emit)
     environment = credentials.environment(known)
     start_up.ended("prompt")
-    _wait_for_engine_node(spec, journal.began_before(), emit)
-    start_up.ended("nodes")
     spec = _with_time(spec, journal)
-    checked = _check_engine(spec, requests, environment, emit)
-    start_up.ended("model")
+    if source.rows:
+        _wait_for_engine_node(spec, journal.began_before(), emit)
+        start_up.ended("nodes")
+        checked = _check_engine(spec, requests, environment, emit)
+        start_up.ended("model")
+    else:  # an empty night needs neither nodes nor the model
+        checked = _unchecked(spec)
     keyer = Keyer(spec, checked.generation_defaults, checked.digests)
     config_digest = request_config_digest(spec, submission, keyer)
     run_folder = layout.run_folder(submission, config_digest, source.listing.digest)
@@ -172,7 +175,7 @@ def _check_engine(
             )
             emit(events.Notice(level="warning", message=text))
     if spec.engine == "echo" or not engine_is_here(spec):
-        return Checked(digests=Digests(spec=spec.response_digest))
+        return _unchecked(spec)
     options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
     node = cluster_view.gpu_node(spec.accelerator_type)
     if node is not None:
@@ -187,6 +190,10 @@ def _check_engine(
         )
         emit(events.Notice(level="warning", message=text))
     return checked
+
+
+def _unchecked(spec: BatchInferenceSpec) -> Checked:
+    return Checked(digests=Digests(spec=spec.response_digest))
 
 
 def _with_time(spec: BatchInferenceSpec, journal: Journal) -> BatchInferenceSpec:

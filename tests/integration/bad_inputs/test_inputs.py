@@ -45,6 +45,14 @@ def test_partitions_categories_and_views_are_delivered(place: Place, ray_here: A
     ]
 
 
+def test_an_empty_input_needs_no_model(place: Place, ray_here: Any) -> None:
+    lake = LocalFolder(str(place.folder / "lake"))
+    lake.write("t/x.parquet", parquet(pa.table({"text": pa.array([], pa.string())})))
+    manifest = place.run(source=[f"{lake.uri}/t"], engine="vllm", model="/models/not-there")
+    assert (manifest.counts.ok, manifest.counts.error) == (0, 0)
+    assert list(manifest.timing.phases) == ["source", "prompt", "earlier", "claim"]
+
+
 @pytest.mark.parametrize("batch_size", [1, 8, 100])
 def test_values_do_not_depend_on_the_batch_size(place: Place, ray_here: Any, batch_size: int) -> None:
     numbers = [4990.0, 4999.0, 3] * 10 + ["none"]

@@ -124,11 +124,13 @@ class Preparer:
 
     def _forget(self) -> None:
         """Drop what no other replica asks for, unless rows of it may be given back."""
-        waiting = np.array([row.ordinal for row in self._flight.waiting], dtype=np.int64)
-        kept = set(_pieces_by_row(self._chunks)(waiting).tolist())
-        for piece in self._released - kept:
-            self._contents.pop(piece, None)
-        self._released &= kept
+        waiting = np.sort(np.array([row.ordinal for row in self._flight.waiting], dtype=np.int64))
+        for piece in list(self._released):
+            chunk = self._chunks[piece]
+            first, last = np.searchsorted(waiting, (chunk.ordinal, chunk.ordinal + chunk.rows))
+            if first == last:
+                self._contents.pop(piece, None)
+                self._released.discard(piece)
 
     async def _one(
         self,
