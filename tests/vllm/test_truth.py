@@ -303,6 +303,17 @@ def test_the_generation_config_in_force_is_vllms(llm: Any, engine: Any, tmp_path
     assert len({checked.digests.model, of_folder.digests.model, again.digests.model}) == 3
 
 
+def test_a_check_is_found_again_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose model was checked on this node before does not import vLLM for it."""
+    from airflow_provider_raybatch.job.preflight import known_models, model_check
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = known_models.check_model(spec(), [Request(messages=SUM)], {})
+    monkeypatch.delattr(model_check, "check_model")
+    assert known_models.check_model(spec(), [Request(messages=SUM)], {}) == found
+    assert found.generation_defaults
+
+
 def test_hub_model_is_loaded_at_the_commit_that_was_checked(hub_cache: Path) -> None:
     """Even if the hub's main branch or another node's cache has another commit when the engine starts."""
     from airflow_provider_raybatch.job.engine import vllm_compat

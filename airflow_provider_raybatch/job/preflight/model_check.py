@@ -46,6 +46,7 @@ class Checked:
     :param overlong: of the sampled prompts, how many leave no room for a response.
     :param longest: tokens of the longest sampled prompt.
     :param revisions: engine arguments that hold the engine to the version of the model that was looked at.
+    :param prints_date: whether the chat template prints the date, so that another day has another outcome.
     """
 
     sampled: int = 0
@@ -55,6 +56,7 @@ class Checked:
     generation_defaults: dict[str, Any] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
     revisions: dict[str, str] = field(default_factory=dict)
+    prints_date: bool = False
 
 
 def check_model(
@@ -89,6 +91,7 @@ def check_model(
         )
     revisions = _revisions(args, config)
     commit = revisions["revision"]
+    prints_date = prints_the_date(spec, tokenizer)
     overlong = sum(length >= context for length in lengths) if context else 0
     if lengths and overlong == len(lengths):
         raise PreflightError(
@@ -103,13 +106,14 @@ def check_model(
         context=context,
         generation_defaults=vllm_compat.sampling_defaults(config),
         digests=Digests(
-            model=_model_digest(spec.model, commit or str(args.get("revision") or ""))
+            model=model_digest(spec.model, commit or str(args.get("revision") or ""))
             + _digest_of_generation_config(args, config),
             tokenizer=_digest(_tokenizer_state(tokenizer)),
-            chat_template=_digest(template + (chats.probed() if prints_the_date(spec, tokenizer) else "")),
+            chat_template=_digest(template + (chats.probed() if prints_date else "")),
             spec=spec.response_digest,
         ),
         revisions={name: value for name, value in revisions.items() if value},
+        prints_date=prints_date,
     )
 
 
@@ -273,7 +277,7 @@ def _tokenizer_state(tokenizer: Any) -> str:
     return str(backend.to_str()) if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
 
 
-def _model_digest(name: str, revision: str) -> str:
+def model_digest(name: str, revision: str) -> str:
     """What tells one version of a model from another.
 
     Of a folder: the names and sizes of its files with their content, of large ones samples of it: weights

@@ -35,7 +35,8 @@ from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
 from airflow_provider_raybatch.job.planning import cluster_view, plan
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
-from airflow_provider_raybatch.job.preflight.model_check import Checked, check_model
+from airflow_provider_raybatch.job.preflight.known_models import check_model
+from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.reuse.response_store import open_store

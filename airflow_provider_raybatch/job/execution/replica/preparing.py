@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -124,11 +125,11 @@ class Preparer:
 
     def _forget(self) -> None:
         """Drop what no other replica asks for, unless rows of it may be given back."""
-        waiting = np.sort(np.array([row.ordinal for row in self._flight.waiting], dtype=np.int64))
+        waiting = sorted(row.ordinal for row in self._flight.waiting)
         for piece in list(self._released):
             chunk = self._chunks[piece]
-            first, last = np.searchsorted(waiting, (chunk.ordinal, chunk.ordinal + chunk.rows))
-            if first == last:
+            after = bisect_left(waiting, chunk.ordinal + chunk.rows)
+            if bisect_left(waiting, chunk.ordinal) == after:
                 self._contents.pop(piece, None)
                 self._released.discard(piece)
 

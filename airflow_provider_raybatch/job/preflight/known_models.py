@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of models that passed, kept on the node that made them: the check imports vLLM, which takes long.
+
+A check is found again only for the same files, arguments, sampling and versions. One whose outcome depends on
+more than that is not kept: models by name, whose version the hub decides; files that arguments name; chat
+templates that print the date. Where a sampled prompt may be too long, the check is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, TypeAdapter, ValidationError
+
+from airflow_provider_raybatch import __version__
+from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.preflight import model_check
+from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.row import Request
+
+_KEPT = 90 * 86400.0
+"""Seconds for which a check is kept."""
+_SHARE_OF_CONTEXT = 0.75
+"""A prompt of fewer bytes than this share of the context's tokens fits, with room for the chat template."""
+_JSON = TypeAdapter(Checked)
+
+
+def check_model(
+    spec: BatchInferenceSpec, requests: Sequence[Request], environment: dict[str, SecretStr]
+) -> Checked:
+    """What :func:`~airflow_provider_raybatch.job.preflight.model_check.check_model` finds, or has found.
+
+    :raises PreflightError: whatever is wrong, as one sentence.
+    """
+    place = _place(spec, requests)
+    known = None if place is None else _read(place)
+    if known is not None and _surely_fit(requests, known.context):
+        return known
+    found = model_check.check_model(spec, requests, environment)
+    if place is not None and not found.prints_date and not found.overlong:
+        _write(place, found)
+    return found
+
+
+def folder() -> Path | None:
+    """Where checks are kept, beside vLLM's own caches."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    with contextlib.suppress(RuntimeError):  # there is no home
+        return Path(base, "airflow_provider_raybatch", "models").expanduser()
+    return None
+
+
+def _place(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Path | None:
+    """The file of a check; ``None`` if it may not be kept."""
+    home = folder()
+    if home is None or not _is_folder(spec.model) or any(map(_exists, _texts(spec.engine_args))):
+        return None
+    try:
+        files = model_check.model_digest(spec.model, "")
+    except OSError:
+        return None
+    content = {
+        "versions": [
+            __version__,
+            vllm_compat.installed_version(),
+            _version("transformers"),
+            _version("xgrammar"),
+        ],
+        "files": files,
+        "responses": spec.response_digest,
+        "engine_args": spec.engine_args,
+        "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
+        "chats": [any(one.messages is not None for one in requests), bool(requests)],
+    }
+    return home / f"{hex_digest(json.dumps(content, sort_keys=True, default=str))}.json"
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts inside of an argument."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _is_folder(name: str) -> bool:
+    return name.startswith("/") and Path(name).is_dir()
+
+
+def _exists(name: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):  # no name of a file
+        return Path(name).exists()
+    return False
+
+
+def _version(distribution: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(distribution)
+    return ""
+
+
+def _surely_fit(requests: Sequence[Request], context: int) -> bool:
+    """No token has less than a byte."""
+    most = max((len(one.as_json().encode()) for one in requests), default=0)
+    return most < _SHARE_OF_CONTEXT * context
+
+
+def _read(place: Path) -> Checked | None:
+    with contextlib.suppress(OSError, ValidationError):
+        if time.time() - place.stat().st_mtime < _KEPT:
+            return _JSON.validate_json(place.read_bytes())
+    return None
+
+
+def _write(place: Path, found: Checked) -> None:
+    """Keep it if JSON does, and forget what is old. A cache that can't be written costs time only."""
+    with contextlib.suppress(OSError, ValueError):
+        text = _JSON.dump_json(found)
+        if _JSON.validate_json(text) != found:
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for file in place.parent.iterdir():
+            if time.time() - file.stat().st_mtime >= _KEPT:
+                file.unlink()
+        draft = place.with_suffix(f".{os.getpid()}")
+        draft.write_bytes(text)
+        draft.replace(place)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's check is made once, and again when anything has changed that it depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.job.preflight import known_models, model_check
+from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.row import Request
+from tests.support.specs import spec
+
+FOUND = Checked(sampled=1, longest=7, context=400, generation_defaults={"temperature": 0.6, "top_k": 20})
+
+
+class Checks:
+    """Stands for the check, which imports vLLM.
+
+    :ivar made: how often it was asked.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made = 0
+        self.found: Checked | None = FOUND
+
+    def check_model(self, *asked: Any) -> Checked:
+        self.made += 1
+        if self.found is None:
+            raise PreflightError("model: it is broken.")
+        return self.found
+
+    def ask(self, text: str = "Say x", messages: Any = None, **fields: Any) -> Checked:
+        given = {"engine": "vllm", "model": str(self.folder), **fields}
+        request = Request(messages=messages) if messages else Request(prompt=text)
+        return known_models.check_model(spec(**given), [request], {})
+
+
+@pytest.fixture
+def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checks:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (tmp_path / "draft").mkdir()
+    checks = Checks(model)
+    monkeypatch.setattr(model_check, "check_model", checks.check_model)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return checks
+
+
+def test_the_second_job_finds_the_check_of_the_first(checks: Checks) -> None:
+    assert checks.ask() == checks.ask("Say y") == checks.ask(batch_size=7) == FOUND
+    assert checks.made == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sampling": {"temperature": 0.5}},
+        {"prompt": "Repeat {row.text}"},
+        {"engine_args": {"max_num_seqs": 8}},
+        {"chat_template": "{{ messages }}"},
+        {"accelerator_type": "H100"},
+        {"messages": [{"role": "user", "content": "x"}]},
+        {"text": "long " * 80},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_may_decide_the_check_is_checked_anew(checks: Checks, changed: dict[str, Any]) -> None:
+    checks.ask()
+    checks.ask(**changed)
+    assert checks.made == 2
+
+
+def test_changed_files_and_versions_are_checked_anew(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks.ask()
+    (checks.folder / "config.json").write_text("[]")
+    checks.ask()
+    monkeypatch.setattr(known_models.vllm_compat, "installed_version", lambda: "99.0")
+    checks.ask()
+    checks.ask()
+    assert checks.made == 3
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        dataclasses.replace(FOUND, prints_date=True),
+        dataclasses.replace(FOUND, overlong=1),
+        dataclasses.replace(FOUND, generation_defaults={"a": (1, 2)}),  # JSON would make a list of it
+    ],
+    ids=["another day", "too long prompts", "not JSON"],
+)
+def test_some_outcomes_are_not_kept(checks: Checks, found: Checked) -> None:
+    checks.found = found
+    assert checks.ask() == checks.ask() == found
+    assert checks.made == 2
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_files_that_arguments_name_are_looked_at_each_time(checks: Checks, nested: bool) -> None:
+    draft = str(checks.folder.parent / "draft")
+    for _ in range(2):
+        checks.ask(engine_args={"speculative_config": {"model": draft}} if nested else {"tokenizer": draft})
+    assert checks.made == 2
+
+
+def test_a_model_of_the_hub_is_looked_up_each_time(checks: Checks) -> None:
+    checks.ask(model="acme/tiny")
+    checks.ask(model="acme/tiny")
+    assert checks.made == 2
+
+
+def test_a_refusal_is_not_kept(checks: Checks) -> None:
+    checks.found = None
+    for _ in range(2):
+        with pytest.raises(PreflightError, match="it is broken"):
+            checks.ask()
+    assert checks.made == 2
+
+
+def test_a_broken_cache_costs_time_only(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks.ask()
+    home = known_models.folder()
+    assert home is not None
+    (kept,) = home.iterdir()
+    kept.write_text("{")
+    assert checks.ask() == FOUND
+    old = time.time() - 100 * 86400
+    os.utime(kept, (old, old))
+    assert checks.ask() == FOUND
+    assert checks.made == 3
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert checks.ask() == checks.ask() == FOUND
+    assert checks.made == 5
