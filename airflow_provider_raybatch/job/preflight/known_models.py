@@ -14,12 +14,15 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from airflow_provider_raybatch import __version__
+from airflow_provider_raybatch.contract.arguments.model import ModelArguments
+from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
@@ -31,6 +34,7 @@ _KEPT = 90 * 86400.0
 """Seconds for which a check is kept."""
 _SHARE_OF_CONTEXT = 0.75
 """A prompt of fewer bytes than this share of the context's tokens fits, with room for the chat template."""
+_ASKED = {*ModelArguments.model_fields, *SamplingArguments.model_fields} - {"template_time"}
 _JSON = TypeAdapter(Checked)
 
 
@@ -44,7 +48,8 @@ def check_model(
     place = _place(spec, requests)
     known = None if place is None else _read(place)
     if known is not None and _surely_fit(requests, known.context):
-        return known
+        of_this_job = known.digests.model_copy(update={"spec": spec.response_digest})
+        return replace(known, digests=of_this_job)
     found = model_check.check_model(spec, requests, environment)
     if place is not None and not found.prints_date and not found.overlong:
         _write(place, found)
@@ -76,8 +81,8 @@ def _place(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Path | None
             _version("xgrammar"),
         ],
         "files": files,
-        "responses": spec.response_digest,
-        "engine_args": spec.engine_args,
+        "asked": spec.model_dump(mode="json", include=_ASKED),
+        "engine": [spec.engine, spec.engine_args],
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
         "chats": [any(one.messages is not None for one in requests), bool(requests)],
     }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.preflight import known_models, model_check
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.row import Request
@@ -56,15 +57,18 @@ def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checks:
 
 
 def test_the_second_job_finds_the_check_of_the_first(checks: Checks) -> None:
-    assert checks.ask() == checks.ask("Say y") == checks.ask(batch_size=7) == FOUND
+    first = checks.ask()
+    assert first == FOUND
+    again = checks.ask("Say y", batch_size=7, prompt="Repeat {row.text}")
     assert checks.made == 1
+    prompted = spec(engine="vllm", model=str(checks.folder), prompt="Repeat {row.text}")
+    assert again == dataclasses.replace(FOUND, digests=Digests(spec=prompted.response_digest))
 
 
 @pytest.mark.parametrize(
     "changed",
     [
         {"sampling": {"temperature": 0.5}},
-        {"prompt": "Repeat {row.text}"},
         {"engine_args": {"max_num_seqs": 8}},
         {"chat_template": "{{ messages }}"},
         {"accelerator_type": "H100"},
