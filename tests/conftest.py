@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.turn import TURNS, turn
 
-_TOGETHER = ("integration/end_to_end", "integration", "vllm", "unit/operators")
-"""Folders whose tests share what takes long to start or to import."""
+_SIDE_BY_SIDE = ("integration/end_to_end", "integration", "vllm")
+"""Folders whose tests share what takes long to start."""
 
 _airflow_home = tempfile.mkdtemp(prefix="raybatch-airflow-")
 # At import, before any test module imports Airflow, which reads these once.
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist loadscope``, a process runs all tests of a folder above; elsewhere, those of a module.
+    """With ``--dist loadscope``, tests of each folder above run in one process, one after the other.
 
     xdist's own groups have no effect with pytest 9.2, which names tests in another way than xdist 3.8
     expects.
@@ -55,8 +55,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFolder(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            found = (folder for folder in _TOGETHER if nodeid.startswith(f"tests/{folder}/"))
-            return next(found, nodeid.partition("::")[0])
+            found = (folder for folder in _SIDE_BY_SIDE if nodeid.startswith(f"tests/{folder}/"))
+            return next(found, nodeid)
 
     return ByFolder(config, log)
 
