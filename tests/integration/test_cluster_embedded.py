@@ -108,7 +108,7 @@ def test_killed_owner_leaves_nothing_and_the_next_one_waits(owners, temp):
     second.wait_for("Starting a private Ray")
     # The lock was released, so nothing of the first one is left.
     assert marked(first.mark) == []
-    assert time.monotonic() - killed < 60  # and not the 900 s of the job
+    assert time.monotonic() - killed < 12
     second.wait_for("running")
     assert len(list(temp.glob("rb-*"))) == 1
     second.process.stdin.write(b"\n")

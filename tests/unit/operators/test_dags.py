@@ -193,7 +193,7 @@ def test_bulk_text_never_goes_through_jinja() -> None:
     )  # fmt: skip
     started = time.monotonic()
     rendered(operator)
-    assert time.monotonic() - started < 15  # through Jinja it takes about a minute
+    assert time.monotonic() - started < 2  # through Jinja it takes about a minute
     assert operator.sampling is not None
     assert operator.sampling["structured_outputs"]["choice"] == choices
 
