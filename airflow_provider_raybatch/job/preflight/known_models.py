@@ -29,6 +29,8 @@ from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.preflight import model_check
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.row import Request
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 _KEPT = 90 * 86400.0
 """Seconds for which a check is kept."""
@@ -59,7 +61,7 @@ def check_model(
 def folder() -> Path | None:
     """Where checks are kept, beside vLLM's own caches."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    with contextlib.suppress(RuntimeError):  # there is no home
+    with contextlib.suppress(RuntimeError):  # the user has no home directory
         return Path(base, "airflow_provider_raybatch", "models").expanduser()
     return None
 
@@ -132,14 +134,11 @@ def _read(place: Path) -> Checked | None:
 
 def _write(place: Path, found: Checked) -> None:
     """Keep it if JSON does, and forget what is old. A cache that can't be written costs time only."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, StorageError):
         text = _JSON.dump_json(found)
         if _JSON.validate_json(text) != found:
             return
-        place.parent.mkdir(parents=True, exist_ok=True)
+        LocalFolder(str(place.parent)).write(place.name, text)
         for file in place.parent.iterdir():
             if time.time() - file.stat().st_mtime >= _KEPT:
                 file.unlink()
-        draft = place.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(text)
-        draft.replace(place)
