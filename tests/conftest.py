@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.turn import TURNS, turn
 
-_SIDE_BY_SIDE = ("integration/end_to_end", "integration", "vllm")
+_SIDE_BY_SIDE = ("integration/end_to_end", "integration", "vllm", "unit/operators/dag_runs")
 """Folders whose tests share what takes long to start."""
 
 _airflow_home = tempfile.mkdtemp(prefix="raybatch-airflow-")

@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,23 @@ class S3Server:
         return name
 
 
+class _OneWriteAtATime:
+    """A conditional put is one step in S3. moto looks for the name and stores the object in two."""
+
+    def __init__(self, app: WsgiApp) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            return self._app(environ, start_response)
+        if length := int(environ.get("CONTENT_LENGTH") or 0):
+            # Before the lock: a client may send its last byte late, or never.
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
+        with self._lock:
+            return list(self._app(environ, start_response))
+
+
 @contextlib.contextmanager
 def serving() -> Iterator[S3Server]:
     """Serve S3 on a free port; skip the test without moto."""
@@ -51,6 +73,7 @@ def serving() -> Iterator[S3Server]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs a line for each request
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    server._server.app = _OneWriteAtATime(server._server.app)
     host, port = server.get_host_and_port()
     yield S3Server(f"http://{host}:{port}")
     server.stop()

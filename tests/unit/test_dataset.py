@@ -14,7 +14,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from moto.server import ThreadedMotoServer
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Counts, ManifestFile
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
@@ -22,6 +21,7 @@ from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.storage.folder import folder
+from tests.support.s3_server import serving
 
 PARTS, ROWS_PER_PART = 12, 100
 ROWS = PARTS * ROWS_PER_PART
@@ -30,15 +30,15 @@ ROWS = PARTS * ROWS_PER_PART
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """An S3 API server over HTTP."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
-    ).create_bucket(Bucket="lake-1")
-    yield endpoint
-    server.stop()
+    with serving() as server:
+        boto3.client(
+            "s3",
+            endpoint_url=server.url,
+            region_name="us-east-1",
+            aws_access_key_id="a",
+            aws_secret_access_key="b",
+        ).create_bucket(Bucket="lake-1")
+        yield server.url
 
 
 @pytest.fixture

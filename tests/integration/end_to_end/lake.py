@@ -11,7 +11,8 @@ from typing import Any
 
 import boto3
 import requests
-from moto.server import ThreadedMotoServer
+
+from tests.support.s3_server import serving
 
 from .rest import AirflowApi
 
@@ -71,20 +72,19 @@ def locked_lake(for_a_session: bool = False) -> Iterator[Lake]:
 
     :param for_a_session: whether the key is a role's short-lived key with a session token.
     """
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    open_door = Lake(f"http://{host}:{port}", "anybody", "anything")
-    try:
-        lake = _role(open_door) if for_a_session else _user(open_door)
-        # From here on, moto checks keys and signatures in all servers of this process.
-        requests.post(f"{lake.url}/moto-api/reset-auth", data=b"0", timeout=10).raise_for_status()
-        lake.client().create_bucket(Bucket=BUCKET)
-        yield lake
-    finally:
-        requests.post(f"{open_door.url}/moto-api/reset-auth", data=b"Infinity", timeout=10).raise_for_status()
-        requests.post(f"{open_door.url}/moto-api/reset", timeout=10).raise_for_status()
-        server.stop()
+    with serving() as server:
+        open_door = Lake(server.url, "anybody", "anything")
+        try:
+            lake = _role(open_door) if for_a_session else _user(open_door)
+            # From here on, moto checks keys and signatures in all servers of this process.
+            requests.post(f"{lake.url}/moto-api/reset-auth", data=b"0", timeout=10).raise_for_status()
+            lake.client().create_bucket(Bucket=BUCKET)
+            yield lake
+        finally:
+            requests.post(
+                f"{open_door.url}/moto-api/reset-auth", data=b"Infinity", timeout=10
+            ).raise_for_status()
+            requests.post(f"{open_door.url}/moto-api/reset", timeout=10).raise_for_status()
 
 
 def _user(lake: Lake) -> Lake:

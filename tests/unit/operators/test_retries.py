@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ready-made retry policy in Airflow's own hands: which failures it retries, and when."""
+"""The ready-made retry policy: which failures it retries, and when."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, RetryAction, RetryRule, task
+from airflow.sdk import RetryAction, RetryRule
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
-from airflow_provider_raybatch.contract.events import Failed
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
 from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
-from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.retries import GrowingRetryPolicy, ray_batch_retry_policy
-from tests.support.fake_ray import FakeRay, Script, committing
 
 LOST, UNAVAILABLE = timedelta(seconds=10), timedelta(minutes=2)
 DELAYS = {
@@ -89,42 +85,3 @@ def test_it_survives_its_way_through_json() -> None:
     for failure_class in FailureClass:
         error = airflow_exception(RaybatchError("x", failure_class))
         assert decided(error, 4, again) == decided(error, 4, policy)
-
-
-def failing_once(failure_class: FailureClass) -> Callable[[FakeRay, dict[str, Any]], Script]:
-    event = Failed(failure_class=failure_class, message="It went wrong.")
-
-    def script(ray: FakeRay, body: dict[str, Any]) -> Script:
-        return committing(ray, body) if ray.jobs else Script(last=[ray.line(body, event)], status="FAILED")
-
-    return script
-
-
-@pytest.mark.parametrize("deferrable", [False, True])
-def test_airflow_retries_a_loss_at_once_and_resumes(
-    ray: FakeRay, dag_test: Callable[[Any], Any], deferrable: bool
-) -> None:
-    ray.script = failing_once(FailureClass.NODE_LOST)
-    policy = ray_batch_retry_policy(lost_delay=timedelta(seconds=1))
-    with DAG(f"lost_{deferrable}", schedule=None) as dag:
-        RayBatchInferenceOperator(
-            task_id="label", source="/in", prompt="{row.x}", model="m", destination="/out", poll_interval=0.1,
-            deferrable=deferrable, retries=3, retry_delay=timedelta(hours=5), retry_policy=policy,
-        )  # fmt: skip
-    run = dag_test(dag)
-    assert run.state == "success"
-    assert [name[-2:] for name in ray.jobs] == ["-0", "-1"]
-
-
-def test_airflow_fails_a_task_of_the_users_at_once(ray: FakeRay, dag_test: Callable[[Any], Any]) -> None:
-    tries = []
-    with DAG("own_task", schedule=None, default_args={"retry_policy": ray_batch_retry_policy()}) as dag:
-
-        @task(retries=3, retry_delay=timedelta(seconds=1))
-        def count() -> None:
-            tries.append(1)
-            raise SpecError("limit: it is 0.")
-
-        count()
-    assert dag_test(dag).state == "failed"
-    assert len(tries) == 1

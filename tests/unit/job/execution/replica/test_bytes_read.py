@@ -84,7 +84,9 @@ def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.Monke
     return place
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 8])
+@pytest.mark.parametrize(
+    "replicas", [pytest.param(n, marks=pytest.mark.turn(t)) for t, n in enumerate((1, 2, 8))]
+)
 @pytest.mark.parametrize(
     "make",
     [parquet_of_row_groups, small_tables, many_small_files, one_large_text, one_large_table],
