@@ -115,36 +115,39 @@ def stand_in(tmp_path):
     return make
 
 
-def homes():
-    return set(Path(tempfile.gettempdir()).glob("rb-*"))
+@pytest.fixture
+def temp(monkeypatch):
+    """A folder for temporary files of this test alone, with a short path."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
 
 
-def test_ray_that_ends_at_once_is_an_error_with_its_log(stand_in):
-    before = homes()
+def test_ray_that_ends_at_once_is_an_error_with_its_log(stand_in, temp):
     with pytest.raises(EmbeddedClusterError, match="ended while it started") as raised:
         RayHead(python=stand_in("echo no port is free; exit 3")).__enter__()
     assert "no port is free" in str(raised.value)
-    assert homes() <= before
+    assert not list(temp.iterdir())
 
 
-def test_ray_that_never_answers_is_ended_and_its_log_shown(stand_in):
+def test_ray_that_never_answers_is_ended_and_its_log_shown(stand_in, temp):
     mark = f"HEAD_TEST_{os.urandom(8).hex()}"
-    before = homes()
     head = RayHead({mark: "1"}, python=stand_in("echo hanging; sleep 600"), startup_timeout=4.0)
     with pytest.raises(EmbeddedClusterError, match=r"took no jobs within 4 s.*hanging"):
         head.__enter__()
     assert marked(mark.encode()) == []
-    assert homes() <= before
+    assert not list(temp.iterdir())
 
 
 @pytest.mark.parametrize(("quick", "tries"), [(60.0, 1), (0.0, 2)])
-def test_only_what_may_be_a_busy_hosts_fault_is_tried_twice(stand_in, tmp_path, monkeypatch, quick, tries):
+def test_only_what_may_be_a_busy_hosts_fault_is_tried_twice(
+    stand_in, temp, tmp_path, monkeypatch, quick, tries
+):
     monkeypatch.setattr(ray_head, "_QUICK_FAILURE_SECONDS", quick)
-    before = homes()
     with pytest.raises(EmbeddedClusterError, match="the raylet timed out"):
         RayHead(python=stand_in(f"echo x >> {tmp_path}/tries; echo the raylet timed out; exit 1")).__enter__()
     assert (tmp_path / "tries").read_text().count("x") == tries
-    assert homes() <= before
+    assert not list(temp.iterdir())
 
 
 def test_the_command_line_and_environment(stand_in, monkeypatch):
