@@ -12,8 +12,18 @@ import pytest
 
 from tests.support.turn import TURNS, turn
 
-_SIDE_BY_SIDE = ("integration/end_to_end", "integration", "vllm", "unit/operators/dag_runs")
-"""Folders whose tests share what takes long to start."""
+_SIDE_BY_SIDE = (
+    "integration/end_to_end/",
+    "integration/",
+    "vllm/",
+    "unit/cluster/local/",
+    "unit/docs/",
+    "unit/job/engine/",
+    "unit/job/planning/",
+    "unit/operators/dag_runs/",
+    "unit/test_examples.py",
+)
+"""Where tests share what takes long to start, or look at all processes of the machine."""
 
 _airflow_home = tempfile.mkdtemp(prefix="raybatch-airflow-")
 # At import, before any test module imports Airflow, which reads these once.
@@ -55,7 +65,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFolder(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            found = (folder for folder in _SIDE_BY_SIDE if nodeid.startswith(f"tests/{folder}/"))
+            found = (place for place in _SIDE_BY_SIDE if nodeid.startswith(f"tests/{place}"))
             return next(found, nodeid)
 
     return ByFolder(config, log)

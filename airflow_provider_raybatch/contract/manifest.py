@@ -107,8 +107,9 @@ class Timing(ContractModel):
         ids), `prompt` (the first rows become requests), `nodes` (the wait for them), `model` (its check, in a
         process of its own), `earlier` (what earlier jobs and the response store have), `claim`, `replica`
         (until its process has begun), `import` (of the engine's package), `engine` (its processes, weights,
-        compilation) and `rows` (the first ones are read, rendered and tokenised). A job that makes no request
-        has those before `replica`.
+        compilation) and `rows` (the first ones are read, rendered and tokenised). Replicas start meanwhile,
+        and the last four have only the seconds after `claim`. A job that makes no request has those before
+        `replica`.
     :param generation_seconds: from the first request to the last finished row.
     :param commit_seconds: publishing the dataset.
     """

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool
 from airflow_provider_raybatch.job.execution.coordinator import input_of
 from airflow_provider_raybatch.job.execution.cpu_tasks import spread
+from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
@@ -33,7 +34,7 @@ from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.publish import Range, Target, publish
 from airflow_provider_raybatch.job.output.report import report
 from airflow_provider_raybatch.job.parts.ledger import add_up
-from airflow_provider_raybatch.job.planning import cluster_view, plan
+from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
@@ -66,18 +67,19 @@ def run(
     start_up = StartUp()
     control = control or Control(spec, emit)
     emit(events.Phase(phase="preflight", message="checking source, prompt, model, destination and cluster"))
-    ready = make_ready(spec, submission, secrets or Secrets(), emit, start_up)
-    if not isinstance(ready, Ready):
-        emit(events.Committed(summary=ready.summary, reused=True))
-        remember_committed(spec, ready.destination, ready.credentials, emit)
-        return ready.summary
-    try:
-        return _finish(spec, submission, ready, emit, control, start_up)
-    except Exception as error:
-        failure = with_dead_letters(error, ready.job, ready.source.rows)
-        if failure is error:
-            raise
-        raise failure from error
+    with Launch() as launch:
+        ready = make_ready(spec, submission, secrets or Secrets(), emit, start_up, launch)
+        if not isinstance(ready, Ready):
+            emit(events.Committed(summary=ready.summary, reused=True))
+            remember_committed(spec, ready.destination, ready.credentials, emit)
+            return ready.summary
+        try:
+            return _finish(spec, submission, ready, emit, control, start_up, launch)
+        except Exception as error:
+            failure = with_dead_letters(error, ready.job, ready.source.rows)
+            if failure is error:
+                raise
+            raise failure from error
 
 
 def _finish(
@@ -87,6 +89,7 @@ def _finish(
     emit: Emit,
     control: Control,
     start_up: StartUp,
+    launch: Launch,
 ) -> Summary:
     """Reuse, generate and commit."""
     job, source, journal, earlier = ready.job, ready.source, ready.journal, ready.earlier
@@ -97,7 +100,7 @@ def _finish(
     store = None if ready.store is None or ready.regenerate else StoredResponses(ready.store)
     reuse_plan = plan_reuse(job, source, earlier, resolved, store, keys_over_the_cluster, emit)
     remaining = int(np.count_nonzero(~(resolved | reuse_plan.rows)))
-    sizing = plan.make(spec, remaining, cluster_view.view())
+    sizing = launch.plan(spec, remaining)
     start_up.ended("earlier")
     if remaining:
         cluster_view.wait_for(sizing, spec.cluster_wait, journal.began_before(), emit)
@@ -122,9 +125,10 @@ def _finish(
     if unreadable:
         # The store's index names them, but their data was gone or unreadable.
         remaining += unreadable
-        sizing = plan.make(spec, remaining, cluster_view.view())
+        sizing = launch.plan(spec, remaining)
     ran = pool.Ran()
     if resolved.all():
+        launch.end()
         emit(events.Notice(message=f"no engine was needed; checks took {in_words(start_up.phases())}"))
     else:
         emit(events.Phase(phase="starting", message=sizing.sentence(remaining)))
@@ -132,12 +136,12 @@ def _finish(
         paid = spent(spec, job.folder, layout.task_folder(submission))
         of_ray = spec.engine == ray_data_llm.NAME
         unseen = sizing.replicas if of_ray else 0
-        budget = Budget(spec, paid, sizing.gpus, time.time(), unseen)
+        budget = Budget(spec, paid, sizing.gpus, launch.began or time.time(), unseen)
         claim = ClaimWatch(journal.check)
         todo = (
             work(source, sizing.rows_per_chunk, resolved, reuse_plan.repetitions)
             if of_ray
-            else input_of(source, resolved, reuse_plan.repetitions)
+            else launch.replicas(job, sizing, input_of(source, resolved, reuse_plan.repetitions))
         )
 
         has_begun = False
@@ -153,7 +157,10 @@ def _finish(
             claim.check()
 
         with control.draining(), claim.looking():
-            ran = pool.run(job, sizing, todo, tracker, emit, check)
+            try:
+                ran = pool.run(job, sizing, todo, tracker, emit, check)
+            finally:
+                launch.end()
         # Rows may have failed after the last check; a poison row must still be reported as one.
         tolerance.during(ran.reports)
         ledger += ran.parts

@@ -24,7 +24,7 @@ from airflow_provider_raybatch.job.execution.replica import replica as replica_m
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.planning import plan
-from airflow_provider_raybatch.job.planning.plan import Cluster
+from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
 from airflow_provider_raybatch.job.work import Done, Job
@@ -35,9 +35,14 @@ CLUSTER = Cluster(({"CPU": 2.0},))
 
 
 class Handle:
-    """Stands for the coordinator's actor handle: calls arrive at once, and their results are ready."""
+    """Stands for the coordinator's actor handle: calls arrive at once, and their results are ready.
 
-    def __init__(self, board: Coordinator) -> None:
+    :param job: what this replica is told to do, with its plan.
+    """
+
+    def __init__(self, board: Coordinator, job: Job, plan: Plan) -> None:
+        self.model = SimpleNamespace(remote=lambda: job.spec)
+        self.assignment = SimpleNamespace(remote=lambda: [(job, plan)])
         for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))
         for name in ("join", "pull", "give_back", "share", "content", "leave", "lost"):
@@ -88,9 +93,10 @@ class Place:
         chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
         if self.board is None:
             done = np.isin(np.arange(source.rows), list(resolved))
-            self.board = Coordinator(input_of(source, done), self.out, "parts/0", chosen.fewest)
+            self.board = Coordinator(self.out)
+            self.board.begin(input_of(source, done), "parts/0", chosen.fewest, ())
         job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
-        return Replica(job, chosen, Handle(self.board))
+        return Replica(spec, {}, Handle(self.board, job, chosen), spans_nodes=False)
 
     @property
     def report(self) -> ReplicaReport:

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
 from airflow_provider_raybatch.job.execution import pool
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.monitor.board import Reporter
@@ -38,12 +39,15 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
     patch.setattr(run_module, "keys_over_the_cluster", in_sequence)
     patch.setattr(run_module, "publish_over_the_cluster", in_sequence)
+    patch.setattr(Launch, "early", lambda *_: None)
+    patch.setattr(Launch, "replicas", lambda launch, job, sizing, work: work)
     patch.setattr(pool, "run", _one_replica)
 
 
 def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> pool.Ran:
-    board, ran = Coordinator(work, job.folder, job.part_folder), pool.Ran()
-    asyncio.run(ticket(Replica(job, plan, Handle(board))))
+    board, ran = Coordinator(job.folder), pool.Ran()
+    board.begin(work, job.part_folder, plan.fewest, ())
+    asyncio.run(ticket(Replica(job.spec, job.environment, Handle(board, job, plan), spans_nodes=False)))
     reports, news, _, _ = board.news()
     for at, done in news:
         ran.add(done, at)

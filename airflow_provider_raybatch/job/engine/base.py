@@ -16,13 +16,11 @@ class EngineInfo:
     """Description of a running engine.
 
     :param effective_sampling: parameters of a request that sets none of its own.
-    :param import_seconds: that the import of its package took.
     """
 
     effective_sampling: dict[str, Any] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    import_seconds: float = 0.0
 
 
 class EngineDeadError(RaybatchError):

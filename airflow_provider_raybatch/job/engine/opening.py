@@ -8,6 +8,15 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import Engine
 
 
+def import_engine(spec: BatchInferenceSpec) -> None:
+    """Import what the engine needs, which for vLLM takes half of a small model's start."""
+    if spec.engine == "vllm":
+        from airflow_provider_raybatch.job.engine import fork_server
+
+        fork_server.start()  # before the import, so that both go on at the same time
+        import vllm  # noqa: F401
+
+
 def open_engine(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Engine:
     """Start the engine that `spec` asks for, in this process.
 

@@ -12,7 +12,6 @@ import copy
 import functools
 import itertools
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,11 +63,9 @@ class VllmEngine:
 
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
         log = OwnLog()
-        began = time.monotonic()
-        fork_server.start()  # before the import, so that both go on at the same time
+        fork_server.start()
         import vllm
 
-        import_seconds = time.monotonic() - began
         args = engine_args(spec, spans_nodes)
         try:
             self._llm = vllm_compat.start_engine(args)
@@ -99,7 +96,6 @@ class VllmEngine:
                 ),
             },
             versions={"vllm": vllm.__version__},
-            import_seconds=import_seconds,
         )
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:

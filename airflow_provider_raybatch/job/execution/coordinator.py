@@ -4,6 +4,8 @@
 It looks up which chunk a row lies in, hands the parts that replicas report to the driver, and takes a process
 for lost when its actor starts another one or when it is silent. What a lost process has written and could not
 report is found among the parts, so no finished row is asked again.
+
+Replicas start while the driver still checks the job. They learn here which model to load, and later the job.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Report
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
@@ -103,17 +106,13 @@ class Coordinator:
     """The actor's class.
 
     :param folder: the destination.
-    :param part_folder: where this submission keeps its parts, relative to `folder`.
-    :param fewest: replicas that stay while rows are left, also those that have none.
     """
 
-    def __init__(self, work: Input, folder: Folder, part_folder: str, fewest: int = _ALL) -> None:
-        self._input = work
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._part_folder = part_folder
-        self._fewest = fewest
-        self._pieces = work.pieces()
-        self._queue = PullQueue(self._pieces)
+        self._model: BatchInferenceSpec | Literal[False] | None = None
+        self._assignment: Any = None
+        self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
         self._actors: dict[str, str] = {}
         """The actor of each living process."""
         self._starting: set[str] = set()
@@ -137,6 +136,13 @@ class Coordinator:
         """Processes that are known to have ended."""
         self._draining = False
         self._engine: EngineInfo | None = None
+
+    def _give_out(self, work: Input, part_folder: str, fewest: int) -> None:
+        self._input = work
+        self._part_folder = part_folder
+        self._fewest = fewest
+        self._pieces = work.pieces()
+        self._queue = PullQueue(self._pieces)
 
     # Replicas.
 
@@ -166,13 +172,22 @@ class Coordinator:
         self._names[process] = name
         self._started_names.add(name)
         others = self._actors.keys() - self._not_needed - {process}
-        needed = not (self._queue.is_finished or self._draining) and (
-            self._queue.has_rows_for_another or len(others) < self._fewest
+        needed = self._assignment is None or (
+            not (self._queue.is_finished or self._draining)
+            and (self._queue.has_rows_for_another or len(others) < self._fewest)
         )
         if not needed:
             self._starting.discard(process)
             self._let_go(process)
         return needed
+
+    def model(self) -> BatchInferenceSpec | Literal[False] | None:
+        """The spec as it was checked, from which engines start; ``None`` until then, `False` for none."""
+        return self._model
+
+    def assignment(self) -> Any:
+        """What `begin` was given for replicas; ``None`` until then, `False` if there is nothing to do."""
+        return self._assignment
 
     def join(self, process: str, slots: int) -> None:
         """Its engine is ready.
@@ -256,6 +271,24 @@ class Coordinator:
         return self._draining, self._queue.wants(report.replica)
 
     # The driver.
+
+    def load(self, spec: BatchInferenceSpec) -> None:
+        """Let engines start: the model is checked."""
+        self._model = spec
+
+    def begin(self, work: Input, part_folder: str, fewest: int, assignment: Any) -> None:
+        """Give out the rows.
+
+        :param part_folder: where this submission keeps its parts, relative to the destination.
+        :param fewest: replicas that stay while rows are left, also those that have none.
+        :param assignment: what replicas need to know of the job: a reference to it and its plan, in a list.
+        """
+        self._give_out(work, part_folder, fewest)
+        self._assignment = assignment
+
+    def dismiss(self) -> None:
+        """Let replicas leave that have got no rows: the job is refused, or has nothing to do."""
+        self._model = self._assignment = False
 
     def engine(self) -> EngineInfo | None:
         """Description of the engine that started last, ``None`` before the first."""

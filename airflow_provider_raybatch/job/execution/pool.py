@@ -1,36 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Ray Data pipeline, and the watch over it.
-
-The Dataset holds tickets, not rows: one for each replica. One map over it with a pool of replicas is the
-whole pipeline, so a cluster that can hold the replicas can run the job; no other stage takes resources or has
-to be waited for. Ray Data gives what it is good at: the actor pool, restarts and retries. The coordinator
-decides which replica works on which rows, at the moment at which a replica can take rows.
-"""
+"""The driver's watch over what generates: its progress, its limits, its end."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import pickle
-import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import ray
-import ray.data
 
 from airflow_provider_raybatch.contract.events import Phase, Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.control.control import seconds_to_drain
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.execution.actors import ReplicaActors
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
-from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
+from airflow_provider_raybatch.job.execution.pipeline import Pipeline
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.execution.replicas import Replicas
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.progress import Tracker
 from airflow_provider_raybatch.job.parts.part import Part
@@ -40,8 +28,6 @@ from airflow_provider_raybatch.job.work import Done, Job, WorkItem
 _POLL = 0.5
 _PROGRESS_EVERY = 10.0
 _STARTING_EVERY = 30.0
-_ACTORS_EVERY = 2.0
-_LONGEST_NAME = 150
 _LAST_WORDS = 10.0
 """Seconds for replicas to end when every row is written; those that start, or hang, take longer."""
 
@@ -97,60 +83,33 @@ Check = Callable[[Sequence[ReplicaReport], Progress], None]
 def run(
     job: Job,
     plan: Plan,
-    work: Input | Sequence[WorkItem],
+    work: Replicas | Sequence[WorkItem],
     tracker: Tracker,
     say: Callable[[Phase | Progress], None],
     check: Check,
 ) -> Ran:
     """Do all rows that are left.
 
-    :param work: what is left; for engine ``ray_data_llm``, chunks of it.
+    :param work: replicas that have the rows; for engine ``ray_data_llm``, chunks of rows.
     :param say: told the progress every few seconds.
     :param check: judges each reading.
     :raises RaybatchError: what `check` raises, or that nothing moved for `no_progress_timeout`.
     """
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    # Ray's own guard sees chunks; during a slow start or long responses none may finish for half an hour.
-    # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
-    if hasattr(context, "execution_no_progress_timeout_s"):
-        context.execution_no_progress_timeout_s = -1
-    if not isinstance(work, Input):
-        return _run(job, plan, work, None, tracker, say, check)
-    with _coordinator(job, plan, work) as board:
-        return _run(job, plan, (), board, tracker, say, check)
-
-
-def _run(
-    job: Job,
-    plan: Plan,
-    chunks: Sequence[WorkItem],
-    board: Any,
-    tracker: Tracker,
-    say: Callable[[Phase | Progress], None],
-    check: Check,
-) -> Ran:
-    ran, errors = Ran(), list[BaseException]()
-    actors = None
-    if board is not None:
-        if plan.spans_nodes or plan.fewest < plan.replicas:
-            actors = ReplicaActors(plan)
-        stages, take = dataset(job, plan, board, actors), lambda row: None
+    ran = Ran()
+    if isinstance(work, Replicas):
+        replicas, board, pipeline = work, work.board, work.pipeline
     else:
-        stages = ray_data_llm.dataset(job, plan, chunks)
 
         def take(row: Any) -> None:
             ran.add(pickle.loads(row["done"]), time.time(), in_one=True)
 
+        replicas, board = None, None
+        pipeline = Pipeline(ray_data_llm.dataset(job, plan, work), job.spec, take)
     watch = _Watch(board, ran)
-    stages.set_name(_name(job))  # for people who look at Ray's dashboard
-    worker = threading.Thread(target=_consume, args=(stages, take, errors), daemon=True)
-    worker.start()
-    began = said = looked = time.time()
+    began = said = time.time()
     try:
-        while worker.is_alive() and not watch.is_over:
-            worker.join(_POLL)
+        while pipeline.is_alive() and not watch.is_over:
+            pipeline.join(_POLL)
             ran.reports = watch.look()
             now = time.time()
             progress = tracker.update(ran.reports, ran.flushes, now)
@@ -162,29 +121,28 @@ def _run(
                 say(progress if started else _starting(ran.reports, plan, now - began))
                 said = now
             _check_moving(job, tracker, ran.reports, plan, now)
-            if actors is not None and now - looked >= _ACTORS_EVERY:
-                actors.end_unused(*ray.get(board.actors.remote(), timeout=60))
-                looked = now
+            if replicas is not None:
+                replicas.end_unused()
         if plan.spans_nodes:
-            worker.join(_LAST_WORDS)  # without its placement group, an actor returns no ticket
+            pipeline.join(_LAST_WORDS)  # without its placement group, an actor returns no ticket
     except Exception:
         # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
         # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
         if board is not None:
-            _drain(board, worker)
+            _drain(board, pipeline)
         raise
-    finally:
-        if actors is not None:
-            actors.close()
     ran.reports = watch.look()
     if not watch.is_finished:
-        if errors:
-            _raise(errors[0], ran.reports)
+        if pipeline.error is not None:
+            _raise(pipeline.error, ran.reports)
         if board is not None:
             raise RaybatchError(
                 "Ray ended the replicas before they had done all rows.", FailureClass.INTERNAL
             )
-    ran.engine = _engine(job, board)
+    if replicas is None:
+        ran.engine = EngineInfo(effective_sampling=dict(job.spec.sampling))
+    else:
+        ran.engine = replicas.engine()
     say(tracker.update(ran.reports, ran.flushes, time.time()))
     return ran
 
@@ -228,28 +186,15 @@ class _Watch:
         return list(latest.values())
 
 
-def _drain(board: Any, worker: threading.Thread) -> None:
+def _drain(board: Any, pipeline: Pipeline) -> None:
     board.drain.remote()
     ends = time.monotonic() + seconds_to_drain()
-    while worker.is_alive() and time.monotonic() < ends:
-        worker.join(_POLL)
+    while pipeline.is_alive() and time.monotonic() < ends:
+        pipeline.join(_POLL)
         with contextlib.suppress(ray.exceptions.RayError):
             reports = ray.get(board.snapshot.remote(), timeout=max(0.0, ends - time.monotonic()))
             if all(report.state != "ready" for report in reports):
                 return
-
-
-@contextlib.contextmanager
-def _coordinator(job: Job, plan: Plan, work: Input) -> Iterator[Any]:
-    """Beside the driver, so that it is there as long as the driver is, and ends with this run."""
-    board = ray.remote(**on_this_node())(Coordinator).remote(work, job.folder, job.part_folder, plan.fewest)
-    try:
-        yield board
-    finally:
-        # Replicas that the run no longer waits for end, too, and Ray Data would log that as an error.
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.kill(board)
 
 
 def _starting(reports: Sequence[ReplicaReport], plan: Plan, seconds: float) -> Phase:
@@ -264,62 +209,6 @@ def _raise(error: BaseException, reports: Sequence[ReplicaReport]) -> NoReturn:
     if told is None:
         raise error
     raise RaybatchError(told[1], FailureClass(told[0])) from error
-
-
-def _name(job: Job) -> str:
-    submission = job.spec.submission
-    if submission is None:
-        return "batch_inference"
-    # Ray names a log file after it, and file systems take names of 255 bytes.
-    name = f"{submission.task.dag_id}.{submission.task.task_id}"
-    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
-
-
-def _consume(stages: ray.data.Dataset, take: Callable[[Any], None], errors: list[BaseException]) -> None:
-    try:
-        for row in stages.iter_rows():
-            take(row)
-    except BaseException as error:  # handed to the main thread, which diagnoses it
-        errors.append(error)
-
-
-def dataset(job: Job, plan: Plan, board: Any, actors: ReplicaActors | None) -> ray.data.Dataset:
-    """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
-
-    Of a range of replicas, those that find no room are pending: Ray starts them when there is room, and asks
-    its autoscaler for it. One that leaves returns its ticket, and at once each ticket that it gets then. So
-    soon all are used up, and from then on Ray Data drops the actors that have none.
-
-    :param actors: where replicas may leave, or have their GPUs on several nodes.
-    """
-    tickets = [{"ticket": number} for number in range(plan.replicas)]
-    work = ray.data.from_items(tickets, override_num_blocks=plan.replicas)
-    # Without end here: replicas count for themselves how often they die in vain.
-    options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
-    if actors is not None:
-        options["ray_remote_args_fn"] = actors.options()
-    if not plan.spans_nodes:
-        options["num_gpus"] = plan.gpus
-        if plan.accelerator_type:
-            options["accelerator_type"] = plan.accelerator_type
-    # Ray 2.60 deprecates free-form remote options, but neither 2.56 nor 2.60 has named ones for restarts.
-    warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
-    return work.map_batches(
-        Replica,
-        fn_constructor_args=(job, plan, board),
-        batch_size=1,
-        batch_format="numpy",
-        # One ticket each, so that whoever comes late finds one.
-        compute=ray.data.ActorPoolStrategy(size=plan.replicas, max_tasks_in_flight_per_actor=1),
-        max_concurrency=2,
-        **options,
-    )
-
-
-def _engine(job: Job, board: Any) -> EngineInfo:
-    if board is None:
-        return EngineInfo(effective_sampling=dict(job.spec.sampling))
-    return ray.get(board.engine.remote(), timeout=60) or EngineInfo()
 
 
 def _check_moving(

@@ -44,11 +44,16 @@ class StartUp:
             (one for one in reports if one.first_request), key=lambda one: one.first_request, default=None
         )
         if first is not None and first.started:
-            ready = first.started + first.startup_seconds
-            found["replica"] = first.started - self._last
-            found["import"] = first.import_seconds
-            found["engine"] = first.startup_seconds - first.import_seconds
-            found["rows"] = first.first_request - ready
+            # Replicas start while the driver checks the job; what of it was over by then, cost no time.
+            last = self._last
+            for phase, end in (
+                ("replica", first.started),
+                ("import", first.started + first.import_seconds),
+                ("engine", first.started + first.startup_seconds),
+                ("rows", first.first_request),
+            ):
+                found[phase] = max(0.0, end - last)
+                last = max(last, end)
         elif first is not None:
             found["engine"] = first.first_request - self._last
         return {phase: round(max(0.0, seconds), 2) for phase, seconds in found.items()}

@@ -25,6 +25,7 @@ from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
+from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.ray_data_llm.variants import engine_is_here
 from airflow_provider_raybatch.job.input.survey import Source
@@ -79,12 +80,18 @@ class Standing:
 
 
 def make_ready(
-    spec: BatchInferenceSpec, submission: Submission, known: Secrets, emit: Emit, start_up: StartUp
+    spec: BatchInferenceSpec,
+    submission: Submission,
+    known: Secrets,
+    emit: Emit,
+    start_up: StartUp,
+    launch: Launch,
 ) -> Ready | Standing:
     """Check everything that can be checked before generation.
 
     :param known: credentials that travelled with the job.
     :param start_up: told when each phase has ended.
+    :param launch: lets replicas start as soon as nothing cheap can refuse the job.
     :returns: the committed dataset, if nothing is left to do.
     :raises RaybatchError: one sentence about the first problem found.
     """
@@ -110,9 +117,11 @@ def make_ready(
     start_up.ended("prompt")
     spec = _with_time(spec, journal)
     if source.rows:
+        launch.early(spec, environment, destination, source.rows)
         _wait_for_engine_node(spec, journal.began_before(), emit)
         start_up.ended("nodes")
         checked = _check_engine(spec, requests, environment, emit)
+        launch.load(_as_checked(spec, checked))
         start_up.ended("model")
     else:  # an empty night needs neither nodes nor the model
         checked = _unchecked(spec)

@@ -7,12 +7,12 @@ import json
 import math
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.job.execution import pool
+from airflow_provider_raybatch.job.execution.pipeline import Pipeline
 from tests.support.repeated_task import RepeatedTask, answers
 
 
@@ -34,13 +34,13 @@ def test_a_poison_row_fails_a_job_that_allows_no_failure(
     task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
-    consume = pool._consume
+    consume = Pipeline.run
 
-    def consume_and_note(*args: Any) -> None:
-        consume(*args)
+    def consume_and_note(pipeline: Pipeline) -> None:
+        consume(pipeline)
         ended.set()
 
-    monkeypatch.setattr(pool, "_consume", consume_and_note)
+    monkeypatch.setattr(Pipeline, "run", consume_and_note)
     # The driver checks once, and again only after all work has ended.
     monkeypatch.setattr(pool, "_check_moving", lambda *_: ended.wait(200))
     task.input(["a", "kill", "b"])

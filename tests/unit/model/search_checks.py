@@ -48,7 +48,8 @@ class Checked:
         self.requests = 0
         folder: Any = SimpleNamespace(list=lambda path: list(self.parts), outcomes=self.parts)
         fewest = scope.fewest or scope.replicas
-        self.board = Coordinator(Input(chunks, [10] * len(chunks), todo), folder, "parts", fewest)
+        self.board = Coordinator(folder)
+        self.board.begin(Input(chunks, [10] * len(chunks), todo), "parts", fewest, ())
         self.processes: dict[str, Stepped | None] = {f"r{number}": None for number in range(scope.replicas)}
 
     @property

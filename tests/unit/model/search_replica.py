@@ -64,12 +64,9 @@ class Stepped(Replica):
         self.report = ReplicaReport(self.process, "node")
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
         self.flight, self._parts, self.cpu_before = None, 0, 0.0
-        self._has_left = False
+        self._has_job, self._has_left = True, False
         scope = world.scope
-        self.job: Any = SimpleNamespace(
-            folder=SimpleNamespace(uri=world.begun),
-            spec=SimpleNamespace(flush_interval=FLUSH, max_restarts=scope.restarts),
-        )
+        self.job: Any = SimpleNamespace(spec=SimpleNamespace(flush_interval=FLUSH))
         self.plan: Any = SimpleNamespace(
             rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
         )
@@ -77,7 +74,7 @@ class Stepped(Replica):
         self.reporter: Any = SimpleNamespace(send=self.tell, telling=contextlib.nullcontext)
         self._metrics: Any = SimpleNamespace(update=lambda report, rows_in_flight: None)
         self.reader, self.asker, self.engine = (self,) * 3  # type: ignore[assignment]
-        self._check_starts()
+        self._check_starts(SimpleNamespace(destination=world.begun, max_restarts=scope.restarts))
         if not self._is_needed():
             self._leave()
 

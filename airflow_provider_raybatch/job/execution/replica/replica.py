@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine.opening import open_engine
+from airflow_provider_raybatch.job.engine.opening import import_engine, open_engine
 from airflow_provider_raybatch.job.execution.calls import GoneError
 from airflow_provider_raybatch.job.execution.replica import loading
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
@@ -26,49 +28,62 @@ from airflow_provider_raybatch.job.execution.replica.shift import ENGINE_DIED, S
 from airflow_provider_raybatch.job.execution.replica.workplace import Workplace
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
-from airflow_provider_raybatch.job.planning.plan import Plan
-from airflow_provider_raybatch.job.work import Job
+
+_FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
+"""Seconds between two looks for what the driver has found out: a thousand replicas may wait for it."""
 
 
 class Replica(Workplace):
     """The class that ``Dataset.map_batches`` runs as an actor.
 
+    It starts while the driver checks the job: it imports its engine at once, starts it when the model is
+    checked, and takes rows when all is.
+
+    :param spec: the job's, as the driver got it.
+    :param environment: variables of its process; Ray Data exports them as text, so they are ``SecretStr``.
     :param board: handle of the :class:`~airflow_provider_raybatch.job.execution.coordinator.Coordinator`.
+    :param spans_nodes: whether its GPUs may lie on several nodes.
     :raises RaybatchError: the engine can't be started, or dies each time before it has finished a row.
     """
 
-    def __init__(self, job: Job, plan: Plan, board: Any) -> None:
+    def __init__(
+        self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], board: Any, spans_nodes: bool
+    ) -> None:
         began = time.time()
-        set_environment(job.environment)
+        set_environment(environment)
         self._actor = _actor()
         # In another container, process numbers begin anew.
         process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
-        super().__init__(job, plan, board, ReplicaReport(replica=process, node=_node(), started=began))
+        report = ReplicaReport(replica=process, node=_node(), started=began)
+        super().__init__(spec.submission, board, report)
         self._gpu: GpuMeter | None = None
-        self._has_left = False
+        self._has_job = self._has_left = False
         self.reporter = Reporter(board, self.report, self._measure, self.draining.set, self.asked_to_ask.set)
         with self.reporter.telling():
-            self._check_starts()
+            self._check_starts(spec)
             if not self._is_needed():
                 self._leave()
                 return
-            self.reader = Reader(job.listing, read_columns(job.spec), job.credentials)
-            self.asker = Asker(job.spec, job.task.renderer(), job.keyer)
-            self.engine = open_engine(job.spec, plan.spans_nodes)
+            import_engine(spec)
+            self.report.import_seconds = round(time.time() - began, 2)
+            checked = _told(board.model)
+            if not (checked and self._is_needed()):
+                self._leave()
+                return
+            self.engine = open_engine(checked, spans_nodes)
         self._gpu = GpuMeter()
         board.describe.remote(self.engine.info)
         self.report.startup_seconds = round(time.time() - began, 2)
-        self.report.import_seconds = round(self.engine.info.import_seconds, 2)
         self.cpu_before = time.process_time()
         self.report.state = "ready"
         self.reporter.send()
 
-    def _check_starts(self) -> None:
-        path = path_of(self.job.folder.uri, self._actor)
+    def _check_starts(self, spec: BatchInferenceSpec) -> None:
+        path = path_of(spec.destination, self._actor)
         begun = left_by_the_last(path)
         self.begun = BegunRows(path)
         in_vain = ray.get(self.board.start.remote(self._actor, self.process, begun))
-        most = self.job.spec.max_restarts
+        most = spec.max_restarts
         if in_vain > most:
             raise RaybatchError(
                 f"max_restarts: the engine died again and again without finishing a row, more often than the "
@@ -108,15 +123,42 @@ class Replica(Workplace):
                     await self._work()
             yield {"ticket": [number]}
 
+    def _takes_on(self) -> bool:
+        """Wait until there are rows, or will be none."""
+        if self._has_job:
+            return True
+        told = _told(self.board.assignment)
+        if told:
+            job, self.plan = ray.get(told[0])
+            self.job, self._has_job = job, True
+            self.reader = Reader(job.listing, read_columns(job.spec), job.credentials)
+            self.asker = Asker(job.spec, job.task.renderer(), job.keyer)
+        return self._has_job
+
     async def _work(self) -> None:
+        if not await self.thread(self._takes_on):
+            await self._close()
+            return
         shift = Shift(self)
         try:
             await shift.work()
         except GoneError:
             os._exit(ENGINE_DIED)  # others have its rows: begin anew
         if shift.leaves:
-            await self.thread(self.engine.close)
-            self._leave()
+            await self._close()
+
+    async def _close(self) -> None:
+        await self.thread(self.engine.close)
+        self._leave()
+
+
+def _told(ask: Any) -> Any:
+    """What the driver tells by the coordinator, as soon as it does."""
+    pause = _FIRST_LOOK
+    while (answer := ray.get(ask.remote())) is None:
+        time.sleep(pause)
+        pause = min(_LAST_LOOK, 1.1 * pause)
+    return answer
 
 
 def _actor() -> str:

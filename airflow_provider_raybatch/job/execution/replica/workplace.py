@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.execution.coordinator import stem
 from airflow_provider_raybatch.job.execution.replica.asking import Asker
@@ -34,12 +35,15 @@ time: a quarter of a second for a vocabulary of 128,000, in which no request mov
 class Workplace:
     """What a replica makes at its start, and its shift works with.
 
+    :ivar job: with `plan`, `reader` and `asker`, as soon as the job is known.
     :ivar board: handle of the coordinator.
     :ivar process: name of the replica's process.
     :ivar flight: rows in the engine, while there is a shift.
     :ivar cpu_before: CPU seconds of the process when its engine was ready.
     """
 
+    job: Job
+    plan: Plan
     reader: Reader
     asker: Asker
     engine: Engine
@@ -47,16 +51,14 @@ class Workplace:
     reporter: Reporter
     cpu_before: float
 
-    def __init__(self, job: Job, plan: Plan, board: Any, report: ReplicaReport) -> None:
-        self.job = job
-        self.plan = plan
+    def __init__(self, submission: Submission | None, board: Any, report: ReplicaReport) -> None:
         self.board = board
         self.process = report.replica
         self.report = report
         self.draining = threading.Event()
         self.asked_to_ask = threading.Event()
         self.flight: Flight | None = None
-        self._metrics = Metrics(job.spec.submission, self.process)
+        self._metrics = Metrics(submission, self.process)
         self._parts = 0
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch")
         self._tokenizers = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="raybatch-tokenizer")

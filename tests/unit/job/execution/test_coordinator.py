@@ -19,10 +19,9 @@ class Board(Coordinator):
     """Of one piece of rows."""
 
     def __init__(self, rows: int, fewest: int, folder: str = "/nowhere") -> None:
+        super().__init__(LocalFolder(folder))
         todo = np.packbits(np.zeros(rows, np.bool_))
-        super().__init__(
-            Input([Chunk(0, 0, rows, 0, 0, rows)], [rows], todo), LocalFolder(folder), "parts", fewest
-        )
+        self.begin(Input([Chunk(0, 0, rows, 0, 0, rows)], [rows], todo), "parts", fewest, ())
 
     def starts(self, name: str) -> bool:
         """An actor's process starts. Returns whether it opens its engine."""
@@ -37,6 +36,27 @@ class Board(Coordinator):
         """Ask, with all rows of an earlier order finished."""
         rows = no_rows() if order is None else order.grant.rows
         return self.pull(name, Report(answered=len(rows), finished=rows))
+
+
+def test_before_the_rows_are_known_each_replica_is_needed() -> None:
+    board = Coordinator(LocalFolder("/nowhere"))
+    board.start("actor", "first")
+    assert board.is_needed("first")
+    assert (board.model(), board.assignment()) == (None, None)
+    assert board.report(ReplicaReport("first", "node")) == (False, False)
+    assert board.start("actor", "second") == 0  # one death may be the node's
+    assert board.start("actor", "third") == 1
+    board.begin(Input([], [], np.zeros(0, np.uint8)), "parts", 1, "the job")
+    assert board.assignment() == "the job"
+    assert not board.is_needed("third")
+
+
+def test_who_waits_is_told_that_nothing_is_to_do() -> None:
+    board = Coordinator(LocalFolder("/nowhere"))
+    board.start("actor", "first")
+    board.dismiss()
+    assert (board.model(), board.assignment()) == (False, False)
+    assert not board.is_needed("first")
 
 
 def test_a_replica_is_needed_while_rows_are_free() -> None:

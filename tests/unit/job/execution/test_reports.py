@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.storage.folder import LocalFolder
 
 
 def coordinator(place: Path) -> Coordinator:
-    return Coordinator(Input([], [], np.zeros(0, np.uint8)), LocalFolder(str(place)), "parts")
+    return Coordinator(LocalFolder(str(place)))
 
 
 def test_the_last_report_of_each_replica_is_kept(tmp_path: Path) -> None:

@@ -44,6 +44,13 @@ def test_the_replica_with_the_first_request_counts(start_up: StartUp) -> None:
     assert sum(phases.values()) == 1052.0 - start_up.began
 
 
+def test_what_is_over_before_the_drivers_phases_takes_no_time(start_up: StartUp) -> None:
+    reports = [replica(started=1001.0, startup_seconds=30.0, import_seconds=12.0, first_request=1032.0)]
+    phases = start_up.phases(reports)
+    assert list(phases.items())[3:] == [("replica", 0.0), ("import", 0.0), ("engine", 12.75), ("rows", 1.0)]
+    assert sum(phases.values()) == 1032.0 - start_up.began
+
+
 def test_a_processor_of_ray_has_no_process_of_ours(start_up: StartUp) -> None:
     assert start_up.phases([replica(first_request=1050.25)])["engine"] == 32.0
 

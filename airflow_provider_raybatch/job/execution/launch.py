@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When replicas start: while the driver still checks the job, where there is room for them.
+
+An engine takes half a minute and more until it answers, most of it for imports and for the model. Checks,
+and the keys of millions of rows, take as long in a large job. Replicas import their engine at the same time
+as the model is checked, and start it while rows are looked up. If the job is refused, or nothing is left to
+do, they end before they have asked anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.execution.coordinator import Input
+from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.execution.replicas import Replicas
+from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import Folder
+
+
+class Launch:
+    """Starts the replicas of one job, and ends them."""
+
+    def __init__(self) -> None:
+        self._replicas: Replicas | None = None
+        self._has_begun = False
+
+    @property
+    def began(self) -> float:
+        """Epoch seconds at which replicas started; 0 if none did."""
+        return 0.0 if self._replicas is None else self._replicas.began
+
+    def __enter__(self) -> Launch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def early(
+        self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], folder: Folder, rows: int
+    ) -> None:
+        """Start replicas for all rows of the input, if the nodes that are there hold them.
+
+        Not where replicas may come and leave: how many depends on the rows that are left to do. Nor where one
+        spans nodes.
+
+        :param folder: the destination.
+        """
+        if spec.engine == ray_data_llm.NAME or not rows:
+            return
+        cluster = cluster_view.view()
+        sizing = plan.make(spec, rows, cluster)
+        is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
+        if is_fixed and fit.assess(sizing, cluster, autoscaling=False).verdict == "fits":
+            self._replicas = Replicas(spec, environment, folder, sizing)
+
+    def load(self, spec: BatchInferenceSpec) -> None:
+        """Let engines start.
+
+        :param spec: as it was checked, with the version of the model.
+        """
+        if self._replicas is not None:
+            self._replicas.load(spec)
+
+    def plan(self, spec: BatchInferenceSpec, rows: int) -> Plan:
+        """The plan for `rows` rows that are left. Replicas that have started stay as many."""
+        sizing = plan.make(spec, rows, cluster_view.view())
+        if self._replicas is None:
+            return sizing
+        started = self._replicas.plan
+        reasons = {**sizing.reasons, "replicas": started.reasons["replicas"]}
+        return replace(
+            sizing,
+            replicas=started.replicas,
+            fewest_replicas=None,
+            cpus=started.cpus,
+            gpus=started.gpus,
+            spans_nodes=False,
+            reasons=reasons,
+        )
+
+    def replicas(self, job: Job, sizing: Plan, work: Input) -> Replicas:
+        """Those that have started, or new ones, with the rows to do."""
+        if self._replicas is None:
+            self._replicas = Replicas(job.spec, job.environment, job.folder, sizing)
+            self._replicas.load(job.spec)
+        self._replicas.begin(job, sizing, work)
+        self._has_begun = True
+        return self._replicas
+
+    def end(self) -> None:
+        """End them."""
+        if self._replicas is not None:
+            if self._has_begun:
+                self._replicas.end()
+            else:
+                self._replicas.dismiss()
+            self._replicas = None

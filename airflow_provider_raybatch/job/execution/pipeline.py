@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Ray Data pipeline that runs beside the driver's own thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ray.data
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+
+_LONGEST_NAME = 150
+
+
+class Pipeline(threading.Thread):
+    """Runs at once.
+
+    :param stages: the Dataset, which is consumed.
+    :param take: called with each of its rows.
+    :ivar error: what ended it, if something did.
+    """
+
+    def __init__(
+        self, stages: ray.data.Dataset, spec: BatchInferenceSpec, take: Callable[[Any], None]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.error: BaseException | None = None
+        self._stages = stages
+        self._take = take
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        # Ray's own guard sees chunks; during a slow start or long responses none may finish for half an hour.
+        # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
+        if hasattr(context, "execution_no_progress_timeout_s"):
+            context.execution_no_progress_timeout_s = -1
+        stages.set_name(_name(spec))  # for people who look at Ray's dashboard
+        self.start()
+
+    def run(self) -> None:
+        """Consume all rows."""
+        try:
+            for row in self._stages.iter_rows():
+                self._take(row)
+        except BaseException as error:  # the main thread diagnoses it
+            self.error = error
+
+
+def _name(spec: BatchInferenceSpec) -> str:
+    if spec.submission is None:
+        return "batch_inference"
+    # Ray names a log file after it, and file systems take names of 255 bytes.
+    name = f"{spec.submission.task.dag_id}.{spec.submission.task.task_id}"
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replicas of a run: a Ray Data pipeline, and the coordinator that they ask.
+
+The Dataset holds tickets, not rows: one for each replica. One map over it with a pool of replicas is the
+whole pipeline, so a cluster that can hold the replicas can run the job; no other stage takes resources or has
+to be waited for. Ray Data gives what it is good at: the actor pool, restarts and retries. The coordinator
+decides which replica works on which rows, at the moment at which a replica can take rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import warnings
+from typing import Any
+
+import ray
+import ray.data
+from pydantic import SecretStr
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.execution.actors import ReplicaActors
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
+from airflow_provider_raybatch.job.execution.pipeline import Pipeline
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import Folder
+
+_ACTORS_EVERY = 2.0
+
+
+class Replicas:
+    """Start at once, and import their engine. They load a model when it is checked, and wait for rows.
+
+    :param folder: the destination.
+    :ivar board: handle of the coordinator.
+    :ivar began: epoch seconds of their start.
+    """
+
+    def __init__(
+        self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], folder: Folder, plan: Plan
+    ) -> None:
+        self.plan = plan
+        self.began = self._looked = time.time()
+        # Beside the driver, so that it is there as long as the driver is, and ends with this run.
+        self.board: Any = ray.remote(**on_this_node())(Coordinator).remote(folder)
+        leave = plan.fewest < plan.replicas
+        self._actors = ReplicaActors(plan) if plan.spans_nodes or leave else None
+        self.pipeline = Pipeline(self._dataset(spec, environment), spec, lambda row: None)
+
+    def load(self, spec: BatchInferenceSpec) -> None:
+        """Let them start their engines.
+
+        :param spec: as it was checked, with the version of the model.
+        """
+        self.board.load.remote(spec)
+
+    def begin(self, job: Job, plan: Plan, work: Input) -> None:
+        """Give out the rows."""
+        self.board.begin.remote(work, job.part_folder, plan.fewest, [ray.put((job, plan))])
+
+    def end_unused(self) -> None:
+        """End those that wait for room and are not needed."""
+        if self._actors is not None and time.time() - self._looked >= _ACTORS_EVERY:
+            self._actors.end_unused(*ray.get(self.board.actors.remote(), timeout=60))
+            self._looked = time.time()
+
+    def engine(self) -> EngineInfo:
+        """What an engine says of itself."""
+        return ray.get(self.board.engine.remote(), timeout=60) or EngineInfo()
+
+    def dismiss(self) -> None:
+        """End those that have got no rows: one that starts its engine when it has, or with the driver."""
+        self.board.dismiss.remote()
+
+    def end(self) -> None:
+        """End those that are still there."""
+        # Ray Data would log that as an error.
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        if self._actors is not None:
+            self._actors.close()
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(self.board)
+
+    def _dataset(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr]) -> ray.data.Dataset:
+        """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
+
+        Of a range of replicas, those that find no room are pending: Ray starts them when there is room, and
+        asks its autoscaler for it. One that leaves returns its ticket, and at once each ticket that it gets
+        then. So soon all are used up, and from then on Ray Data drops the actors that have none.
+        """
+        plan = self.plan
+        tickets = [{"ticket": number} for number in range(plan.replicas)]
+        work = ray.data.from_items(tickets, override_num_blocks=plan.replicas)
+        # Without end here: replicas count for themselves how often they die in vain.
+        options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
+        if self._actors is not None:
+            options["ray_remote_args_fn"] = self._actors.options()
+        if not plan.spans_nodes:
+            options["num_gpus"] = plan.gpus
+            if plan.accelerator_type:
+                options["accelerator_type"] = plan.accelerator_type
+        # Ray 2.60 deprecates free-form remote options, but neither 2.56 nor 2.60 has named ones for restarts.
+        warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
+        return work.map_batches(
+            Replica,
+            fn_constructor_args=(spec, environment, self.board, plan.spans_nodes),
+            batch_size=1,
+            batch_format="numpy",
+            # One ticket each, so that whoever comes late finds one.
+            compute=ray.data.ActorPoolStrategy(size=plan.replicas, max_tasks_in_flight_per_actor=1),
+            max_concurrency=2,
+            **options,
+        )

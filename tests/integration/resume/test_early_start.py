@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas start while the driver looks up rows, and end where nothing is left for them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.execution.launch import Launch
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.work import in_sequence
+from tests.support.ray_processes import ray_processes
+from tests.support.repeated_task import RepeatedTask, answers
+
+TEXTS = [f"text {number}" for number in range(40)]
+
+
+class Driver:
+    """One that looks up rows when its replicas allow it.
+
+    :ivar meanwhile: called before that.
+    """
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] = self.ready
+        self._board: Any = None
+
+    def early(self, launch: Launch, *arguments: Any) -> None:
+        early(launch, *arguments)
+        assert launch._replicas is not None
+        self._board = launch._replicas.board
+
+    def keys(self, function: Any, groups: Sequence[Any], job: Any) -> Iterator[Any]:
+        self.meanwhile()
+        return iter(list(in_sequence(function, groups, job)))
+
+    def ready(self, but: Sequence[str] = ()) -> ReplicaReport:
+        """Wait for a replica whose engine is ready.
+
+        :param but: other processes.
+        """
+        reports: list[ReplicaReport] = []
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            reports = ray.get(self._board.snapshot.remote())
+            for report in reports:
+                if report.state == "ready" and report.replica not in but:
+                    return report
+            time.sleep(0.1)
+        raise AssertionError(f"no engine is ready: {reports}")
+
+
+early = Launch.early
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(Launch, "early", lambda launch, *arguments: made.early(launch, *arguments))
+    monkeypatch.setattr(driver, "keys_over_the_cluster", made.keys)
+    return made
+
+
+def has_replicas() -> bool:
+    return any("Replica" in command for command in ray_processes().values())
+
+
+def wait_until_they_are_gone() -> None:
+    until = time.monotonic() + 60
+    while has_replicas():
+        assert time.monotonic() < until, "a replica is left"
+        time.sleep(0.1)
+
+
+def test_the_engine_is_ready_before_the_rows_are_known(task: RepeatedTask, checks: Driver) -> None:
+    task.input(TEXTS)
+    manifest = task.run(reuse=str(task.folder / "store"))
+    assert len(answers(manifest)) == task.asked(manifest) == len(TEXTS)
+    phases = manifest.timing.phases
+    assert phases["replica"] == phases["engine"] == 0 < phases["earlier"]
+    wait_until_they_are_gone()
+
+
+def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
+    def refuse() -> None:
+        checks.ready()
+        assert has_replicas()
+        raise RaybatchError("reuse: it is refused.", FailureClass.USER_ERROR)
+
+    checks.meanwhile = refuse
+    task.input(TEXTS)
+    assert task.refused(FailureClass.USER_ERROR, reuse=str(task.folder / "store")) == "reuse: it is refused."
+    wait_until_they_are_gone()
+    assert task.asked_in_all() == 0
+
+
+def test_a_job_without_work_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
+    task.input(TEXTS)
+    store = {"reuse": str(task.folder / "store")}
+    task.run(**store)
+    again = task.run(run_id="r2", **store)
+    assert (again.counts.reused, again.replicas) == (len(TEXTS), [])
+    assert task.asked_in_all() == len(TEXTS)
+    wait_until_they_are_gone()
+
+
+def test_a_replica_that_is_killed_meanwhile_starts_again(task: RepeatedTask, checks: Driver) -> None:
+    def kill() -> None:
+        first = checks.ready()
+        psutil.Process(int(first.replica.split("-")[1])).send_signal(signal.SIGKILL)
+        checks.ready(but=[first.replica])
+
+    checks.meanwhile = kill
+    task.input(TEXTS)
+    manifest = task.run(reuse=str(task.folder / "store"))
+    assert len(answers(manifest)) == task.asked_in_all() == len(TEXTS)
+    assert sorted(replica.rows for replica in manifest.replicas) == [0, len(TEXTS)]
