@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.local.head import RayHead
+from tests.support.ray_processes import ray_processes
 from tests.support.s3_server import S3Server, serving
 
 CPUS = 2
@@ -121,5 +122,8 @@ def ray_here(modules: Path) -> Iterator[Any]:
         log_to_driver=False,
         logging_level="error",
     )
+    for process, command in ray_processes().items():
+        if "log_monitor.py" in command:
+            process.terminate()  # it reads all that workers write, for drivers that want it
     yield ray
     ray.shutdown()
