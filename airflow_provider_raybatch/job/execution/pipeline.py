@@ -18,17 +18,16 @@ _LONGEST_NAME = 150
 class Pipeline(threading.Thread):
     """Runs at once.
 
-    :param stages: the Dataset, which is consumed.
+    :param make: makes the Dataset, which is consumed. Ray Data's settings are made before.
     :param take: called with each of its rows.
     :ivar error: what ended it, if something did.
     """
 
     def __init__(
-        self, stages: ray.data.Dataset, spec: BatchInferenceSpec, take: Callable[[Any], None]
+        self, make: Callable[[], ray.data.Dataset], spec: BatchInferenceSpec, take: Callable[[Any], None]
     ) -> None:
         super().__init__(daemon=True)
         self.error: BaseException | None = None
-        self._stages = stages
         self._take = take
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         context = ray.data.DataContext.get_current()
@@ -37,7 +36,8 @@ class Pipeline(threading.Thread):
         # `no_progress_timeout` sees rows, tokens of requests in flight, and engines that load.
         if hasattr(context, "execution_no_progress_timeout_s"):
             context.execution_no_progress_timeout_s = -1
-        stages.set_name(_name(spec))  # for people who look at Ray's dashboard
+        self._stages = make()
+        self._stages.set_name(_name(spec))  # for people who look at Ray's dashboard
         self.start()
 
     def run(self) -> None:

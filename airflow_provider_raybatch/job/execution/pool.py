@@ -104,7 +104,8 @@ def run(
             ran.add(pickle.loads(row["done"]), time.time(), in_one=True)
 
         replicas, board = None, None
-        pipeline = Pipeline(ray_data_llm.dataset(job, plan, work), job.spec, take)
+        chunks = work
+        pipeline = Pipeline(lambda: ray_data_llm.dataset(job, plan, chunks), job.spec, take)
     watch = _Watch(board, ran)
     began = said = time.time()
     try:

@@ -50,7 +50,7 @@ class Replicas:
         self.board: Any = ray.remote(**on_this_node())(Coordinator).remote(folder)
         leave = plan.fewest < plan.replicas
         self._actors = ReplicaActors(plan) if plan.spans_nodes or leave else None
-        self.pipeline = Pipeline(self._dataset(spec, environment), spec, lambda row: None)
+        self.pipeline = Pipeline(lambda: self._dataset(spec, environment), spec, lambda row: None)
 
     def load(self, spec: BatchInferenceSpec) -> None:
         """Let them start their engines.

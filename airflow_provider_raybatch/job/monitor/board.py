@@ -27,7 +27,8 @@ class ReplicaReport:
     :param loaded: grows while it loads its model, see
         :mod:`airflow_provider_raybatch.job.execution.replica.loading`.
     :param started: epoch seconds at which its process began to start the engine.
-    :param startup_seconds: from then until the engine was ready; `import_seconds` of them, for its package.
+    :param startup_seconds: from then until the engine was ready.
+    :param imported: epoch seconds at which the engine's package was imported and the model was checked.
     :param first_request: epoch seconds of its first request, 0 before it.
     :param cpu_seconds: of its own process, since the engine was ready.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
@@ -53,7 +54,7 @@ class ReplicaReport:
     loaded: int = 0
     started: float = 0.0
     startup_seconds: float = 0.0
-    import_seconds: float = 0.0
+    imported: float = 0.0
     first_request: float = 0.0
     cpu_seconds: float = 0.0
     gpu_utilization: float | None = None

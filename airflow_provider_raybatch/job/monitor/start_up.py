@@ -48,7 +48,7 @@ class StartUp:
             last = self._last
             for phase, end in (
                 ("replica", first.started),
-                ("import", first.started + first.import_seconds),
+                ("import", first.imported),
                 ("engine", first.started + first.startup_seconds),
                 ("rows", first.first_request),
             ):

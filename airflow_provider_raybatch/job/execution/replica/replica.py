@@ -33,6 +33,11 @@ _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
 """Seconds between two looks for what the driver has found out: a thousand replicas may wait for it."""
 
 
+_ENOUGH_CPUS = 4
+"""Of a node, for the import beside the check of the model, which imports too: on two cores both would take
+longer, and a refusal would come later."""
+
+
 class Replica(Workplace):
     """The class that ``Dataset.map_batches`` runs as an actor.
 
@@ -64,12 +69,14 @@ class Replica(Workplace):
             if not self._is_needed():
                 self._leave()
                 return
-            import_engine(spec)
-            self.report.import_seconds = round(time.time() - began, 2)
+            if (os.cpu_count() or 1) >= _ENOUGH_CPUS:
+                import_engine(spec)
             checked = _told(board.model)
             if not (checked and self._is_needed()):
                 self._leave()
                 return
+            import_engine(checked)
+            self.report.imported = time.time()
             self.engine = open_engine(checked, spans_nodes)
         self._gpu = GpuMeter()
         board.describe.remote(self.engine.info)

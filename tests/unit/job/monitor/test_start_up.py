@@ -36,7 +36,7 @@ def test_a_phase_that_comes_twice_has_both(start_up: StartUp) -> None:
 def test_the_replica_with_the_first_request_counts(start_up: StartUp) -> None:
     reports = [
         replica(started=1019.0, startup_seconds=60.0, first_request=1080.0),
-        replica(started=1021.25, startup_seconds=30.0, import_seconds=12.0, first_request=1052.0),
+        replica(started=1021.25, startup_seconds=30.0, imported=1033.25, first_request=1052.0),
         replica(started=1019.0),
     ]
     phases = start_up.phases(reports)
@@ -45,7 +45,7 @@ def test_the_replica_with_the_first_request_counts(start_up: StartUp) -> None:
 
 
 def test_what_is_over_before_the_drivers_phases_takes_no_time(start_up: StartUp) -> None:
-    reports = [replica(started=1001.0, startup_seconds=30.0, import_seconds=12.0, first_request=1032.0)]
+    reports = [replica(started=1001.0, startup_seconds=30.0, imported=1013.0, first_request=1032.0)]
     phases = start_up.phases(reports)
     assert list(phases.items())[3:] == [("replica", 0.0), ("import", 0.0), ("engine", 12.75), ("rows", 1.0)]
     assert sum(phases.values()) == 1032.0 - start_up.began
