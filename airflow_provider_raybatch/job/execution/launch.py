@@ -19,7 +19,7 @@ from airflow_provider_raybatch.job.execution.coordinator import Input
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replicas import Replicas
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
-from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -29,6 +29,7 @@ class Launch:
 
     def __init__(self) -> None:
         self._replicas: Replicas | None = None
+        self._cluster = Cluster(())
         self._has_begun = False
 
     @property
@@ -56,10 +57,10 @@ class Launch:
         """
         if spec.engine == ray_data_llm.NAME or not rows:
             return
-        cluster = cluster_view.view()
-        sizing = plan.make(spec, rows, cluster)
+        self._cluster = cluster_view.view()
+        sizing = plan.make(spec, rows, self._cluster)
         is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
-        if is_fixed and fit.assess(sizing, cluster, autoscaling=False).verdict == "fits":
+        if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
             self._replicas = Replicas(spec, environment, folder, sizing)
 
     def load(self, spec: BatchInferenceSpec) -> None:
@@ -72,20 +73,11 @@ class Launch:
 
     def plan(self, spec: BatchInferenceSpec, rows: int) -> Plan:
         """The plan for `rows` rows that are left. Replicas that have started stay as many."""
-        sizing = plan.make(spec, rows, cluster_view.view())
         if self._replicas is None:
-            return sizing
-        started = self._replicas.plan
+            return plan.make(spec, rows, cluster_view.view())
+        sizing, started = plan.make(spec, rows, self._cluster), self._replicas.plan
         reasons = {**sizing.reasons, "replicas": started.reasons["replicas"]}
-        return replace(
-            sizing,
-            replicas=started.replicas,
-            fewest_replicas=None,
-            cpus=started.cpus,
-            gpus=started.gpus,
-            spans_nodes=False,
-            reasons=reasons,
-        )
+        return replace(sizing, replicas=started.replicas, reasons=reasons)
 
     def replicas(self, job: Job, sizing: Plan, work: Input) -> Replicas:
         """Those that have started, or new ones, with the rows to do."""

@@ -16,6 +16,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.job import driver
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.work import in_sequence
 from tests.support.ray_processes import ray_processes
 from tests.support.repeated_task import RepeatedTask, answers
@@ -89,6 +90,7 @@ def test_the_engine_is_ready_before_the_rows_are_known(task: RepeatedTask, check
     wait_until_they_are_gone()
 
 
+@pytest.mark.turn(0)
 def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
     def refuse() -> None:
         checks.ready()
@@ -102,6 +104,7 @@ def test_a_job_that_is_refused_leaves_no_replica(task: RepeatedTask, checks: Dri
     assert task.asked_in_all() == 0
 
 
+@pytest.mark.turn(1)
 def test_a_job_without_work_leaves_no_replica(task: RepeatedTask, checks: Driver) -> None:
     task.input(TEXTS)
     store = {"reuse": str(task.folder / "store")}
@@ -110,6 +113,21 @@ def test_a_job_without_work_leaves_no_replica(task: RepeatedTask, checks: Driver
     assert (again.counts.reused, again.replicas) == (len(TEXTS), [])
     assert task.asked_in_all() == len(TEXTS)
     wait_until_they_are_gone()
+
+
+@pytest.mark.turn(2)
+def test_nodes_are_not_waited_for_again(
+    task: RepeatedTask, checks: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one of several nodes is lost meanwhile: replicas on the others do its work."""
+
+    def lose() -> None:
+        checks.ready()
+        monkeypatch.setattr(cluster_view, "_nodes", lambda: ())
+
+    checks.meanwhile = lose
+    task.input(TEXTS)
+    assert len(answers(task.run(reuse=str(task.folder / "store")))) == len(TEXTS)
 
 
 def test_a_replica_that_is_killed_meanwhile_starts_again(task: RepeatedTask, checks: Driver) -> None:

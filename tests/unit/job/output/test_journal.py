@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.contract.secrets import Secrets
+from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.output.journal import Journal, SupersededError
 from airflow_provider_raybatch.job.preflight.ready import Standing, make_ready
@@ -105,11 +106,11 @@ class TestOtherArguments:
         fields = {"source": [str(tmp_path / "gone.jsonl")], "destination": place.uri}
         manifest = publish(place, [part(place, [{"text": "a"}])], 1, submitted(**fields))
         same, changed = submitted(1, **fields), submitted(1, **fields, sampling={"temperature": 1})
-        standing = make_ready(same, same.submission, Secrets(), print, StartUp())
+        standing = make_ready(same, same.submission, Secrets(), print, StartUp(), Launch())
         assert isinstance(standing, Standing)
         assert standing.summary == manifest.summary()
         with pytest.raises(PreflightError, match="source: nothing is at"):
-            make_ready(changed, changed.submission, Secrets(), print, StartUp())
+            make_ready(changed, changed.submission, Secrets(), print, StartUp(), Launch())
 
 
 def test_commit_during_preflight_is_not_done_again(
