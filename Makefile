@@ -14,6 +14,9 @@ ENVIRONMENTS := .venv .venv-light .venv-pre .venv-ray
 LANES := .venv-vllm-oldest .venv-vllm-newest
 STAMPS := $(ENVIRONMENTS:%=%/.stamp)
 
+# Environments are made side by side.
+MAKEFLAGS += --jobs=4
+
 # Where it is set, each of many processes compiles Airflow and Ray for itself: two to three times a start's CPU.
 unexport PYTHONDONTWRITEBYTECODE
 
