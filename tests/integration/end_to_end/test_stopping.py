@@ -50,6 +50,7 @@ def runs_with_timeout(start_endless):
     return start_endless("timeout")
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_marked_as_failed(mode, runs_to_mark, jobs):
     task = runs_to_mark[mode].task("infer")
@@ -69,6 +70,7 @@ def with_replica(jobs, task):
     return job if jobs.replicas(job) else None
 
 
+@pytest.mark.turn(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_timeout(mode, runs_with_timeout, jobs):
     run = runs_with_timeout[mode].wait("failed", timeout=300)

@@ -102,6 +102,7 @@ def runs_that_fail_afterwards(api, jobs, tmp_path_factory):
     return {**runs, "submit": api.trigger("only_submits")}
 
 
+@pytest.mark.turn(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, jobs):
     task = runs_that_fail_afterwards[mode].wait(timeout=180).task("infer")
@@ -111,6 +112,7 @@ def test_retry_after_success_returns_the_same(mode, runs_that_fail_afterwards, j
     assert_result_of(task, job)
 
 
+@pytest.mark.turn(1)
 def test_retry_of_a_task_that_only_submits_keeps_its_job(runs_that_fail_afterwards, jobs):
     task = runs_that_fail_afterwards["submit"].wait(timeout=180).task("sleep")
     assert counters(task) == (2, 1)
