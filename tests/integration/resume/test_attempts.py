@@ -52,6 +52,7 @@ def test_failed_rows_are_asked_again_up_to_a_limit(task: RepeatedTask) -> None:
     assert (task.asked(mended), mended.counts.ok) == (1, 20)
 
 
+@pytest.mark.turn(2)
 def test_ids_name_the_rows(task: RepeatedTask) -> None:
     task.input(["good", "bad"])
     echo = {"engine": "echo", "engine_args": {"fail_pattern": "bad"}}

@@ -35,7 +35,14 @@ LIMITS: dict[str, tuple[Callable[[int], dict[str, Any]], FailureClass, str]] = {
 }
 
 
-@pytest.mark.parametrize(("limit", "on_s3"), [("tokens", False), ("deadline", False), ("stop", True)])
+@pytest.mark.parametrize(
+    ("limit", "on_s3"),
+    [
+        pytest.param("tokens", False, marks=pytest.mark.turn(0)),
+        pytest.param("deadline", False, marks=pytest.mark.turn(1)),
+        pytest.param("stop", True, marks=pytest.mark.turn(2)),
+    ],
+)
 def test_a_limit_stops_the_job_and_keeps_what_is_done(
     tmp_path: Path, ray_here: Any, s3: S3Server, limit: str, on_s3: bool
 ) -> None:

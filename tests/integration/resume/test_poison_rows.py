@@ -30,6 +30,7 @@ def test_a_poison_row_is_found_and_all_others_answered(task: RepeatedTask) -> No
     assert restarts <= math.ceil(math.log2(32)) + 1
 
 
+@pytest.mark.turn(0)
 def test_a_poison_row_fails_a_job_that_allows_no_failure(
     task: RepeatedTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_poison_row_fails_a_job_that_allows_no_failure(
     assert sentence.startswith("max_error_fraction: 1 of 1 failed rows killed the engine each time")
 
 
+@pytest.mark.turn(1)
 def test_an_engine_that_dies_of_everything_fails_the_job(task: RepeatedTask) -> None:
     task.input([f"kill {number}" for number in range(200)])
     engine = {"engine": "echo", "engine_args": {"kill_pattern": "kill"}, "replicas": 1, "max_restarts": 1}

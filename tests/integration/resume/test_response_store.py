@@ -35,6 +35,7 @@ def test_only_changed_rows_are_paid_for(task: RepeatedTask, reuse: dict[str, Any
     assert task.asked(task.run(run_id="r3", **reuse)) == 0
 
 
+@pytest.mark.turn(2)
 def test_a_clear_that_regenerates_takes_nothing_from_the_store(
     task: RepeatedTask, reuse: dict[str, Any]
 ) -> None:
@@ -74,6 +75,7 @@ def test_sampled_requests_keep_an_answer_each(task: RepeatedTask, reuse: dict[st
     assert (task.asked(again), again.counts.reused) == (1, 2)
 
 
+@pytest.mark.turn(1)
 def test_all_completions_come_back(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input(["two words"])
     several: dict[str, Any] = {"sampling": {"temperature": 0, "n": 3}, **reuse}
@@ -98,6 +100,7 @@ def test_a_retry_stores_after_a_kill_behind_the_commit(task: RepeatedTask, reuse
     assert task.asked(task.run(run_id="r2", **reuse)) == 0
 
 
+@pytest.mark.turn(0)
 def test_a_store_that_breaks_after_the_commit_is_a_warning(task: RepeatedTask, reuse: dict[str, Any]) -> None:
     task.input(["a", "b"])
 
@@ -117,6 +120,7 @@ def test_an_unwritable_store_is_refused_at_once(task: RepeatedTask) -> None:
     assert sentence.startswith("reuse: ")
 
 
+@pytest.mark.turn(1)
 def test_lost_stored_responses_are_generated_in_full_chunks(task: RepeatedTask) -> None:
     task.input([f"text {number}" for number in range(ROWS)])
     reuse = {"reuse": str(task.folder / "store")}
