@@ -99,7 +99,10 @@ VLLM = [
 ]
 
 
-@pytest.mark.parametrize("wrong", VLLM)
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param(*one.values, id=one.id, marks=pytest.mark.turn(n % 3)) for n, one in enumerate(VLLM)],
+)
 def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place, ray_here: Any) -> None:
     """The check runs in a Ray worker with the installed vLLM; the driver ends with its error."""
     pytest.importorskip("vllm")
