@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 import warnings
 from typing import Any
@@ -76,6 +77,11 @@ class Replicas:
     def dismiss(self) -> None:
         """End those that have got no rows: one that starts its engine when it has, or with the driver."""
         self.board.dismiss.remote()
+        threading.Thread(target=self._end_the_last, daemon=True).start()
+
+    def _end_the_last(self) -> None:
+        self.pipeline.join()
+        self.end()
 
     def end(self) -> None:
         """End those that are still there."""

@@ -71,7 +71,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def has_replicas() -> bool:
-    return any("Replica" in command for command in ray_processes().values())
+    """Return whether there are any, or the coordinator that they ask."""
+    commands = ray_processes().values()
+    return any("Replica" in command or "ray::Coordinator" in command for command in commands)
 
 
 def wait_until_they_are_gone() -> None:
