@@ -57,9 +57,8 @@ def test_a_limit_stops_the_job_and_keeps_what_is_done(
     }
     limited, ends, fragment = LIMITS[limit]
     attempts = 0
-    while (
-        not task.kept()
-    ):  # how soon rows are finished is the machine's, and all take longer than one step more
+    # How soon rows are finished is the machine's, and all take longer than one step more.
+    while not task.kept():
         attempts += 1
         sentence = task.refused(ends, **slowly, **limited(attempts * 8))
     assert fragment in sentence
