@@ -43,15 +43,7 @@ def asked(**fields: Any) -> BatchInferenceSpec:
 
 
 def started(launch: Launch, rows: int = 1000, **fields: Any) -> Started | None:
-    spec = submitted(**{
-        "source": ["/in"],
-        "prompt": "{row.x}",
-        "destination": "/out",
-        "model": "m",
-        "engine": "vllm",
-        **fields,
-    })
-    launch.early(spec, {}, LocalFolder("/out"), rows)
+    launch.early(asked(**fields), {}, LocalFolder("/out"), rows)
     found: Any = launch._replicas
     return found
 
@@ -73,7 +65,8 @@ def test_all_that_have_room_start(nodes: list[dict[str, float]]) -> None:
     ],
 )
 def test_none_starts(nodes: list[dict[str, float]], fields: dict[str, Any]) -> None:
-    nodes.append(GPU_NODE) if "engine_args" in fields else None
+    if "engine_args" in fields:
+        nodes.append(GPU_NODE)
     assert started(Launch(), **fields) is None
 
 
@@ -81,10 +74,9 @@ def test_there_stay_as_many_as_have_started(nodes: list[dict[str, float]]) -> No
     with Launch() as launch:
         found = started(launch)
         nodes += [GPU_NODE] * 3
-        spec = asked()
-        assert launch.plan(spec, 3).replicas == 2
-        assert launch.plan(spec, 3).rows_per_chunk == 8
-        assert Launch().plan(spec, 3).replicas == 1
+        assert launch.plan(asked(), 3).replicas == 2
+        assert launch.plan(asked(), 3).rows_per_chunk == 8
+        assert Launch().plan(asked(), 3).replicas == 1
         assert found is not None
         assert not found.is_dismissed
     assert found.is_dismissed
