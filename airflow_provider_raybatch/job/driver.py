@@ -102,7 +102,7 @@ def _finish(
     remaining = int(np.count_nonzero(~(resolved | reuse_plan.rows)))
     sizing = launch.plan(spec, remaining)
     start_up.ended("earlier")
-    if remaining and not launch.began:  # those that started had room
+    if remaining and not launch.began:  # early replicas have found room
         cluster_view.wait_for(sizing, spec.cluster_wait, journal.began_before(), emit)
         start_up.ended("nodes")
     if (committed := journal.claim()) is not None:

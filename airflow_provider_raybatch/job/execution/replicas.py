@@ -35,7 +35,7 @@ _ACTORS_EVERY = 2.0
 
 
 class Replicas:
-    """Start at once, and import their engine. They load a model when it is checked, and wait for rows.
+    """Start at once, load the model when it is checked, and wait for rows.
 
     :param folder: the destination.
     :ivar board: handle of the coordinator.

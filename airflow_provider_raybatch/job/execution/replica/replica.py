@@ -31,8 +31,6 @@ from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 
 _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
 """Seconds between two looks for what the driver has found out: a thousand replicas may wait for it."""
-
-
 _ENOUGH_CPUS = 4
 """Of a node, for the import beside the check of the model, which imports too: on two cores both would take
 longer, and a refusal would come later."""
@@ -41,8 +39,8 @@ longer, and a refusal would come later."""
 class Replica(Workplace):
     """The class that ``Dataset.map_batches`` runs as an actor.
 
-    It starts while the driver checks the job: it imports its engine at once, starts it when the model is
-    checked, and takes rows when all is.
+    It starts while the driver checks the job. Where there are enough CPUs it imports its engine at once. It
+    starts the engine when the model is checked, and takes rows when everything is.
 
     :param spec: the job's, as the driver got it.
     :param environment: variables of its process; Ray Data exports them as text, so they are ``SecretStr``.
