@@ -51,7 +51,7 @@ def start() -> None:
     serve_spawn()
     forkserver.set_forkserver_preload([_PRELOADED])
     with _python_path():
-        forkserver.ensure_running()
+        forkserver._forkserver.ensure_running()  # not the function of the module, see _Process.run
 
 
 def serve_spawn() -> None:

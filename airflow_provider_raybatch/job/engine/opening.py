@@ -5,24 +5,32 @@ from __future__ import annotations
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine.apart import EngineApart
 from airflow_provider_raybatch.job.engine.base import Engine
 
 
-def import_engine(spec: BatchInferenceSpec) -> None:
-    """Import what the engine needs, which for vLLM takes half of a small model's start."""
-    if spec.engine == "vllm":
-        from airflow_provider_raybatch.job.engine import fork_server
+def import_engine(spec: BatchInferenceSpec, spans_nodes: bool = False) -> EngineApart | None:
+    """Import what the engine needs, which for vLLM takes half of a small model's start.
 
-        fork_server.start()  # before the import, so that both go on at the same time
-        import vllm  # noqa: F401
+    :param spans_nodes: see :func:`open_engine`.
+    :returns: the process that has it, to be given to :func:`open_engine`; ``None`` if there is none.
+    """
+    return EngineApart() if spec.engine == "vllm" and not spans_nodes else None
 
 
-def open_engine(spec: BatchInferenceSpec, spans_nodes: bool = False) -> Engine:
-    """Start the engine that `spec` asks for, in this process.
+def open_engine(
+    spec: BatchInferenceSpec, spans_nodes: bool = False, apart: EngineApart | None = None
+) -> Engine:
+    """Start the engine that `spec` asks for.
 
-    :param spans_nodes: whether its GPUs are the bundles of this actor's placement group, one each.
+    :param spans_nodes: whether its GPUs are the bundles of this actor's placement group, one each. vLLM finds
+        them in the actor's own process alone.
+    :param apart: the process that it shall have.
     :raises RaybatchError: it can't start.
     """
+    if apart is not None:
+        apart.open(spec)
+        return apart
     if spec.engine == "echo":
         from airflow_provider_raybatch.job.engine.echo import EchoEngine
 

@@ -43,6 +43,8 @@ def import_engine() -> None:
     """
     on = "cpu" if is_on_cpu() else "gpu"
     for name in (
+        "vllm.engine.arg_utils",
+        "vllm.v1.engine.async_llm",
         "vllm.v1.engine.core",
         "vllm.v1.executor.multiproc_executor",
         "vllm.v1.executor.uniproc_executor",

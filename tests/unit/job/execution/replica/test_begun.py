@@ -51,7 +51,9 @@ class World:
     def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         self.place = place
         self.deaths = 0
-        monkeypatch.setattr(replica_module, "open_engine", Deadly)
+        monkeypatch.setattr(
+            replica_module, "open_engine", lambda spec, spans_nodes, apart: Deadly(spec, spans_nodes)
+        )
 
     def run(self, **fields: Any) -> None:
         while not asyncio.run(self._process(fields)):

@@ -67,7 +67,9 @@ class World:
         self.place = place
         self.in_flight = in_flight
         self.deaths = 0
-        monkeypatch.setattr(replica_module, "open_engine", Fragile)
+        monkeypatch.setattr(
+            replica_module, "open_engine", lambda spec, spans_nodes, apart: Fragile(spec, spans_nodes)
+        )
         monkeypatch.setattr(replica_module.os, "_exit", self._end)
         monkeypatch.setattr(replica_module.os, "getpid", lambda: self.deaths)
 

@@ -148,7 +148,9 @@ def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pyt
     fields = {"engine": "echo", "engine_args": {"max_model_len": 5}}
     asked = asyncio.Event()
     with monkeypatch.context() as patched:
-        patched.setattr(replica_module, "open_engine", Endless)
+        patched.setattr(
+            replica_module, "open_engine", lambda spec, spans_nodes, apart: Endless(spec, spans_nodes)
+        )
         first = place.replica(**fields)
         asyncio.run(ends_while_it_asks(first))
     second = place.replica(**fields)

@@ -52,7 +52,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         raise _ProcessEndedError
 
     Scripted.asked, Scripted.events = [], {}
-    monkeypatch.setattr(replica_module, "open_engine", Scripted)
+    monkeypatch.setattr(
+        replica_module, "open_engine", lambda spec, spans_nodes, apart: Scripted(spec, spans_nodes)
+    )
     monkeypatch.setattr(replica_module.os, "_exit", end)
     return Place(tmp_path, monkeypatch)
 

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine whose front end has a process of its own.
+
+vLLM is then imported once, by the server from which that process and the engine's are forked; and a replica
+reads and writes rows under another lock than the one under which their requests are made, sent and read. With
+short answers a replica that did both was what the GPU waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import multiprocessing
+import pickle
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from multiprocessing import util
+from typing import Any, TypeVar
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import fork_server, host
+from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, EngineInfo
+from airflow_provider_raybatch.job.engine.host import Answer, Call
+from airflow_provider_raybatch.job.row import Request, Response, RowFailure
+
+T = TypeVar("T")
+
+_END_SECONDS = 60.0
+_LAST_WORD_SECONDS = 5.0
+
+
+class _Held:
+    """Something that the other process keeps: an encoded request or what was generated.
+
+    :ivar tokens: of what was generated, see :meth:`~airflow_provider_raybatch.job.engine.base.Engine.tokens`.
+    """
+
+    __slots__ = ("_forget", "number", "tokens")
+
+    def __init__(self, number: int, forget: Callable[[int], None], tokens: tuple[int, int] = (0, 0)) -> None:
+        self.number = number
+        self.tokens = tokens
+        self._forget = forget
+
+    def __del__(self) -> None:
+        self._forget(self.number)
+
+
+class EngineApart:
+    """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`.
+
+    Its process is there when this returns, and has imported what vLLM needs; :meth:`open` starts the engine.
+    """
+
+    info: EngineInfo
+
+    def __init__(self) -> None:
+        fork_server.start()
+        context = multiprocessing.get_context("spawn")  # which that server serves
+        self._connection, there = context.Pipe()
+        self._process = context.Process(target=host.serve, args=(there,), name=host.TITLE)
+        self._process.start()
+        there.close()
+        # At this process's end, Python would wait for the other one, and that one for this.
+        util.Finalize(self, self._process.kill, exitpriority=10)
+        self._numbers = itertools.count(1)
+        self._awaited: dict[int, Future[Any] | asyncio.Future[Any]] = {}
+        self._calls: list[Call] = []
+        self._forgotten: deque[int] = deque()
+        self._sending = threading.Lock()
+        self._is_open = self._is_gone = False
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function there, while it has no engine yet.
+
+        :raises Exception: what the function raises.
+        :raises EngineDeadError: the process has ended.
+        """
+        returned: T = self._call(False, function, *arguments)
+        return returned
+
+    def open(
+        self, spec: BatchInferenceSpec, opens: Callable[[BatchInferenceSpec], Engine] = host.open_vllm
+    ) -> None:
+        """Start the engine that `spec` asks for.
+
+        :param opens: what does that there.
+        :raises RaybatchError: it can't start.
+        """
+        self.info = self._call(True, opens, spec)
+        self._is_open = True
+        threading.Thread(target=self._hear, name="raybatch-engine", daemon=True).start()
+
+    def _call(self, opens: bool, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            self._connection.send((opens, function, arguments))
+            ((_, value, error),) = self._connection.recv()
+        except (EOFError, OSError):
+            raise self._death() from None
+        if error is not None:
+            raise error
+        return value
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        encoded: list[int | RowFailure] = self._ask("encode", list(requests))
+        return [one if isinstance(one, RowFailure) else _Held(one, self._forgotten.append) for one in encoded]
+
+    async def generate(self, encoded: _Held) -> Any:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        loop = asyncio.get_running_loop()
+        number, answered = next(self._numbers), loop.create_future()
+        self._await(number, answered)
+        self._post(loop, (number, "generate", encoded.number))
+        try:
+            raw = await answered
+        except asyncio.CancelledError:
+            self._awaited.pop(number, None)
+            self._post(loop, (0, "cancel", number))
+            raise
+        return raw if isinstance(raw, RowFailure) else _Held(raw[0], self._forgotten.append, raw[1])
+
+    def tokens(self, raw: _Held) -> tuple[int, int]:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        return raw.tokens
+
+    def tokens_in_flight(self) -> int:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        try:
+            return int(self._ask("tokens_in_flight", None))
+        except EngineDeadError:
+            return 0
+
+    def decode(self, raw: Sequence[_Held]) -> list[Response]:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        decoded: list[Response] = self._ask("decode", [one.number for one in raw])
+        return decoded
+
+    def close(self) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        if self._is_open:
+            self._send([(0, "close", None)])
+        else:
+            self._connection.close()
+        self._process.join(_END_SECONDS)
+        self._process.kill()
+
+    def _ask(self, name: str, given: Any) -> Any:
+        number, answered = next(self._numbers), Future[Any]()
+        self._await(number, answered)
+        self._send([(number, name, pickle.dumps(given, pickle.HIGHEST_PROTOCOL))])
+        return answered.result()
+
+    def _await(self, number: int, answered: Future[Any] | asyncio.Future[Any]) -> None:
+        self._awaited[number] = answered
+        if self._is_gone and self._awaited.pop(number, None) is not None:
+            raise self._death()
+
+    def _post(self, loop: asyncio.AbstractEventLoop, call: Call) -> None:
+        """Send a call with all others of this turn of the loop."""
+        if not self._calls:
+            loop.call_soon(self._send_calls)
+        self._calls.append(call)
+
+    def _send_calls(self) -> None:
+        calls, self._calls = self._calls, []
+        if self._forgotten:
+            calls.append((0, "forget", [self._forgotten.popleft() for _ in range(len(self._forgotten))]))
+        self._send(calls)
+
+    def _send(self, calls: list[Call]) -> None:
+        with self._sending, contextlib.suppress(OSError):  # it is gone, which the other thread finds out
+            self._connection.send(calls)
+
+    def _hear(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._settle(self._connection.recv())
+        self._is_gone = True
+        while self._awaited:
+            with contextlib.suppress(KeyError):
+                number, _ = next(iter(self._awaited.items()))
+                self._settle([(number, None, self._death())])
+
+    def _settle(self, answers: list[Answer]) -> None:
+        """Give answers to those who wait for them; to those of a loop all in one turn of it."""
+        waiting = []
+        for number, value, error in answers:
+            answered = self._awaited.pop(number, None)
+            if isinstance(answered, Future):
+                _set(answered, value, error)
+            elif answered is not None:
+                waiting.append((answered, value, error))
+        if waiting:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                waiting[0][0].get_loop().call_soon_threadsafe(_set_all, waiting)
+
+    def _death(self) -> EngineDeadError:
+        self._process.join(_LAST_WORD_SECONDS)
+        code = self._process.exitcode
+        return EngineDeadError(
+            f"the process of vLLM's front end ended (exit code {code}).", killed=code == -signal.SIGKILL
+        )
+
+
+def _set_all(waiting: Sequence[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
+    for answered, value, error in waiting:
+        if not answered.done():  # it was cancelled meanwhile
+            _set(answered, value, error)
+
+
+def _set(answered: Future[Any] | asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if error is None:
+        answered.set_result(value)
+    else:
+        answered.set_exception(error)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine in a process of its own answers as in this one, and its end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import fork_server
+from airflow_provider_raybatch.job.engine.apart import EngineApart
+from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.row import Request, RowFailure
+from tests.support.specs import spec
+
+PROMPTS = ["one two", "of this length are too long for it", "bad", "three"]
+HANGS = {"hang_pattern": "forever", "seconds_per_token": 0.001}
+
+
+class Counted(EchoEngine):
+    """Tells, as tokens in flight, how many encoded requests and results it still holds."""
+
+    def __init__(self, asked: BatchInferenceSpec) -> None:
+        super().__init__(asked)
+        self._held: list[weakref.ref[Any]] = []
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        encoded = super().encode(requests)
+        self._held += map(weakref.ref, encoded)
+        return encoded
+
+    async def generate(self, encoded: Any) -> Any:
+        made = await super().generate(encoded)
+        self._held.append(weakref.ref(made))
+        return made
+
+    def tokens_in_flight(self) -> int:
+        return sum(one() is not None for one in self._held)
+
+
+class ForeignError(Exception):
+    """Of a library that the other process alone has."""
+
+
+def refuses(asked: BatchInferenceSpec) -> Engine:
+    raise PreflightError(f"engine_args: {asked.model!r} can't be opened.")
+
+
+def breaks(asked: BatchInferenceSpec) -> Engine:
+    raise ForeignError("out of memory")
+
+
+def fails() -> None:
+    raise ValueError("no")
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineApart]:
+    monkeypatch.setattr(fork_server, "start", lambda: None)  # vLLM's import is not needed
+    made = EngineApart()
+    yield made
+    made.close()
+    assert not made._process.is_alive()
+
+
+def asking(**options: Any) -> BatchInferenceSpec:
+    return spec(engine="echo", engine_args=options)
+
+
+def answers(engine: Engine, prompts: Sequence[str] = PROMPTS) -> list[Any]:
+    """What becomes of prompts, with the tokens of each."""
+
+    async def generated(encoded: Any) -> Any:
+        return encoded if isinstance(encoded, RowFailure) else await engine.generate(encoded)
+
+    async def ask() -> list[Any]:
+        encoded = engine.encode([Request(prompt=prompt) for prompt in prompts])
+        return list(await asyncio.gather(*map(generated, encoded)))
+
+    raw = asyncio.run(ask())
+    found = [one for one in raw if not isinstance(one, RowFailure)]
+    decoded = [(one, engine.tokens(made)) for one, made in zip(engine.decode(found), found, strict=True)]
+    return [one if isinstance(one, RowFailure) else decoded.pop(0) for one in raw]
+
+
+def test_it_answers_as_in_this_process(apart: EngineApart) -> None:
+    asked = asking(max_model_len=6, fail_pattern="bad")
+    apart.open(asked, EchoEngine)
+    here = EchoEngine(asked)
+    assert apart.info == here.info
+    assert answers(apart) == answers(here)
+    assert [type(one) for one in answers(here)] == [tuple, RowFailure, RowFailure, tuple]
+
+
+def test_what_is_not_needed_any_more_is_forgotten(apart: EngineApart) -> None:
+    apart.open(asking(), Counted)
+    encoded = apart.encode([Request(prompt="a"), Request(prompt="b")])
+    assert apart.tokens_in_flight() == 2
+    del encoded
+    assert len(answers(apart, ["c", "d", "e"])) == 3
+    answers(apart, ["f"])  # what is forgotten is told with the next request
+    assert apart.tokens_in_flight() <= 2
+
+
+def test_a_function_is_called_there_before_the_engine_opens(apart: EngineApart) -> None:
+    assert apart.call(os.getpid) == apart._process.pid
+    with pytest.raises(ValueError, match=r"^no$"):
+        apart.call(fails)
+    apart.open(asking(), EchoEngine)
+
+
+@pytest.mark.parametrize(
+    ("opens", "error", "sentence"),
+    [
+        (refuses, PreflightError, "engine_args: 'echo' can't be opened."),
+        (breaks, RaybatchError, "ForeignError: out of memory"),
+    ],
+)
+def test_why_it_does_not_open_is_told(
+    apart: EngineApart, opens: Callable[..., Engine], error: type[RaybatchError], sentence: str
+) -> None:
+    with pytest.raises(error) as raised:
+        apart.open(asking(), opens)
+    assert str(raised.value) == sentence
+
+
+def test_its_death_is_told_to_all_who_wait_and_who_come_later(apart: EngineApart) -> None:
+    apart.open(asking(**HANGS), EchoEngine)
+    (encoded,) = apart.encode([Request(prompt="forever")])
+
+    async def ask() -> list[Any]:
+        waiting = [asyncio.ensure_future(apart.generate(encoded)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        os.kill(apart._process.pid or 0, signal.SIGKILL)
+        return await asyncio.gather(*waiting, apart.generate(encoded), return_exceptions=True)
+
+    ended = asyncio.run(asyncio.wait_for(ask(), 30))
+    assert [type(one) for one in ended] == [EngineDeadError] * 4
+    assert all(one.killed for one in ended)
+    with pytest.raises(EngineDeadError, match="exit code -9"):
+        apart.decode([])
+    assert apart.tokens_in_flight() == 0
+
+
+def test_the_death_of_what_it_serves_is_told(apart: EngineApart) -> None:
+    apart.open(asking(kill_pattern="die"), EchoEngine)
+    (encoded,) = apart.encode([Request(prompt="die")])
+    with pytest.raises(EngineDeadError, match="kill_pattern") as raised:
+        asyncio.run(apart.generate(encoded))
+    assert not raised.value.killed
+
+
+def test_a_request_that_is_cancelled_ends_there(apart: EngineApart) -> None:
+    apart.open(asking(max_num_seqs=1, **HANGS), EchoEngine)
+    stuck, short = apart.encode([Request(prompt="forever"), Request(prompt="short")])
+
+    async def ask() -> Any:
+        first = asyncio.ensure_future(apart.generate(stuck))
+        second = asyncio.ensure_future(apart.generate(short))
+        await asyncio.sleep(0.1)
+        assert not second.done()  # there is one slot
+        first.cancel()
+        return await second
+
+    assert apart.tokens(asyncio.run(asyncio.wait_for(ask(), 30))) == (1, 1)
+
+
+SCRIPT = """
+from airflow_provider_raybatch.job.engine import fork_server
+from airflow_provider_raybatch.job.engine.apart import EngineApart
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from tests.support.specs import spec
+
+if __name__ == "__main__":
+    fork_server.start = lambda: None
+    apart = EngineApart()
+    apart.open(spec(engine="echo"), EchoEngine)
+    print(apart._process.pid, flush=True)
+"""
+
+
+def test_no_process_outlives_one_that_ends_without_closing_it() -> None:
+    """Python waits for its children at its end, and this one waits for it."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not psutil.pid_exists(int(done.stdout))
