@@ -41,7 +41,7 @@ class Handle:
     """
 
     def __init__(self, board: Coordinator, job: Job, plan: Plan) -> None:
-        self.model = SimpleNamespace(remote=lambda: job.spec)
+        self.model = SimpleNamespace(remote=lambda process: job.spec)
         self.assignment = SimpleNamespace(remote=lambda: [(job, plan)])
         for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))

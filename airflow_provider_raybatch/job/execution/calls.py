@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,14 @@ def no_rows() -> Ordinals:
 
 class GoneError(Exception):
     """The queue counts the calling replica as lost and has given its rows to others, so it must end."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A function that needs what engines import, to be called where one has it."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Report
+from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Question, Report
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 from airflow_provider_raybatch.job.input.listing import Listing
@@ -112,6 +112,9 @@ class Coordinator:
         self._folder = folder
         self._model: BatchInferenceSpec | Literal[False] | None = None
         self._assignment: Any = None
+        self._question: Question | None = None
+        self._asked = ""
+        self._answer: tuple[Any, Exception | None] | None = None
         self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
         self._actors: dict[str, str] = {}
         """The actor of each living process."""
@@ -181,9 +184,20 @@ class Coordinator:
             self._let_go(process)
         return needed
 
-    def model(self) -> BatchInferenceSpec | Literal[False] | None:
-        """The spec as it was checked, from which engines start; ``None`` until then, `False` for none."""
-        return self._model
+    def model(self, process: str = "") -> BatchInferenceSpec | Question | Literal[False] | None:
+        """The spec as it was checked, from which engines start; ``None`` until then, `False` for none.
+
+        Or a question that this process shall answer before.
+        """
+        if self._question is None or self._asked or process not in self._actors:
+            return self._model
+        self._asked = process
+        return self._question
+
+    def answer(self, process: str, returned: Any, error: Exception | None) -> None:
+        """What the question's function has returned, or raised, in this process."""
+        if process == self._asked:
+            self._answer = returned, error
 
     def assignment(self) -> Any:
         """What `begin` was given for replicas; ``None`` until then, `False` if there is nothing to do."""
@@ -276,6 +290,14 @@ class Coordinator:
         """Let engines start: the model is checked."""
         self._model = spec
 
+    def ask(self, question: Question | None) -> None:
+        """Let one of the processes answer a question; ``None`` takes it back."""
+        self._question, self._asked, self._answer = question, "", None
+
+    def answered(self) -> tuple[str, tuple[Any, Exception | None] | None]:
+        """The process that has taken the question, if one has, and what came of it as soon as it is there."""
+        return self._asked, self._answer
+
     def begin(self, work: Input, part_folder: str, fewest: int, assignment: Any) -> None:
         """Give out the rows.
 
@@ -357,6 +379,8 @@ class Coordinator:
         :param is_silent: whether it may have written what it could not report.
         """
         actor = self._actors.pop(process)
+        if process == self._asked and self._answer is None:
+            self._asked = ""
         self._names.pop(process, None)
         self._starting.discard(process)
         self._not_needed.discard(process)

@@ -9,12 +9,15 @@ do, they end before they have asked the engine anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.execution.calls import Question
 from airflow_provider_raybatch.job.execution.coordinator import Input
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replicas import Replicas
@@ -23,6 +26,8 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
 
+T = TypeVar("T")
+
 
 class Launch:
     """Starts the replicas of one job, and ends them."""
@@ -30,7 +35,7 @@ class Launch:
     def __init__(self) -> None:
         self._replicas: Replicas | None = None
         self._cluster = Cluster(())
-        self._has_begun = False
+        self._has_begun = self._starts_soon = False
 
     @property
     def began(self) -> float:
@@ -61,7 +66,19 @@ class Launch:
         sizing = plan.make(spec, rows, self._cluster)
         is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
         if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
+            self._starts_soon = cluster_view.has_idle(sizing)
             self._replicas = Replicas(spec, environment, folder, sizing)
+
+    def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
+        """Call a function where a replica has imported its engine: it needs no import of its own there.
+
+        :returns: what it returned; ``None`` if no replica is there, or will soon be, to call it.
+        :raises Exception: what the function raises.
+        """
+        if self._replicas is None or not self._starts_soon:
+            return None
+        returned: T | None = self._replicas.ask(Question(function, arguments))
+        return returned
 
     def load(self, spec: BatchInferenceSpec) -> None:
         """Let engines start.

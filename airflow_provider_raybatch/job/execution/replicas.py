@@ -23,6 +23,7 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.actors import ReplicaActors
+from airflow_provider_raybatch.job.execution.calls import Question
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
 from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
 from airflow_provider_raybatch.job.execution.pipeline import Pipeline
@@ -32,6 +33,9 @@ from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
 
 _ACTORS_EVERY = 2.0
+_SOON = 10.0
+"""Seconds in which a replica starts if there is room for it: its process takes two to five."""
+_LOOK_AGAIN = 0.05
 
 
 class Replicas:
@@ -52,6 +56,27 @@ class Replicas:
         leave = plan.fewest < plan.replicas
         self._actors = ReplicaActors(plan) if plan.spans_nodes or leave else None
         self.pipeline = Pipeline(lambda: self._dataset(spec, environment), spec, lambda row: None)
+
+    def ask(self, question: Question) -> Any:
+        """Let one of them call a function in the process that has imported its engine.
+
+        :returns: what it returned; ``None`` if none has started soon, or none can.
+        :raises Exception: what the function raises.
+        """
+        self.board.ask.remote(question)
+        asked_at = time.monotonic()
+        while self.pipeline.is_alive():
+            process, answer = ray.get(self.board.answered.remote())
+            if answer is not None:
+                returned, error = answer
+                if error is not None:
+                    raise error
+                return returned
+            if not process and time.monotonic() - asked_at > _SOON:
+                break
+            time.sleep(_LOOK_AGAIN)
+        ray.get(self.board.ask.remote(None))
+        return None
 
     def load(self, spec: BatchInferenceSpec) -> None:
         """Let them start their engines.

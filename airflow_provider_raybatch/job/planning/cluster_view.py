@@ -32,6 +32,12 @@ def gpu_node(accelerator_type: str | None) -> str | None:
     return next((n["NodeID"] for n in nodes if all(n["Resources"].get(name, 0) > 0 for name in wanted)), None)
 
 
+def has_idle(plan: Plan) -> bool:
+    """Whether a replica of this plan could start now: what it takes is idle, if perhaps on several nodes."""
+    idle = ray.available_resources()
+    return bool(idle.get("CPU", 0) >= plan.cpus and idle.get("GPU", 0) >= plan.gpus)
+
+
 def check_versions() -> dict[str, str]:
     """Versions for the manifest.
 

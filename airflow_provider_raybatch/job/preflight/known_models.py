@@ -48,14 +48,25 @@ def check_model(
     :raises PreflightError: whatever is wrong, as one sentence.
     """
     place = _place(spec, requests)
-    known = None if place is None else _read(place)
-    if known is not None and _surely_fit(requests, known.context):
-        of_this_job = known.digests.model_copy(update={"spec": spec.response_digest})
-        return replace(known, digests=of_this_job)
+    known = _kept(place, spec, requests)
+    if known is not None:
+        return known
     found = model_check.check_model(spec, requests, environment)
     if place is not None and not found.prints_date and not found.overlong:
         _write(place, found)
     return found
+
+
+def kept(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Checked | None:
+    """A check that is kept on this node, if there is one. Looking takes no import of vLLM."""
+    return _kept(_place(spec, requests), spec, requests)
+
+
+def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> Checked | None:
+    known = None if place is None else _read(place)
+    if known is None or not _surely_fit(requests, known.context):
+        return None
+    return replace(known, digests=known.digests.model_copy(update={"spec": spec.response_digest}))
 
 
 def folder() -> Path | None:

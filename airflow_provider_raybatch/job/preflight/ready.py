@@ -35,8 +35,8 @@ from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
 from airflow_provider_raybatch.job.planning import cluster_view, plan
+from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
-from airflow_provider_raybatch.job.preflight.known_models import check_model
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.preflight.row_ids import check_ids
 from airflow_provider_raybatch.job.request.keys import Keyer
@@ -120,7 +120,7 @@ def make_ready(
         launch.early(spec, environment, destination, source.rows)
         _wait_for_engine_node(spec, journal.began_before(), emit)
         start_up.ended("nodes")
-        checked = _check_engine(spec, requests, environment, emit)
+        checked = _check_engine(spec, requests, environment, emit, launch)
         launch.load(_as_checked(spec, checked))
         start_up.ended("model")
     else:  # an empty night needs neither nodes nor the model
@@ -170,11 +170,15 @@ def _vllm_is_here() -> bool:
 
 
 def _check_engine(
-    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, SecretStr], emit: Emit
+    spec: BatchInferenceSpec,
+    requests: list[Request],
+    environment: dict[str, SecretStr],
+    emit: Emit,
+    launch: Launch,
 ) -> Checked:
     """Check engine and model.
 
-    In a separate process on a node with the accelerator: the head may have neither vLLM nor the model.
+    In another process, on a node with the accelerator: the head may have neither vLLM nor the model.
     """
     if spec.engine == "echo":
         echo.check_echo(spec)
@@ -186,13 +190,7 @@ def _check_engine(
             emit(events.Notice(level="warning", message=text))
     if spec.engine == "echo" or not engine_is_here(spec):
         return _unchecked(spec)
-    options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
-    node = cluster_view.gpu_node(spec.accelerator_type)
-    if node is not None:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
-    checked: Checked = ray.get(ray.remote(check_model).options(**options).remote(spec, requests, environment))
+    checked = _checked_model(spec, requests, environment, launch)
     if checked.overlong:
         text = (
             f"{checked.overlong} of {checked.sampled} sampled prompts are longer than the context of "
@@ -200,6 +198,28 @@ def _check_engine(
         )
         emit(events.Notice(level="warning", message=text))
     return checked
+
+
+def _checked_model(
+    spec: BatchInferenceSpec, requests: list[Request], environment: dict[str, SecretStr], launch: Launch
+) -> Checked:
+    """By a check that is kept here, in a replica that has started, or else in a task."""
+    node = cluster_view.gpu_node(spec.accelerator_type)
+    if node in {None, ray.get_runtime_context().get_node_id()}:
+        known = known_models.kept(spec, requests)
+        if known is not None:
+            return known
+    check = known_models.check_model
+    checked: Checked | None = launch.ask(check, spec, requests, environment)
+    if checked is not None:
+        return checked
+    options: dict[str, Any] = {"num_cpus": 0, "max_retries": 1}
+    if node is not None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+    made: list[Checked] = ray.get([ray.remote(check).options(**options).remote(spec, requests, environment)])
+    return made[0]
 
 
 def _unchecked(spec: BatchInferenceSpec) -> Checked:

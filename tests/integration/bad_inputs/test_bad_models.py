@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_raybatch.contract.base import parse
+from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.row import Request
 
 from .place import Case, Place, assert_nothing_happened, assert_one_sentence, case
 
@@ -99,12 +102,34 @@ VLLM = [
 ]
 
 
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Any]:
+    """A process that has imported vLLM, as each replica has one."""
+    pytest.importorskip("vllm")
+    from airflow_provider_raybatch.job.engine.apart import EngineApart
+
+    made = EngineApart()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("wrong", VLLM)
+def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place, apart: Any) -> None:
+    from airflow_provider_raybatch.job.preflight.known_models import check_model
+
+    spec = parse(BatchInferenceSpec, json.dumps(place.document(**wrong.fields(place))))
+    rows = map(json.loads, Path(spec.source[0]).read_text().splitlines())
+    chats = [Request(messages=[{"role": "user", "content": row["text"]}]) for row in rows]
+    with pytest.raises(PreflightError) as refused:
+        apart.call(check_model, spec, chats, {})
+    assert_one_sentence(refused.value, wrong)
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [pytest.param(*one.values, id=one.id, marks=pytest.mark.turn(n % 3)) for n, one in enumerate(VLLM)],
+    [pytest.param(*one.values, id=one.id, marks=pytest.mark.turn(n)) for n, one in enumerate(VLLM[-3:])],
 )
-def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: Place, ray_here: Any) -> None:
-    """The check runs in a Ray worker with the installed vLLM; the driver ends with its error."""
+def test_a_refusal_is_the_last_event_of_the_driver(wrong: Case, place: Place, ray_here: Any) -> None:
     pytest.importorskip("vllm")
     assert_one_sentence(place.refused(**wrong.fields(place)), wrong)
     assert_nothing_happened(place)
@@ -112,7 +137,6 @@ def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: 
 
 def test_some_prompts_too_long_are_counted(place: Place) -> None:
     from airflow_provider_raybatch.job.preflight.model_check import check_model
-    from airflow_provider_raybatch.job.row import Request
 
     pytest.importorskip("vllm")
     spec = parse(BatchInferenceSpec, json.dumps(place.document(**vllm())))

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -28,9 +30,12 @@ class Driver:
     """One that looks up rows when its replicas allow it.
 
     :ivar meanwhile: called before that.
+    :ivar question: a function that a replica is to call, and its arguments; with its `answer`.
     """
 
     def __init__(self) -> None:
+        self.question: tuple[Any, ...] | None = None
+        self.answer: Any = None
         self.meanwhile: Callable[[], object] = self.ready
         self._board: Any = None
 
@@ -38,6 +43,8 @@ class Driver:
         early(launch, *arguments)
         assert launch._replicas is not None
         self._board = launch._replicas.board
+        if self.question is not None:
+            self.answer = launch.ask(*self.question)
 
     def keys(self, function: Any, groups: Sequence[Any], job: Any) -> Iterator[Any]:
         self.meanwhile()
@@ -143,3 +150,32 @@ def test_a_replica_that_is_killed_meanwhile_starts_again(task: RepeatedTask, che
     manifest = task.run(reuse=str(task.folder / "store"))
     assert len(answers(manifest)) == task.asked_in_all() == len(TEXTS)
     assert sorted(replica.rows for replica in manifest.replicas) == [0, len(TEXTS)]
+
+
+def dies_at_first(file: Path) -> int:
+    """End the process that calls this, but for the second one."""
+    if not file.exists():
+        file.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+@pytest.mark.turn(1)
+def test_a_replica_is_asked_again_if_one_dies_of_a_question(task: RepeatedTask, checks: Driver) -> None:
+    checks.question = (dies_at_first, task.folder / "died")
+    task.input(TEXTS)
+    manifest = task.run()
+    assert checks.answer in [int(one.replica.split("-")[1]) for one in manifest.replicas]
+    assert len(answers(manifest)) == task.asked(manifest) == len(TEXTS)
+
+
+def refuses() -> None:
+    raise RaybatchError("model: it is refused.", FailureClass.USER_ERROR)
+
+
+@pytest.mark.turn(2)
+def test_what_a_replica_refuses_ends_the_job(task: RepeatedTask, checks: Driver) -> None:
+    checks.question = (refuses,)
+    task.input(TEXTS)
+    assert task.refused(FailureClass.USER_ERROR) == "model: it is refused."
+    wait_until_they_are_gone()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import ray
@@ -18,8 +18,10 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.private_package import set_environment
+from airflow_provider_raybatch.job.engine.apart import EngineApart
+from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.opening import import_engine, open_engine
-from airflow_provider_raybatch.job.execution.calls import GoneError
+from airflow_provider_raybatch.job.execution.calls import GoneError, Question
 from airflow_provider_raybatch.job.execution.replica import loading
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, left_by_the_last, path_of
@@ -31,16 +33,13 @@ from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 
 _FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
 """Seconds between two looks for what the driver has found out: a thousand replicas may wait for it."""
-_ENOUGH_CPUS = 4
-"""Of a node, for the import beside the check of the model, which imports too: on two cores both would take
-longer, and a refusal would come later."""
 
 
 class Replica(Workplace):
     """The class that ``Dataset.map_batches`` runs as an actor.
 
-    It starts while the driver checks the job. Where there are enough CPUs it imports its engine at once. It
-    starts the engine when the model is checked, and takes rows when everything is.
+    It starts while the driver checks the job, and imports its engine at once. Where it has done so, the model
+    can be checked. It starts the engine when that has passed, and takes rows when everything has.
 
     :param spec: the job's, as the driver got it.
     :param environment: variables of its process; Ray Data exports them as text, so they are ``SecretStr``.
@@ -67,15 +66,16 @@ class Replica(Workplace):
             if not self._is_needed():
                 self._leave()
                 return
-            if (os.cpu_count() or 1) >= _ENOUGH_CPUS:
-                import_engine(spec)
-            checked = _told(board.model)
+            apart = import_engine(spec, spans_nodes)
+            self.report.imported = time.time()
+            while isinstance(checked := _told(board.model, process), Question):
+                self._answer(checked, apart)
             if not (checked and self._is_needed()):
+                if apart is not None:
+                    apart.close()
                 self._leave()
                 return
-            import_engine(checked)
-            self.report.imported = time.time()
-            self.engine = open_engine(checked, spans_nodes)
+            self.engine = open_engine(checked, spans_nodes, apart)
         self._gpu = GpuMeter()
         board.describe.remote(self.engine.info)
         self.report.startup_seconds = round(time.time() - began, 2)
@@ -95,6 +95,17 @@ class Replica(Workplace):
                 f"{most} times allowed; its log on the cluster says why.",
                 FailureClass.ENGINE_DEAD,
             )
+
+    def _answer(self, question: Question, apart: EngineApart | None) -> None:
+        returned, error = None, None
+        try:
+            call = apart.call if apart is not None else _call_here
+            returned = call(question.function, *question.arguments)
+        except EngineDeadError:
+            os._exit(ENGINE_DIED)  # begin anew
+        except Exception as failed:
+            error = failed
+        self.board.answer.remote(self.process, returned, error)
 
     def _is_needed(self) -> bool:
         return bool(ray.get(self.board.is_needed.remote(self.process, _name())))
@@ -157,13 +168,17 @@ class Replica(Workplace):
         self._leave()
 
 
-def _told(ask: Any) -> Any:
+def _told(ask: Any, *arguments: Any) -> Any:
     """What the driver tells by the coordinator, as soon as it does."""
     pause = _FIRST_LOOK
-    while (answer := ray.get(ask.remote())) is None:
+    while (answer := ray.get(ask.remote(*arguments))) is None:
         time.sleep(pause)
         pause = min(_LAST_LOOK, 1.1 * pause)
     return answer
+
+
+def _call_here(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 def _actor() -> str:

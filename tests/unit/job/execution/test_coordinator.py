@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.execution.calls import Report, no_rows
+from airflow_provider_raybatch.job.execution.calls import Question, Report, no_rows
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input, Order
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -57,6 +57,41 @@ def test_who_waits_is_told_that_nothing_is_to_do() -> None:
     board.dismiss()
     assert (board.model(), board.assignment()) == (False, False)
     assert not board.is_needed("first")
+
+
+def test_one_process_answers_a_question() -> None:
+    board, question = Coordinator(LocalFolder("/nowhere")), Question(len, ("four",))
+    for name in ("first", "second"):
+        board.start(name, name)
+    board.ask(question)
+    assert board.model("stranger") is None
+    assert board.model("first") == question
+    assert board.model("second") is None
+    board.answer("second", 5, None)
+    assert board.answered() == ("first", None)
+    board.answer("first", 4, None)
+    board.start("first", "first again")  # its end changes nothing any more
+    assert board.answered() == ("first", (4, None))
+
+
+def test_another_process_answers_if_one_ends_before() -> None:
+    board, question = Coordinator(LocalFolder("/nowhere")), Question(len, ("four",))
+    board.start("actor", "first")
+    board.ask(question)
+    assert board.model("first") == question
+    board.start("actor", "second")
+    assert board.answered() == ("", None)
+    assert board.model("second") == question
+    board.answer("first", 5, None)
+    assert board.answered() == ("second", None)
+
+
+def test_a_question_can_be_taken_back() -> None:
+    board = Coordinator(LocalFolder("/nowhere"))
+    board.start("actor", "first")
+    board.ask(Question(len, ("four",)))
+    board.ask(None)
+    assert (board.model("first"), board.answered()) == (None, ("", None))
 
 
 def test_a_replica_is_needed_while_rows_are_free() -> None:

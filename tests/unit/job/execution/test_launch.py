@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.execution import launch as module
+from airflow_provider_raybatch.job.execution.calls import Question
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
@@ -25,6 +26,9 @@ class Started:
     def __init__(self, spec: Any, environment: Any, folder: Any, plan: Plan) -> None:
         self.plan, self.is_dismissed = plan, False
 
+    def ask(self, question: Question) -> Any:
+        return question.function(*question.arguments)
+
     def dismiss(self) -> None:
         self.is_dismissed = True
 
@@ -35,6 +39,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     found = [GPU_NODE]
     monkeypatch.setattr(module, "Replicas", Started)
     monkeypatch.setattr(cluster_view, "view", lambda: Cluster(tuple(found)))
+    monkeypatch.setattr(cluster_view, "has_idle", lambda plan: True)
     return found
 
 
@@ -68,6 +73,18 @@ def test_none_starts(nodes: list[dict[str, float]], fields: dict[str, Any]) -> N
     if "engine_args" in fields:
         nodes.append(GPU_NODE)
     assert started(Launch(), **fields) is None
+
+
+def test_replicas_are_asked_if_they_start_soon(
+    nodes: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Launch()
+    assert launch.ask(len, "four") is None
+    started(launch)
+    assert launch.ask(len, "four") == 4
+    monkeypatch.setattr(cluster_view, "has_idle", lambda plan: False)
+    started(launch)
+    assert launch.ask(len, "four") is None
 
 
 def test_there_stay_as_many_as_have_started(nodes: list[dict[str, float]]) -> None:
