@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import fork_server, host
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, EngineInfo
-from airflow_provider_raybatch.job.engine.host import Answer, Call
+from airflow_provider_raybatch.job.engine.host import GONE, Answer, Call
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class EngineApart:
         try:
             self._connection.send((opens, function, arguments))
             ((_, value, error),) = self._connection.recv()
-        except (EOFError, OSError):
+        except GONE:
             raise self._death() from None
         if error is not None:
             raise error
@@ -173,18 +173,21 @@ class EngineApart:
         self._send(calls)
 
     def _send(self, calls: list[Call]) -> None:
-        with self._sending, contextlib.suppress(OSError):  # it is gone, which the other thread finds out
+        with self._sending, contextlib.suppress(*GONE):  # which the other thread finds out
             self._connection.send(calls)
 
     def _hear(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while True:
                 self._settle(self._connection.recv())
-        self._is_gone = True
-        while self._awaited:
-            with contextlib.suppress(KeyError):
-                number, _ = next(iter(self._awaited.items()))
-                self._settle([(number, None, self._death())])
+        except GONE:
+            pass
+        finally:
+            self._is_gone = True
+            self._process.kill()
+            while self._awaited:
+                with contextlib.suppress(KeyError):  # it was cancelled meanwhile
+                    self._settle([(next(iter(self._awaited)), None, self._death())])
 
     def _settle(self, answers: list[Answer]) -> None:
         """Give answers to those who wait for them; to those of a loop all in one turn of it."""

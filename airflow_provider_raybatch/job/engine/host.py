@@ -29,6 +29,9 @@ _THREADS = 3
 """The replica's two tokenizer threads wait for one each, and its reports for the third."""
 TITLE = "raybatch::FrontEnd"
 
+GONE = (EOFError, BrokenPipeError, ConnectionResetError)
+"""What a connection raises whose other side is gone."""
+
 Call = tuple[int, str, Any]
 """A number, what is to be done, and with what; pickled, where that is done in a thread."""
 Answer = tuple[int, Any, BaseException | None]
@@ -41,7 +44,7 @@ def serve(connection: Connection) -> None:
         from setproctitle import setproctitle  # vLLM brings it
 
         setproctitle(TITLE)
-    with contextlib.suppress(EOFError, OSError):
+    with contextlib.suppress(*GONE):
         while True:
             opens, function, arguments = connection.recv()
             try:
@@ -103,18 +106,24 @@ class Host:
         """Return when the other side has closed the connection, or is gone."""
         self._loop = asyncio.get_running_loop()
         self._is_over = asyncio.Event()
-        self._loop.add_reader(self._connection.fileno(), self._hear)
+        # Not a reader of the loop: libuv's makes the connection one that does not block, which it must.
+        threading.Thread(target=self._hear, name="raybatch-calls", daemon=True).start()
         await self._is_over.wait()
         for request in self._requests.values():
             request.cancel()
         await asyncio.gather(*self._requests.values(), return_exceptions=True)
 
     def _hear(self) -> None:
-        try:
-            calls: list[Call] = self._connection.recv()
-        except (EOFError, OSError):
-            self._end()
-            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            try:
+                while True:
+                    self._loop.call_soon_threadsafe(self._begin, self._connection.recv())
+            except GONE:
+                pass
+            finally:
+                self._loop.call_soon_threadsafe(self._is_over.set)
+
+    def _begin(self, calls: list[Call]) -> None:
         for number, name, given in calls:
             if name == "generate":
                 request = asyncio.ensure_future(self._engine.generate(self._held[given]))
@@ -124,16 +133,12 @@ class Host:
                 if given in self._requests:
                     self._requests[given].cancel()
             elif name == "close":
-                self._end()
+                self._is_over.set()
             elif name == "forget":
                 for held in given:
                     self._held.pop(held, None)
             else:
                 self._threads.submit(self._answer, number, self._functions[name], given)
-
-    def _end(self) -> None:
-        self._loop.remove_reader(self._connection.fileno())
-        self._is_over.set()
 
     def _generated(self, number: int, request: asyncio.Future[Any]) -> None:
         del self._requests[number]
@@ -165,7 +170,7 @@ class Host:
         self._send([answer])
 
     def _send(self, answers: list[Answer]) -> None:
-        with self._sending, contextlib.suppress(OSError):  # nobody is there any more
+        with self._sending, contextlib.suppress(*GONE):
             self._connection.send(answers)
 
     def _keep(self, content: Any) -> int:

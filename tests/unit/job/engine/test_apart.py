@@ -103,6 +103,22 @@ def test_it_answers_as_in_this_process(apart: EngineApart) -> None:
     assert [type(one) for one in answers(here)] == [tuple, RowFailure, RowFailure, tuple]
 
 
+def test_many_requests_pass_at_once(apart: EngineApart) -> None:
+    """More in both directions than a connection holds, as with thousands of rows a second."""
+    apart.open(asking(seconds_per_token=0.0001), EchoEngine)
+    prompts = ["word " * 100 + str(number) for number in range(1000)]
+
+    async def ask() -> list[Any]:
+        batches = await asyncio.gather(*[
+            asyncio.to_thread(apart.encode, [Request(prompt=one) for one in prompts]) for _ in range(4)
+        ])
+        raw = await asyncio.gather(*(apart.generate(one) for batch in batches for one in batch))
+        return await asyncio.to_thread(apart.decode, raw)
+
+    made = asyncio.run(asyncio.wait_for(ask(), 60))
+    assert [one.completions[0].text for one in made] == prompts * 4
+
+
 def test_what_is_not_needed_any_more_is_forgotten(apart: EngineApart) -> None:
     apart.open(asking(), Counted)
     encoded = apart.encode([Request(prompt="a"), Request(prompt="b")])
