@@ -71,8 +71,9 @@ class ReplicaStats(ContractModel):
     """What one replica did in this submission.
 
     :param startup_seconds: from the start of its process to the first request it could take.
-    :param cpu_seconds: CPU time of its own process since then, the engine's processes not included. Near
-        `generation_seconds` or above, it is this process that the GPU waits for.
+    :param cpu_seconds: CPU time of its own process since then, without those of the engine, where rows are
+        tokenised and detokenised. Near `generation_seconds` or above, it is this process that the GPU waits
+        for.
     :param gpu_utilization: mean of the driver's reading, 0 to 100, ``None`` without an NVIDIA GPU. Says that
         kernels ran, not how well: judge by tokens a second.
     """
@@ -104,12 +105,11 @@ class Timing(ContractModel):
     :param preflight_seconds: until the destination was claimed, the wait for nodes included.
     :param startup_seconds: from the job's start to the first request in an engine.
     :param phases: seconds of what they are made of, in this order: `source` (destination, listing, rows and
-        ids), `prompt` (the first rows become requests), `nodes` (the wait for them), `model` (its check, in a
-        process of its own), `earlier` (what earlier jobs and the response store have), `claim`, `replica`
-        (until its process has begun), `import` (of the engine's package), `engine` (its processes, weights,
-        compilation) and `rows` (the first ones are read, rendered and tokenised). Replicas start meanwhile,
-        and the last four have only the seconds after `claim`. A job that makes no request has those before
-        `replica`.
+        ids), `prompt` (the first rows become requests), `nodes` (the wait for them), `model` (its check),
+        `earlier` (what earlier jobs and the response store have), `claim`, `replica` (until its process has
+        begun), `import` (of the engine's package), `engine` (its processes, weights, compilation) and `rows`
+        (the first ones are read, rendered and tokenised). Replicas start meanwhile, and the last four have
+        only the seconds after `claim`. A job that makes no request has those before `replica`.
     :param generation_seconds: from the first request to the last finished row.
     :param commit_seconds: publishing the dataset.
     """

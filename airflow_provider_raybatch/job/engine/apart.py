@@ -199,7 +199,7 @@ class EngineApart:
             elif answered is not None:
                 waiting.append((answered, value, error))
         if waiting:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 waiting[0][0].get_loop().call_soon_threadsafe(_set_all, waiting)
 
     def _death(self) -> EngineDeadError:

@@ -2,9 +2,9 @@
 """When replicas start: while the driver still checks the job, where there is room for them.
 
 An engine takes half a minute and more until it answers, most of it for imports and for the model. Checks,
-and the keys of millions of rows, take as long in a large job. Replicas import their engine at the same time
-as the model is checked, and start it while rows are looked up. If the job is refused, or nothing is left to
-do, they end before they have asked the engine anything.
+and the keys of millions of rows, take as long in a large job. Replicas import their engine meanwhile, check
+the model there, and start it while rows are looked up. If the job is refused, or nothing is left to do, they
+end before they have asked the engine anything.
 """
 
 from __future__ import annotations
