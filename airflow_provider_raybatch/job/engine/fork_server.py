@@ -11,6 +11,7 @@ can't ask for it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import re
@@ -22,6 +23,10 @@ from multiprocessing import context, forkserver
 from typing import Any
 
 _PRELOADED = f"{__package__}.preloaded"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+_server: int | None = None
+"""The server's process, in what is forked from it."""
 
 
 class _Process(context.ForkServerProcess):
@@ -32,6 +37,7 @@ class _Process(context.ForkServerProcess):
         super().start()
 
     def run(self) -> None:
+        _end_with_server()
         _use(self._environment)
         # Else it would start a server of its own: only the server's parent knows that it runs.
         forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
@@ -61,6 +67,8 @@ def serve_spawn() -> None:
 
 def prepare() -> None:
     """Make this process, the server, ready for what is forked from it."""
+    global _server
+    _server = os.getpid()
     serve_spawn()  # for the processes below, which start workers
     with contextlib.suppress(ImportError):
         import setproctitle  # vLLM brings it
@@ -98,6 +106,18 @@ def _set_openmp(environment: Mapping[str, str]) -> None:
         torch.set_num_threads(int(threads))
     if re.fullmatch(r"\{\d+(,\d+)*\}", places):
         os.sched_setaffinity(0, {int(cpu) for cpu in places[1:-1].split(",")})
+
+
+def _end_with_server() -> None:
+    """Let the system end this process when the server ends, which is the parent that the system knows.
+
+    An actor that ends kills its children, and the server is one; the actor's own process may stay for a
+    while, and with it a GPU would.
+    """
+    if sys.platform == "linux" and _server is not None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != _server:  # it has ended before
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end_with_parent() -> None:
