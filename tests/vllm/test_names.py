@@ -41,6 +41,17 @@ def test_the_name_is_there(name: str) -> None:
     assert hasattr(__import__(module, fromlist=[attribute]), attribute)
 
 
+def test_engines_start_their_processes_by_spawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.utils.system_utils import get_mp_context
+
+    from airflow_provider_raybatch.job.engine import vllm_compat
+
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+    assert get_mp_context().get_start_method() == "fork"
+    vllm_compat.spawn_processes()
+    assert get_mp_context().get_start_method() == "spawn"
+
+
 def parameters(function: Any) -> set[str]:
     return set(inspect.signature(function).parameters)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One import of vLLM for all processes of an engine.
 
-In a Ray actor and on CPUs, vLLM starts its engine process and its workers by spawn, and each of them imports
-torch and vLLM again, one after the other: 13 seconds each on an idle CPU. Here Python's own fork server
-imports them once, at the same time as this process does, and the others are forked from it. vLLM's server
+By spawn, which vLLM needs in a Ray actor and on CPUs, its engine process and its workers each import torch
+and vLLM again, one after the other: 13 seconds each on an idle CPU. Here Python's own fork server
+imports them once, and the others are forked from it, the engine's front end too. vLLM's server
 does the same on request (``VLLM_WORKER_MULTIPROC_METHOD=forkserver`` in its ``api_server``), but an actor
 can't ask for it.
 """

@@ -15,6 +15,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+import os
 import re
 import signal
 from collections.abc import Callable, Mapping
@@ -33,7 +34,16 @@ def start_engine(args: Mapping[str, Any]) -> Any:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    spawn_processes()
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**args), usage_context=UsageContext.LLM_CLASS)
+
+
+def spawn_processes() -> None:
+    """Let engines start their processes by spawn, as vLLM does by itself in Ray actors and on CPUs.
+
+    Elsewhere it forks them: such a process outlives one that is killed, and keeps its GPU.
+    """
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
 
 
 def import_engine() -> None:
