@@ -18,10 +18,10 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool
-from airflow_provider_raybatch.job.execution.coordinator import input_of
 from airflow_provider_raybatch.job.execution.cpu_tasks import spread
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
+from airflow_provider_raybatch.job.execution.rows_to_do import input_of
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch

@@ -19,9 +19,10 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator, input_of
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.execution.rows_to_do import input_of
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan

@@ -14,10 +14,11 @@ from airflow_provider_raybatch.contract.manifest import Summary
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job import driver as run_module
 from airflow_provider_raybatch.job.execution import pool
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.monitor.board import Reporter
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan

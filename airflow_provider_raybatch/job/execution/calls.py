@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from airflow_provider_raybatch.job.execution.pieces import Ordinals
+
+SILENT = 30.0
+"""Seconds without a report after which a process is lost; they report every second."""
 
 
 def no_rows() -> Ordinals:
@@ -19,14 +21,6 @@ def no_rows() -> Ordinals:
 
 class GoneError(Exception):
     """The queue counts the calling replica as lost and has given its rows to others, so it must end."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A function that needs what engines import, to be called where one has it."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True)

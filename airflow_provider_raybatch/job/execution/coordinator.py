@@ -11,78 +11,27 @@ Replicas start while the driver still checks the job. They learn here which mode
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Grant, Question, Report
-from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
+from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, GoneError, Grant, Report
+from airflow_provider_raybatch.job.execution.pieces import Ordinals
+from airflow_provider_raybatch.job.execution.question import Answer, Inquiry, Question
 from airflow_provider_raybatch.job.execution.queue import PullQueue
-from airflow_provider_raybatch.job.input.listing import Listing
-from airflow_provider_raybatch.job.input.survey import Chunk, Source
+from airflow_provider_raybatch.job.execution.rows_to_do import Input
+from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
-from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.work import Done
 from airflow_provider_raybatch.storage.folder import Folder
 
-_SILENT = 30.0
-"""Seconds without a report after which a process is lost; they report every second."""
 _LONGEST_PAUSE = 2.0
 """Seconds of silence that one look counts at most: where all stood still, the driver did too."""
-_ROWS_OF_TEXT = 1024
-"""Rows of a text file that are read at once. A row group of Parquet can only be decoded whole."""
-_WHOLE = _ALL = 2**62
-
-
-@dataclass(frozen=True)
-class Input:
-    """The rows to be done.
-
-    :param chunks: what is read at once, in the order of the input.
-    :param sizes: bytes of each.
-    :param settled: for each row of the input whether nothing is to be done for it, a bit each.
-    :param repetitions: by ordinal, how many rows before it ask the same sampled request.
-    """
-
-    chunks: Sequence[Chunk]
-    sizes: Sequence[int]
-    settled: npt.NDArray[np.uint8]
-    repetitions: Mapping[int, int] = field(default_factory=dict)
-
-    def pieces(self) -> Pieces:
-        """As the queue sees them."""
-        rows = [chunk.rows for chunk in self.chunks]
-        done = np.unpackbits(self.settled, count=sum(rows)).astype(np.bool_)
-        return Pieces(rows, self.sizes, done)
-
-
-def input_of(source: Source, settled: RowMask, repetitions: Mapping[int, int] | None = None) -> Input:
-    """What is left to do of an input.
-
-    :param settled: rows that are not to be asked.
-    """
-    is_text = source.listing.format != "parquet"
-    chunks = source.chunks(_ROWS_OF_TEXT if is_text else _WHOLE)
-    return Input(chunks, _sizes(source.listing, chunks), np.packbits(settled), dict(repetitions or {}))
-
-
-def _sizes(listing: Listing, chunks: Sequence[Chunk]) -> list[int]:
-    """Bytes of each chunk: of Parquet, its share of the file's rows."""
-    rows: dict[int, int] = {}
-    for chunk in chunks:
-        rows[chunk.file] = rows.get(chunk.file, 0) + chunk.rows
-    return [
-        chunk.stop - chunk.start
-        if chunk.group < 0
-        else listing.files[chunk.file].size * chunk.rows // rows[chunk.file]
-        for chunk in chunks
-    ]
+_ALL = 2**62
 
 
 @dataclass(frozen=True)
@@ -112,9 +61,7 @@ class Coordinator:
         self._folder = folder
         self._model: BatchInferenceSpec | Literal[False] | None = None
         self._assignment: Any = None
-        self._question: Question | None = None
-        self._asked = ""
-        self._answer: tuple[Any, Exception | None] | None = None
+        self._inquiry = Inquiry()
         self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
         self._actors: dict[str, str] = {}
         """The actor of each living process."""
@@ -161,6 +108,7 @@ class Coordinator:
             self._bury(earlier, engine_died=False, begun=begun)
         self._deaths.setdefault(actor, 0)
         self._actors[process] = actor
+        self._inquiry.heard_of(process)
         self._starting.add(process)
         self._silence[process] = 0.0
         found = self._found.get(actor, 0)
@@ -189,15 +137,11 @@ class Coordinator:
 
         Or a question that this process shall answer before.
         """
-        if self._question is None or self._asked or process not in self._actors:
-            return self._model
-        self._asked = process
-        return self._question
+        return self._inquiry.for_process(process) or self._model
 
     def answer(self, process: str, returned: Any, error: Exception | None) -> None:
         """What the question's function has returned, or raised, in this process."""
-        if process == self._asked:
-            self._answer = returned, error
+        self._inquiry.take(process, returned, error)
 
     def assignment(self) -> Any:
         """What `begin` was given for replicas; ``None`` until then, `False` if there is nothing to do."""
@@ -282,6 +226,8 @@ class Coordinator:
         """
         self._reports[report.replica] = replace(report, seen=time.time())
         self._silence[report.replica] = 0.0
+        if report.replica in self._actors:
+            self._inquiry.heard_of(report.replica)
         return self._draining, self._queue.wants(report.replica)
 
     # The driver.
@@ -292,11 +238,11 @@ class Coordinator:
 
     def ask(self, question: Question | None) -> None:
         """Let one of the processes answer a question; ``None`` takes it back."""
-        self._question, self._asked, self._answer = question, "", None
+        self._inquiry.put(question)
 
-    def answered(self) -> tuple[str, tuple[Any, Exception | None] | None]:
-        """The process that has taken the question, if one has, and what came of it as soon as it is there."""
-        return self._asked, self._answer
+    def answered(self) -> tuple[bool, Answer | None]:
+        """Whether a process is there that will answer the question, and its answer as soon as it has."""
+        return self._inquiry.state()
 
     def begin(self, work: Input, part_folder: str, fewest: int, assignment: Any) -> None:
         """Give out the rows.
@@ -379,8 +325,7 @@ class Coordinator:
         :param is_silent: whether it may have written what it could not report.
         """
         actor = self._actors.pop(process)
-        if process == self._asked and self._answer is None:
-            self._asked = ""
+        self._inquiry.ended(process)
         self._names.pop(process, None)
         self._starting.discard(process)
         self._not_needed.discard(process)
@@ -411,7 +356,7 @@ class Coordinator:
         passed, self._looked = min(now - self._looked, _LONGEST_PAUSE), now
         for process in self._queue.replicas:
             self._silence[process] = self._silence.get(process, 0.0) + passed
-            if self._silence[process] > _SILENT:
+            if self._silence[process] > SILENT:
                 self._bury(process, engine_died=False)
 
 

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.execution.calls import Question
-from airflow_provider_raybatch.job.execution.coordinator import Input
+from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replicas import Replicas
+from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.work import Job

@@ -23,11 +23,12 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.actors import ReplicaActors
-from airflow_provider_raybatch.job.execution.calls import Question
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
 from airflow_provider_raybatch.job.execution.pipeline import Pipeline
+from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
@@ -66,13 +67,13 @@ class Replicas:
         self.board.ask.remote(question)
         asked_at = time.monotonic()
         while self.pipeline.is_alive():
-            process, answer = ray.get(self.board.answered.remote())
+            is_there, answer = ray.get(self.board.answered.remote())
             if answer is not None:
                 returned, error = answer
                 if error is not None:
                     raise error
                 return returned
-            if not process and time.monotonic() - asked_at > _SOON:
+            if not is_there and time.monotonic() - asked_at > _SOON:
                 break
             time.sleep(_LOOK_AGAIN)
         ray.get(self.board.ask.remote(None))

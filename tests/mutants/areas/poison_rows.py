@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant(
         "silence-never-ends",
         _COORDINATOR,
-        "            if self._silence[process] > _SILENT:\n",
+        "            if self._silence[process] > SILENT:\n",
         "            if self._silence[process] > 1e9:\n",
         "The rows of a lost node wait until Ray starts its replica again, if ever.",
         (f"{_SHIFT}::test_rows_of_a_silent_replica_go_to_the_others",),

@@ -10,10 +10,27 @@ _CONTROL = "job/control/control.py"
 _POISON = ("job/execution/replica/test_poison_rows.py",)
 _SHIFT = "job/execution/replica/test_shift.py"
 _COORDINATOR, _COORDINATOR_TESTS = "job/execution/coordinator.py", "job/execution/test_coordinator.py"
+_QUESTION = "job/execution/question.py"
 _FORK_SERVER, _FORK_SERVER_TESTS = "job/engine/fork_server.py", "job/engine/test_fork_server.py"
 _ACTORS, _ACTORS_TESTS = "job/execution/actors.py", "job/execution/test_actors.py"
 
 MUTANTS = (
+    Mutant(
+        "question-waits-for-a-lost-node",
+        _QUESTION,
+        "any(now - heard < SILENT for heard in self._heard.values())",
+        "bool(self._heard)",
+        "A job whose node is lost while its model is checked waits until the node is back, if ever.",
+        (f"{_COORDINATOR_TESTS}::test_a_silent_process_is_not_waited_for",),
+    ),
+    Mutant(
+        "question-lost-with-its-process",
+        _QUESTION,
+        '        if process == self._process and self._answer is None:\n            self._process = ""\n',
+        "",
+        "A job whose replica dies of the check of its model waits without end.",
+        (f"{_COORDINATOR_TESTS}::test_another_process_answers_if_one_ends_before",),
+    ),
     Mutant(
         "engine-outlives-its-replica",
         _FORK_SERVER,

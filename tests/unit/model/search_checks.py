@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.replica.shift import _KILLER
+from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.row import RowFailure

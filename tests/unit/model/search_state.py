@@ -18,6 +18,8 @@ _LEFT_OUT = {
     *("_reports", "_news", "bytes_read", "_speeds", "_ahead", "_engine", "_reported"),
     # Instants: `World.state` has what matters.
     *("_looked", "_silence", "_suspected_since", "since"),
+    # No question is asked here; it keeps the instants at which processes were heard of.
+    "_inquiry",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import ray
@@ -21,7 +21,8 @@ from airflow_provider_raybatch.job.control.private_package import set_environmen
 from airflow_provider_raybatch.job.engine.apart import EngineApart
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.opening import import_engine, open_engine
-from airflow_provider_raybatch.job.execution.calls import GoneError, Question
+from airflow_provider_raybatch.job.execution.calls import GoneError
+from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.replica import loading
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, left_by_the_last, path_of
@@ -99,8 +100,8 @@ class Replica(Workplace):
     def _answer(self, question: Question, apart: EngineApart | None) -> None:
         returned, error = None, None
         try:
-            call = apart.call if apart is not None else _call_here
-            returned = call(question.function, *question.arguments)
+            function, arguments = question.function, question.arguments
+            returned = function(*arguments) if apart is None else apart.call(function, *arguments)
         except EngineDeadError:
             os._exit(ENGINE_DIED)  # begin anew
         except Exception as failed:
@@ -175,10 +176,6 @@ def _told(ask: Any, *arguments: Any) -> Any:
         time.sleep(pause)
         pause = min(_LAST_LOOK, 1.1 * pause)
     return answer
-
-
-def _call_here(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def _actor() -> str:

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.execution.calls import Question, Report, no_rows
-from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Input, Order
+from airflow_provider_raybatch.job.execution.calls import SILENT, Report, no_rows
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Order
+from airflow_provider_raybatch.job.execution.question import Question
+from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -68,10 +71,10 @@ def test_one_process_answers_a_question() -> None:
     assert board.model("first") == question
     assert board.model("second") is None
     board.answer("second", 5, None)
-    assert board.answered() == ("first", None)
+    assert board.answered() == (True, None)
     board.answer("first", 4, None)
     board.start("first", "first again")  # its end changes nothing any more
-    assert board.answered() == ("first", (4, None))
+    assert board.answered() == (True, (4, None))
 
 
 def test_another_process_answers_if_one_ends_before() -> None:
@@ -80,10 +83,32 @@ def test_another_process_answers_if_one_ends_before() -> None:
     board.ask(question)
     assert board.model("first") == question
     board.start("actor", "second")
-    assert board.answered() == ("", None)
+    assert board.answered() == (True, None)
     assert board.model("second") == question
     board.answer("first", 5, None)
-    assert board.answered() == ("second", None)
+    assert board.answered() == (True, None)
+
+
+def test_a_process_that_still_imports_is_waited_for() -> None:
+    board = Coordinator(LocalFolder("/nowhere"))
+    board.ask(Question(len, ("four",)))
+    assert board.answered() == (False, None)
+    board.start("actor", "first")
+    assert board.answered() == (True, None)
+
+
+def test_a_silent_process_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    board = Coordinator(LocalFolder("/nowhere"))
+    board.start("actor", "first")
+    board.ask(Question(len, ("four",)))
+    now = SILENT - 1
+    board.report(ReplicaReport("first", ""))
+    now += SILENT - 1
+    assert board.answered() == (True, None)
+    now += 2  # its node is lost
+    assert board.answered() == (False, None)
 
 
 def test_a_question_can_be_taken_back() -> None:
@@ -91,7 +116,7 @@ def test_a_question_can_be_taken_back() -> None:
     board.start("actor", "first")
     board.ask(Question(len, ("four",)))
     board.ask(None)
-    assert (board.model("first"), board.answered()) == (None, ("", None))
+    assert (board.model("first"), board.answered()[1]) == (None, None)
 
 
 def test_a_replica_is_needed_while_rows_are_free() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.execution import launch as module
-from airflow_provider_raybatch.job.execution.calls import Question
 from airflow_provider_raybatch.job.execution.launch import Launch
+from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.storage.folder import LocalFolder

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows that are left to do, as the coordinator gives them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.job.execution.pieces import Pieces
+from airflow_provider_raybatch.job.input.listing import Listing
+from airflow_provider_raybatch.job.input.survey import Chunk, Source
+from airflow_provider_raybatch.job.parts.ledger import RowMask
+
+_ROWS_OF_TEXT = 1024
+"""Rows of a text file that are read at once. A row group of Parquet can only be decoded whole."""
+_WHOLE = 2**62
+
+
+@dataclass(frozen=True)
+class Input:
+    """The rows to be done.
+
+    :param chunks: what is read at once, in the order of the input.
+    :param sizes: bytes of each.
+    :param settled: for each row of the input whether nothing is to be done for it, a bit each.
+    :param repetitions: by ordinal, how many rows before it ask the same sampled request.
+    """
+
+    chunks: Sequence[Chunk]
+    sizes: Sequence[int]
+    settled: npt.NDArray[np.uint8]
+    repetitions: Mapping[int, int] = field(default_factory=dict)
+
+    def pieces(self) -> Pieces:
+        """As the queue sees them."""
+        rows = [chunk.rows for chunk in self.chunks]
+        done = np.unpackbits(self.settled, count=sum(rows)).astype(np.bool_)
+        return Pieces(rows, self.sizes, done)
+
+
+def input_of(source: Source, settled: RowMask, repetitions: Mapping[int, int] | None = None) -> Input:
+    """What is left to do of an input.
+
+    :param settled: rows that are not to be asked.
+    """
+    is_text = source.listing.format != "parquet"
+    chunks = source.chunks(_ROWS_OF_TEXT if is_text else _WHOLE)
+    return Input(chunks, _sizes(source.listing, chunks), np.packbits(settled), dict(repetitions or {}))
+
+
+def _sizes(listing: Listing, chunks: Sequence[Chunk]) -> list[int]:
+    """Bytes of each chunk: of Parquet, its share of the file's rows."""
+    rows: dict[int, int] = {}
+    for chunk in chunks:
+        rows[chunk.file] = rows.get(chunk.file, 0) + chunk.rows
+    return [
+        chunk.stop - chunk.start
+        if chunk.group < 0
+        else listing.files[chunk.file].size * chunk.rows // rows[chunk.file]
+        for chunk in chunks
+    ]
