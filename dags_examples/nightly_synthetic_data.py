@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Asset, Param, dag, task
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.workflows.prompts import Rubric, repair_messages
@@ -80,9 +80,18 @@ ON_THE_CLUSTER: dict[str, Any] = {
     "ray_conn_id": setting("CONN_ID", "ray_default"),
     "aws_conn_id": AWS_CONN_ID,
     "deferrable": setting("DEFERRABLE", "false").lower() == "true",
-    "poll_interval": 5,
+    "poll_interval": 2,
     "engine": setting("ENGINE", "vllm"),
 }
+
+
+def skip_without_rows(context: Any) -> None:
+    """Skip a batch inference that has nothing to ask, instead of submitting a job for it."""
+    from airflow_provider_raybatch.workflows.rows import Rows
+
+    if Rows(context["task"].source, aws_conn_id=AWS_CONN_ID).count == 0:
+        raise AirflowSkipException("Every answer fits the schema, so there is nothing to repair.")
+
 
 GENERATED = Asset("raybatch_example_generated")
 QUESTIONS = Asset("raybatch_example_questions")
@@ -161,12 +170,17 @@ def nightly_synthetic_data() -> None:
         output_prefix="repaired_",
         reuse=REUSE,
         max_error_fraction=1.0,  # rows that can't be repaired are rejected
+        pre_execute=skip_without_rows,
         **ON_THE_CLUSTER,
     )
 
-    @task(multiple_outputs=True)
+    @task(multiple_outputs=True, trigger_rule="none_failed")
     def deduplicate(
-        checked: dict[str, Any], repaired: dict[str, Any], folder: str, night: str, params: dict[str, Any]
+        checked: dict[str, Any],
+        repaired: dict[str, Any] | None,
+        folder: str,
+        night: str,
+        params: dict[str, Any],
     ) -> dict[str, Any]:
         """Keep new questions only; stop a night with too few valid ones."""
         from airflow_provider_raybatch.workflows.accepted import Accepted
@@ -181,10 +195,13 @@ def nightly_synthetic_data() -> None:
         second, unrepaired, unique, duplicates = (
             DatasetWriter(f"{folder}/{name}", AWS_CONN_ID) for name in names
         )
-        with second, unrepaired:
-            again = Rows(repaired, aws_conn_id=AWS_CONN_ID).batches()
-            sift(again, [SchemaCheck(SCHEMA, "repaired_response", name="repair")], second, unrepaired)
-        valid = Rows(checked["valid"], second.result, aws_conn_id=AWS_CONN_ID)
+        passed, rejected = [checked["valid"]], []
+        if repaired is not None:
+            with second, unrepaired:
+                again = Rows(repaired, aws_conn_id=AWS_CONN_ID).batches()
+                sift(again, [SchemaCheck(SCHEMA, "repaired_response", name="repair")], second, unrepaired)
+            passed, rejected = [*passed, second.result], [unrepaired.result]
+        valid = Rows(*passed, aws_conn_id=AWS_CONN_ID)
         asked = checked["funnel"][0]["rows"]
         if valid.count < params["min_share"] * asked:
             raise AirflowFailException(f"min_share: only {valid.count} of {asked} answers fit the schema.")
@@ -198,7 +215,7 @@ def nightly_synthetic_data() -> None:
             funnel = sift(valid.batches(columns), steps, unique, duplicates)
         return {
             "unique": unique.result,
-            "rejected": [unrepaired.result, duplicates.result],
+            "rejected": [*rejected, duplicates.result],
             "funnel": [*checked["funnel"], {**funnel.as_json()[0], "step": "repair"}, *funnel.as_json()[1:]],
         }
 
@@ -216,10 +233,10 @@ def nightly_synthetic_data() -> None:
         **ON_THE_CLUSTER,
     )
 
-    @task(multiple_outputs=False)
+    @task(multiple_outputs=False, trigger_rule="none_failed")
     def accept(
         generated: dict[str, Any],
-        repaired: dict[str, Any],
+        repaired: dict[str, Any] | None,
         unique: dict[str, Any],
         judged: dict[str, Any],
         folder: str,
@@ -246,7 +263,8 @@ def nightly_synthetic_data() -> None:
         accepted, refused, rejected = (DatasetWriter(name, AWS_CONN_ID) for name in names)
         with accepted, refused:
             funnel = sift(Rows(judged, aws_conn_id=AWS_CONN_ID).batches(), steps, accepted, refused)
-        runs = {"generate": generated, "repair": repaired, "judge": judged}
+        jobs = {"generate": generated, "repair": repaired, "judge": judged}
+        runs = {step: result for step, result in jobs.items() if result is not None}
         gone = Rows(*unique["rejected"], refused.result, aws_conn_id=AWS_CONN_ID)
         with rejected:
             for batch in gone.batches():

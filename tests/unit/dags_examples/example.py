@@ -6,9 +6,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raybatch.contract.row_template import RowTemplate
 from airflow_provider_raybatch.workflows.rows import Result, Rows
@@ -39,6 +41,14 @@ class Example:
     def call(self, task_id: str, *arguments: Any, **named: Any) -> Any:
         """Run the function of a Python task."""
         return self.dag.task_dict[task_id].python_callable(*arguments, **named)
+
+    def runs(self, task_id: str, source: Result) -> bool:
+        """Return whether a task is not skipped by its own condition."""
+        try:
+            self.dag.task_dict[task_id]._pre_execute_hook({"task": SimpleNamespace(source=source)})
+        except AirflowSkipException:
+            return False
+        return True
 
     def infer(
         self,

@@ -50,7 +50,9 @@ class Night:
         self.planned = call("plan", str(tonight), self.params)
         self.generated = infer("generate", self.planned, tonight / "generated", first_answers)
         self.checked = call("check", self.generated, str(tonight))
-        self.repaired = infer("repair", self.checked["failed"], tonight / "repaired", repaired)
+        self.repaired = None
+        if example.runs("repair", self.checked["failed"]):
+            self.repaired = infer("repair", self.checked["failed"], tonight / "repaired", repaired)
         self.unique = call("deduplicate", self.checked, self.repaired, str(tonight), name, self.params)
         self.judged = infer("judge", self.unique["unique"], tonight / "judged", judged)
         self.accepted = call(
@@ -108,6 +110,21 @@ def test_a_repeated_night_replaces_its_rows(example: Example, tmp_path: Path) ->
     assert example.call("load", again, run_id="first", outlet_events=Events()) == 8
     with duckdb.connect(str(example.module.WAREHOUSE)) as warehouse:
         assert warehouse.execute("SELECT count(*) FROM questions").fetchall() == [(8,)]
+
+
+def test_a_night_in_which_every_answer_fits_repairs_nothing(
+    example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers(row: Mapping[str, Any]) -> list[str]:
+        return [pair(f"What does a {row['persona']} know of {row['topic']}, {n}?") for n in ("one", "two")]
+
+    monkeypatch.setitem(globals(), "first_answers", answers)
+    night = Night(example, tmp_path, "whole")
+    assert night.repaired is None
+    assert [step["rows"] for step in night.unique["funnel"][:3]] == [16, 16, 16]
+    assert night.loaded == night.accepted["rows"] > 0
+    card = json.loads(Path(night.events[example.module.QUESTIONS].extra["card_uri"]).read_text())
+    assert [run["step"] for run in card["runs"]] == ["generate", "judge"]
 
 
 def test_an_empty_night(example: Example, tmp_path: Path) -> None:
