@@ -43,6 +43,7 @@ class Case:
     :param lengths: output tokens of each row.
     :param starts: second at which each replica's engine is ready.
     :param speeds: tokens a second of each replica's slots.
+    :param longest_first: whether a replica begins the longest of the rows that it holds first.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Case:
     lengths: np.ndarray
     starts: np.ndarray
     speeds: np.ndarray
+    longest_first: bool = False
 
 
 @dataclass
@@ -200,7 +202,10 @@ class Pulling(Simulation):
 
     def opened(self, now: float, number: int, rows: list[int]) -> None:
         """Rows are ready for the engine."""
-        self.replicas[number].waiting.extend(rows)
+        waiting = self.replicas[number].waiting
+        waiting.extend(rows)
+        if self.case.longest_first:
+            self.replicas[number].waiting = deque(sorted(waiting, key=lambda row: -self.lengths[row]))
         self.begin(now, number)
 
     def outcome(self) -> Outcome:
@@ -288,6 +293,7 @@ def cases() -> Iterator[tuple[Case, int]]:
         lengths = np.clip(drawn, 16, 1024)
         chunk = max(8, slots // 8)
         yield Case(f"W2, {name}", slots, lengths, starts, speeds), chunk
+        yield Case(f"W2, {name}, longest first", slots, lengths, starts, speeds, longest_first=True), chunk
 
 
 def efficiency(case: Case, outcome: Outcome) -> float:
@@ -305,12 +311,12 @@ HEAD = """# The pull queue, simulated
 
 Replicas of different speeds (10 to 20 tokens a second and slot) start over a minute. W1: 200 rows a slot, 8
 tokens each. W2: 100 rows a slot, 16 to 1,024 tokens (lognormal, median 200, mean 262), begun in the order on
-disk. Efficiency: the share of the tokens that all slots could have made between each replica's start and
-the common end. Tail: seconds between the end of the first engine and the last. Bytes: read from storage, as
-a multiple of the input (row groups of 4,096 rows). *Chunks* is the former way: in order, to living actors,
-up to eight times the slots. *Ideal* knows all lengths, and reads and calls nothing. A slot's speed does not
-depend on the other slots, unlike a GPU's. Calls: per replica and minute. CPU: of the queue, per 1,000 rows.
-Made by `python benchmarks/pull_queue.py`.
+disk, or the longest first of what a replica holds. Efficiency: the share of the tokens that all slots could
+have made between each replica's start and the common end. Tail: seconds between the end of the first engine
+and the last. Bytes: read from storage, as a multiple of the input (row groups of 4,096 rows). *Chunks* is the
+former way: in order, to living actors, up to eight times the slots. *Ideal* knows all lengths, and reads and
+calls nothing. A slot's speed does not depend on the other slots, unlike a GPU's. Calls: per replica and
+minute. CPU: of the queue, per 1,000 rows. Made by `python benchmarks/pull_queue.py`.
 """
 COLUMNS = (
     "rows, replicas x slots",
