@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=Pace.rows)
     parser.add_argument("--replicas", type=int, default=Pace.replicas)
     parser.add_argument("--spread", type=float, default=0.0, help="seconds within which engines start")
+    parser.add_argument("--early", action="store_true", help="kill while engines start")
     parser.add_argument("--weather", default="0:0", help="FROM:TO, seeds of other faults, afterwards")
     parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")
     parser.add_argument("--vllm", action="store_true", help="three real vLLM replicas, and nothing else")
@@ -41,7 +42,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if given.vllm:
         return run_vllm(given.results)
-    kills = [plan(seed) for seed in _range(given.seeds)] + weather
+    kills = [plan(seed, early=given.early) for seed in _range(given.seeds)] + weather
     pace = Pace(rows=given.rows, replicas=given.replicas, startup_spread=given.spread)
     run_all(kills, given.results, given.parallel, pace, stops=not given.no_stops)
     runs, stops = results.read(given.results)

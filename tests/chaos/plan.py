@@ -33,6 +33,8 @@ ON_DISK = ("mapped", "full")
 # Seven of each, so that each kind comes with each mode and each store.
 MODES = ("blocking", "deferrable")
 _LATE_SHARE = 0.7
+_EARLY_SHARE = 0.4
+"""With three replicas and ``--spread 20``, the last engine is ready at about half of a run."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,20 @@ class Kill:
     store: str = "disk"
 
 
-def plan(seed: int, weather: bool = False) -> Kill:
+def plan(seed: int, weather: bool = False, early: bool = False) -> Kill:
     """Plan the kill of a seed.
 
     Kinds and modes take turns, so that any range of seeds covers them evenly; the rest is random.
 
     :param weather: use the kinds in `WEATHER` instead.
+    :param early: kill while engines start.
     """
     chance = random.Random(seed)
     kinds = WEATHER if weather else KINDS
     kind = kinds[seed % len(kinds)]
     # A blocking task has no triggerer.
     mode = "deferrable" if kind in {"triggerer", "pair"} else MODES[seed % len(MODES)]
-    share = chance.random()
+    share = chance.random() * (_EARLY_SHARE if early else 1)
     return Kill(
         seed=seed,
         kind=kind,

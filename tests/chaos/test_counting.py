@@ -276,6 +276,14 @@ def test_seeds_cover_all_kinds_and_modes_and_stay_what_they_are():
     assert isinstance(kills[0], Kill)
 
 
+def test_early_kills_hit_the_same_before_engines_are_ready():
+    late, early = ([plan(seed, early=one) for seed in range(14)] for one in (False, True))
+    assert [(kill.kind, kill.mode, kill.store) for kill in early] == [
+        (kill.kind, kill.mode, kill.store) for kill in late
+    ]
+    assert max(kill.share for kill in early) < 0.4 < max(kill.share for kill in late)
+
+
 def test_every_run_counts(tmp_path):
     file = tmp_path / "results.jsonl"
     for one in (
