@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jsonschema
@@ -25,22 +22,12 @@ from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
 
 from ...support.documents import DOCS, first_column
+from ...support.programs import program
 
 REFERENCE = DOCS / "reference"
 OPERATORS = REFERENCE / "operators.md"
 
-
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_docs", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["generate_docs"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATOR = generator()
+GENERATOR = program("docs/generate.py", "generate_docs")
 
 
 @pytest.mark.parametrize("path", sorted(GENERATOR.pages()), ids=lambda path: path.name)
