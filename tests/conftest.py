@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--in-turn", action="store_true", help="of the tests marked `turn`, run those of this commit alone"
     )
     parser.addoption(
-        "--modules-in-turn", action="store_true", help="run a third of the modules, others with each commit"
+        "--modules-in-turn", action="store_true", help="run a quarter of the modules, others with each commit"
     )
 
 

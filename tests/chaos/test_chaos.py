@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills of each kind in three checks; each commit has other ones. The runs share Airflow and Ray."""
+"""Kills of each kind in four checks; each commit has other ones. The runs share Airflow and Ray."""
 
 from __future__ import annotations
 

@@ -185,7 +185,8 @@ async def test_packages_and_local_folders(client, name, tmp_path):
     request = JobRequest("python main.py", name, runtime_env=await upload_runtime_env(client, local))
     outcome, lines = await run(client, request)
     assert outcome.state == "succeeded"
-    assert lines[-1].text == "from the module"
+    # Ray may write its own line, which it holds back, after that of a fast process.
+    assert "from the module" in [line.text for line in lines]
 
 
 async def test_one_job_whatever_dies(client):

@@ -21,7 +21,7 @@ from tests.support.ray_processes import ray_processes, vllm_engines
 
 from .end_to_end.waiting import wait_for
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(0)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(1)]
 
 MODEL = Path(__file__).parents[2] / "dags_examples/demo_model/model"
 # Answers are long, so that the job outlasts a killer that is late on a busy machine.

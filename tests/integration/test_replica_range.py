@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(960), pytest.mark.turn(0)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(960), pytest.mark.turn(3)]
 
 
 @pytest.fixture(scope="module")

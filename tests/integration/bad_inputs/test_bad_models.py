@@ -14,6 +14,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request
+from tests.support.turn import TURNS
 
 from .place import Case, Place, assert_nothing_happened, assert_one_sentence, case
 
@@ -127,7 +128,7 @@ def test_what_vllm_would_refuse_is_refused_before_it_starts(wrong: Case, place: 
 
 @pytest.mark.parametrize(
     "wrong",
-    [pytest.param(*one.values, id=one.id, marks=pytest.mark.turn(n)) for n, one in enumerate(VLLM[-3:])],
+    [pytest.param(*one.values, id=one.id, marks=pytest.mark.turn(n)) for n, one in enumerate(VLLM[-TURNS:])],
 )
 def test_a_refusal_is_the_last_event_of_the_driver(wrong: Case, place: Place, ray_here: Any) -> None:
     pytest.importorskip("vllm")

@@ -17,7 +17,7 @@ from .conftest import EXAMPLES
 from .ray_jobs import RayJobs
 from .rest import AirflowApi
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(2)]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(0)]
 
 MODEL = EXAMPLES / "demo_model/model"
 INDUSTRY = {"role": "user", "content": "What industry is this company in: Redwood Dairy Farms"}

@@ -32,7 +32,7 @@ from .secrecy import (
 )
 from .stack import AirflowStack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(0)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.turn(3)]
 
 ROWS = 40
 

@@ -17,7 +17,9 @@ from .graph import Graph
 from .search import World, searching
 from .search_scope import Scope
 
-pytestmark = [pytest.mark.slow, pytest.mark.turn(0)]
+pytestmark = pytest.mark.slow
+in_turn = pytest.mark.turn(0)
+"""The worlds of one test are tried with each commit, the others in turn."""
 
 CALLS_OF_A_PROCESS, CALLS_OF_A_ROW = 6, 4
 DEATHS, CALLS, REQUESTS = range(3)
@@ -75,12 +77,14 @@ def assert_done(scope: Scope) -> None:
 PAIRS = [rows(first, second) for first in range(4) for second in range(first, 4)]
 
 
+@in_turn
 @pytest.mark.parametrize("killers", PAIRS, ids=sorted)
 def test_poison_rows_are_found_within_the_bound(killers: frozenset[int]) -> None:
     """One or two poison rows, in any place."""
     assert_done(Scope((2, 2), killers=killers))
 
 
+@in_turn
 @pytest.mark.parametrize("killer", [0, 2, 4])
 def test_a_poison_row_among_many(killer: int) -> None:
     assert_done(Scope((5, 1), slots=4, killers=rows(killer)))
@@ -103,6 +107,7 @@ def test_each_row_has_its_own_outcome(scope: Scope) -> None:
     assert_done(scope)
 
 
+@in_turn
 @pytest.mark.parametrize(
     "scope",
     [
@@ -120,6 +125,7 @@ def test_replicas_share_the_rows(scope: Scope) -> None:
     assert_done(scope)
 
 
+@in_turn
 @pytest.mark.parametrize(
     "scope",
     [
@@ -141,6 +147,7 @@ def test_replicas_that_leave_lose_no_row(scope: Scope) -> None:
     assert_done(scope)
 
 
+@in_turn
 @pytest.mark.parametrize(
     "scope",
     [
@@ -159,6 +166,7 @@ def test_faults_blame_no_row(scope: Scope) -> None:
     assert_done(scope)
 
 
+@in_turn
 @pytest.mark.parametrize(
     "scope",
     [
@@ -174,6 +182,7 @@ def test_faults_during_a_search(scope: Scope) -> None:
     assert_done(scope)
 
 
+@in_turn
 @pytest.mark.parametrize("restarts", [0, 1, 2])
 @pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)], ids=str)
 def test_engine_that_dies_of_every_row_is_given_up(pieces: tuple[int, ...], restarts: int) -> None:
@@ -184,12 +193,14 @@ def test_engine_that_dies_of_every_row_is_given_up(pieces: tuple[int, ...], rest
     assert graph.most(DEATHS)[True] <= 2 + 2 * restarts
 
 
+@in_turn
 @pytest.mark.parametrize("killer", [3, 4, 5])
 def test_an_engine_that_works_is_not_given_up(killer: int) -> None:
     """With halving alone, three deaths would come before a row is found or finished."""
     assert_done(Scope((6,), slots=6, killers=rows(0, killer), restarts=2))
 
 
+@in_turn
 @pytest.mark.skipif(STRIDE > 1, reason="takes many minutes; RAYBATCH_MODEL=all runs it")
 @pytest.mark.parametrize(
     "scope",

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from tests.support.turn import TURNS
 
 from .events import EVENTS
 from .process import Wrong
@@ -76,7 +77,7 @@ def test_every_single_event(make: Maker, event: str, cluster: str, deferrable: b
 
 @pytest.mark.parametrize("deferrable", MODES)
 @pytest.mark.parametrize(
-    "first", [pytest.param(event, marks=pytest.mark.turn(n % 3)) for n, event in enumerate(EVENTS)]
+    "first", [pytest.param(event, marks=pytest.mark.turn(n % TURNS)) for n, event in enumerate(EVENTS)]
 )
 def test_pairs_of_events(make: Maker, first: str, deferrable: bool) -> None:
     pairs = list(product(range(STEPS), range(1, STEPS), EVENTS))
