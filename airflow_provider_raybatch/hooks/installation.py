@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -20,6 +21,8 @@ _DESCRIPTION = (
     "connections."
 )
 _PAUSE = 1.0
+_LONGEST_STAGGER = 3.0
+"""Seconds by which first tasks wait at most before they write, each for a time of its own."""
 _READS = 60
 _EQUAL_READS = 3
 _EMPTY_READS = 10
@@ -30,9 +33,10 @@ Value = TypeVar("Value")
 def installation_id() -> str:
     """The id in the Airflow Variable ``raybatch_installation_id``, made by the first task that asks.
 
-    A Variable can be written and read, but not created on condition. So two tasks that find none both write,
-    the last one wins, and each reads until it has seen the same value for some seconds. A writer that is even
-    later than that does no harm: a run keeps the namespace in its record, and is the only one that uses it.
+    A Variable can be written and read, but not created on condition. So tasks that find none wait for random
+    times before they write, that most of them find the first one's value. Where two still write, the last one
+    wins, and each reads until it has seen the same value for some seconds. A write that arrives even later
+    (Airflow repeats one whose answer is late) does little harm: a run keeps the namespace in its record.
 
     :raises RayBatchException: the Variable can't be read or written; a retry asks again.
     """
@@ -44,6 +48,9 @@ def installation_id() -> str:
     if VARIABLE in _asked("listed", lambda: list(Variable.keys(prefix=VARIABLE))):
         # Another task may have made it since it was looked for.
         return _settled("read", "Airflow lists it and gives no value")
+    time.sleep(random.uniform(0, _LONGEST_STAGGER))
+    if _read() is not None:
+        return _settled("read", "it was there a moment ago")
     made = str(uuid.uuid4())
     _asked("stored", lambda: Variable.set(VARIABLE, made, description=_DESCRIPTION))
     return _settled("stored", "what was written can't be read")

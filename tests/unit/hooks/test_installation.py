@@ -46,6 +46,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     made = Variables()
     monkeypatch.setattr(installation, "Variable", made)
     monkeypatch.setattr(installation, "_PAUSE", 0.05)
+    monkeypatch.setattr(installation, "_LONGEST_STAGGER", 0.0)
     return made
 
 
@@ -66,6 +67,27 @@ def test_concurrent_first_tasks_agree_on_one_id(variables: Variables) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = {future.result(10) for future in [pool.submit(installation_id) for _ in range(3)]}
     assert found == {variables.values[VARIABLE]}
+
+
+def test_tasks_at_the_same_time_write_at_different_times(
+    variables: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One write can't arrive after another one that a task has settled on."""
+    waits = iter([0.0, 0.5, 0.5])
+    monkeypatch.setattr("random.uniform", lambda *_: next(waits))
+    written: list[str] = []
+    variables.before_set = lambda: written.append("once")
+    barrier = threading.Barrier(3)
+
+    def keys(prefix: str | None = None) -> list[str]:
+        barrier.wait()  # each has found none
+        return []
+
+    monkeypatch.setattr(variables, "keys", keys)
+    with ThreadPoolExecutor(3) as pool:
+        found = {future.result(10) for future in [pool.submit(installation_id) for _ in range(3)]}
+    assert found == {variables.values[VARIABLE]}
+    assert written == ["once"]
 
 
 def test_a_value_that_another_task_makes_meanwhile_is_taken(variables: Variables) -> None:
