@@ -281,7 +281,8 @@ class RayOperator(LiteralTextOperator):
         return min((bound for bound in bounds if bound is not None), default=None)
 
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
-        self._killing.concerns(address, run.key)
+        store = None if run.connection.embedded else context["task_state_store"]
+        self._killing.concerns(address, run.key, store)
         submitted = run_blocking(self._submit_or_adopt(context, address, run, plan))
         verb = "Submitted Ray job"
         if submitted.adopted:
@@ -381,6 +382,7 @@ class RayOperator(LiteralTextOperator):
             stop_at_deadline=self.cancel_on_timeout,
             retries_left=ti.try_number <= ti.max_tries,
             killing=self._killing,
+            store=context["task_state_store"],
             log=self.log,
         )
 

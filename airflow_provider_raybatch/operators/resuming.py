@@ -13,6 +13,7 @@ from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import DRIVER_GRACE, TaskRun
+from airflow_provider_raybatch.operators.run_record import Store
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Control
@@ -44,6 +45,7 @@ class Resumption:
     :param stop_at_deadline: whether a job that runs past its deadline is stopped.
     :param retries_left: whether another attempt would take the job over.
     :param killing: from here on a kill of the task stops the job.
+    :param store: has the record of the run.
     """
 
     find_run: Callable[[], TaskRun | None]
@@ -52,6 +54,7 @@ class Resumption:
     stop_at_deadline: bool
     retries_left: bool
     killing: Killing
+    store: Store
     log: Log
 
     def latest_handle(self) -> dict[str, Any] | None:
@@ -78,7 +81,7 @@ class Resumption:
             if run is None:
                 return known
             address, deadline = run.connection.address(), run.deadline.earlier
-            self.killing.concerns(address, run.key, submission_id)
+            self.killing.concerns(address, run.key, self.store, submission_id)
             job = Followed(
                 submission_id=submission_id,
                 session_name=None,

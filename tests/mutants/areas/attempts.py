@@ -245,6 +245,22 @@ MUTANTS = (
         ("operators/test_killing.py::test_a_task_that_is_killed_early_neither_submits_nor_adopts",),
     ),
     Mutant(
+        "kill-asks-nothing",
+        _KILLING,
+        "        if self.store is None:\n",
+        "        if True:\n",
+        "The end of an attempt that was given up stops the job that the next attempt has adopted.",
+        ("operators/test_kill.py::test_a_job_that_the_next_attempt_may_follow_goes_on",),
+    ),
+    Mutant(
+        "kill-trusts-a-silent-store",
+        _KILLING,
+        "        return found[-1] if found else None\n",
+        "        return found[-1] if len(found) > 1 else None\n",
+        "A kill stops a healthy job while Airflow gives no answer.",
+        ("operators/test_kill.py::test_a_job_that_the_next_attempt_may_follow_goes_on",),
+    ),
+    Mutant(
         "last-attempt-leaves-a-job",
         _BASE,
         '            if not error.failure_class.retryable and context["ti"].try_number > 1:\n',

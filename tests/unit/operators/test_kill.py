@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
+from airflow_provider_raybatch.operators import killing
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, Script, lasting
@@ -59,6 +60,38 @@ def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
         operator.execute(run.context())
     assert caught.value.failure_class is FailureClass.CANCELLED
     assert not ray.active
+
+
+def given_up(run: Run) -> None:
+    """As Airflow's store is for an attempt after which the next one has begun."""
+    run.store.values.clear()
+
+
+def unreadable(run: Run) -> None:
+    run.store.broken = True
+
+
+def silent(run: Run) -> None:
+    run.store.get = lambda *_: time.sleep(5)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("before", [given_up, unreadable, silent])
+def test_a_job_that_the_next_attempt_may_follow_goes_on(
+    ray: FakeRay, run: Run, before: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed scheduler's successor begins the next attempt before the first one is ended."""
+    monkeypatch.setattr(killing, "_STORE_TIMEOUT", 0.2)
+    ray.script = lasting(1.5)
+    operator = batch()
+
+    def is_followed() -> bool:
+        if len(polls(ray)) < 2:
+            return False
+        before(run)
+        return True
+
+    with killed_by_sigterm(operator, when=is_followed):
+        assert operator.execute(run.context())["rows"] == 2
 
 
 def submitting_slowly(ray: FakeRay) -> tuple[threading.Event, threading.Event]:

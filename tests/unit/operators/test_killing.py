@@ -44,7 +44,7 @@ def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
     ray.script = lasting(60)
     key = SubmissionKey(TaskKey(dag_id="d", run_id="r", task_id="t"), "token")
     killing = Killing()
-    killing.concerns(ClusterAddress(ray.url), key)
+    killing.concerns(ClusterAddress(ray.url), key, None)
     killing.posting(key.submission_id(0))
     body = {"submission_id": key.submission_id(0), "entrypoint": "sleep 60"}
     post = threading.Timer(1.0, ray._submit, [body])
