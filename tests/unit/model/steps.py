@@ -37,7 +37,10 @@ class _Answer:
 
 
 class _Store(Store):
-    """Airflow gives a task a new id with each try and forgets the old one: its reads find nothing."""
+    """Airflow gives a task a new id with each try and forgets the old one: its reads find nothing.
+
+    Where a user ends a task, its process is killed before the next try gets its id.
+    """
 
     def __init__(self, world: Steps) -> None:
         super().__init__()
@@ -46,7 +49,8 @@ class _Store(Store):
     def get(self, key: str, default: Any = None) -> Any:
         if self.world.step("store get") is not None:
             raise ConnectionError("the API server is away")
-        return super().get(key, default) if self.world.is_heard else default
+        has_id = self.world.is_heard or self.world.process is self.world.told_to_end
+        return super().get(key, default) if has_id else default
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
         answer = self.world.step("store set")
@@ -64,6 +68,7 @@ class Steps:
     :param forgetful: whether a clear drops the task's state, as Airflow 3.4 does.
     :ivar current: the process that works on the task, as Airflow sees it.
     :ivar process: the one that runs now.
+    :ivar told_to_end: the one whose task a user ends.
     """
 
     def __init__(self, deferrable: bool, *, forgetful: bool = False, **cluster: Any) -> None:
@@ -79,6 +84,7 @@ class Steps:
         self.trigger: dict[str, Any] = {}
         self.current: Process | None = None
         self.process: Process | None = None
+        self.told_to_end: Process | None = None
         self.before: Hook = lambda call: None
         self.steps = 0
         self.requests = 0

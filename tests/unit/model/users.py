@@ -58,7 +58,9 @@ class Users(Airflow):
         self.stopped_by_user.update(one.name for one in self.ray.drivers)
         process, self.current, self.state = self.current, None, state
         if informed and process is not None:
+            self.told_to_end = process
             self._terminate(process)
+            self.told_to_end = None
 
     def _terminate(self, process: Process) -> None:
         if process.operator is not None:
