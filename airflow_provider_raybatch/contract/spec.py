@@ -124,6 +124,15 @@ class BatchInferenceSpec(
         return self
 
     @model_validator(mode="after")
+    def _kept_engines_are_not_rays(self) -> BatchInferenceSpec:
+        if self.keep_warm is not None and self.engine == "ray_data_llm":
+            raise ValueError(
+                "keep_warm: engine 'ray_data_llm' ends its engines itself; use engine 'vllm', or leave "
+                "keep_warm out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _source_is_not_destination(self) -> BatchInferenceSpec:
         destination = self.destination
         for path in self.source:

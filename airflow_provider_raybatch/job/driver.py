@@ -132,6 +132,8 @@ def _finish(
         emit(events.Notice(message=f"no engine was needed; checks took {in_words(start_up.phases())}"))
     else:
         emit(events.Phase(phase="starting", message=sizing.sentence(remaining)))
+        if spec.keep_warm is not None and sizing.spans_nodes:
+            emit(events.Notice(level="warning", message="keep_warm has no effect: replicas span nodes"))
         tracker = Tracker(source.rows, source.rows - remaining, time.time())
         paid = spent(spec, job.folder, layout.task_folder(submission))
         of_ray = spec.engine == ray_data_llm.NAME

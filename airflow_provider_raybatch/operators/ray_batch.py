@@ -134,6 +134,10 @@ class RayBatchInferenceOperator(RayOperator):
     :param max_tokens_total: input and output tokens that all attempts together may pay for; by default any
         number.
     :param max_gpu_hours: GPU hours that one attempt may hold; by default any number.
+    :param keep_warm: seconds or ``timedelta``, up to a day, for which engines stay on the cluster after the
+        job, with their GPUs, for the next task of this Airflow that wants the same engine. They end earlier
+        when others wait for their GPUs. 0 takes one that waits, and ends it after the job. By default engines
+        end with their job.
     :param flush_interval: seconds or ``timedelta`` that a finished row waits at most until it is written,
         default 10.
     :param no_progress_timeout: seconds or ``timedelta`` in which no row finishes, no token is generated and
@@ -207,6 +211,7 @@ class RayBatchInferenceOperator(RayOperator):
         max_row_attempts: int | str | None = None,
         max_tokens_total: int | str | None = None,
         max_gpu_hours: float | str | None = None,
+        keep_warm: timedelta | float | str | None = None,
         flush_interval: timedelta | float | str | None = None,
         no_progress_timeout: timedelta | float | str | None = None,
         cluster_wait: timedelta | float | str | None = None,
@@ -260,6 +265,7 @@ class RayBatchInferenceOperator(RayOperator):
         self.max_row_attempts = max_row_attempts
         self.max_tokens_total = max_tokens_total
         self.max_gpu_hours = max_gpu_hours
+        self.keep_warm = keep_warm
         self.flush_interval = flush_interval
         self.no_progress_timeout = no_progress_timeout
         self.cluster_wait = cluster_wait
@@ -282,6 +288,8 @@ class RayBatchInferenceOperator(RayOperator):
             )
         secrets = self._secrets()
         embedded = run.connection.embedded
+        if embedded and spec.keep_warm:
+            self.log.info("keep_warm has no effect here: the task's private Ray ends with it.")
 
         async def build(client: RayJobsClient, submission_id: str) -> JobRequest:
             from airflow_provider_raybatch.cluster.submit.request import build_batch_request

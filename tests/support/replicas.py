@@ -19,6 +19,7 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
@@ -42,7 +43,7 @@ class Handle:
     """
 
     def __init__(self, board: Coordinator, job: Job, plan: Plan) -> None:
-        self.model = SimpleNamespace(remote=lambda process: job.spec)
+        self.model = SimpleNamespace(remote=lambda process: Model(job.spec))
         self.assignment = SimpleNamespace(remote=lambda: [(job, plan)])
         for name in ("report", "describe", "start", "is_needed"):
             setattr(self, name, SimpleNamespace(remote=getattr(board, name)))

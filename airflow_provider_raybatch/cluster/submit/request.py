@@ -32,6 +32,7 @@ _WHEELS = ("obstore",)
 """Distributions, installed here, that the job needs besides Ray and vLLM."""
 
 ENTRYPOINT = f"python -m airflow_provider_raybatch.job {SPEC_FILE}"
+KEPT_ENGINES = "python -m airflow_provider_raybatch.job.execution.kept"
 
 
 def with_source_digest(spec: BatchInferenceSpec) -> BatchInferenceSpec:
@@ -88,6 +89,19 @@ async def build_batch_request(
     )
 
 
+async def build_kept_engines_request(client: RayJobsClient, submission_id: str, *, end: bool) -> JobRequest:
+    """A job that lists the kept engines of a cluster in its log.
+
+    :param end: whether it ends those that no job uses.
+    :raises PackageError: something can't be shipped.
+    :raises ClusterError: see :class:`RayJobsClient`.
+    """
+    packages = await asyncio.to_thread(_own_packages)
+    modules = [await client.ensure_package(package) for package in packages]
+    entrypoint = f"{KEPT_ENGINES} --end" if end else KEPT_ENGINES
+    return JobRequest(entrypoint, submission_id, runtime_env={"py_modules": modules})
+
+
 def _with_grace(runtime_env: dict[str, Any]) -> dict[str, Any]:
     """With time to write finished rows between the job's stop and its end: Ray's supervisor reads it here."""
     given = runtime_env.get("env_vars") or {}
@@ -97,7 +111,7 @@ def _with_grace(runtime_env: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packages(spec: BatchInferenceSpec) -> list[Package]:
-    packages = [package_of_provider(), *(package_of_wheel(wheel) for wheel in _WHEELS)]
+    packages = _own_packages()
     sources = _sources(spec)
     for name, source in sources.items():
         wanted = getattr(spec, f"{name}_digest")
@@ -108,6 +122,10 @@ def _packages(spec: BatchInferenceSpec) -> list[Package]:
             )
     # Both functions may lie in one package.
     return packages + list({source.digest: source for source in sources.values()}.values())
+
+
+def _own_packages() -> list[Package]:
+    return [package_of_provider(), *(package_of_wheel(wheel) for wheel in _WHEELS)]
 
 
 def _sources(spec: BatchInferenceSpec) -> dict[str, Package]:

@@ -24,6 +24,9 @@ class Limits(ContractModel):
     :param max_tokens_total: input and output tokens that the task may pay for, over all its submissions.
     :param max_gpu_hours: GPU hours that the replicas of one submission may hold; waiting for nodes costs
         none.
+    :param keep_warm: seconds for which engines stay on the cluster after the job, with their GPUs, for the
+        next task of this Airflow that wants the same; 0 takes one that waits, and ends it. By default engines
+        end with their job.
     :param flush_interval: seconds that a finished row waits at most until it is written, so that it is not
         paid for again. A replica writes all that it has finished as one part.
     :param orphan_timeout: seconds after which a job that no task follows writes what is finished and ends
@@ -35,6 +38,7 @@ class Limits(ContractModel):
     max_row_attempts: int = Field(default=3, ge=1)
     max_tokens_total: int | None = Field(default=None, ge=1)
     max_gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    keep_warm: Seconds | None = Field(default=None, ge=0, le=86400)
     flush_interval: Seconds = Field(default=10.0, gt=0)
     no_progress_timeout: Seconds = Field(default=1800.0, gt=0)
     cluster_wait: Seconds | None = Field(default=None, ge=0)

@@ -11,26 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import multiprocessing
 import pickle
-import signal
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from multiprocessing import util
 from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine import fork_server, host
-from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, EngineInfo
-from airflow_provider_raybatch.job.engine.host import GONE, Answer, Call
+from airflow_provider_raybatch.job.engine import host
+from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, Renewable
+from airflow_provider_raybatch.job.engine.front_end import FrontEnd, OwnFrontEnd
+from airflow_provider_raybatch.job.engine.host import GONE, Answer, Call, Opening
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 T = TypeVar("T")
-
-_END_SECONDS = 60.0
-_LAST_WORD_SECONDS = 5.0
 
 
 class _Held:
@@ -54,20 +50,16 @@ class EngineApart:
     """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`.
 
     Its process is there when this returns, and has imported what vLLM needs; :meth:`open` starts the engine.
+
+    :param front_end: the process; by default a new one.
     """
 
     info: EngineInfo
 
-    def __init__(self) -> None:
-        fork_server.start()
-        context = multiprocessing.get_context("spawn")  # which that server serves
-        self._connection, there = context.Pipe()
-        self._process = context.Process(target=host.serve, args=(there,), name=host.TITLE)
-        self._process.start()
-        there.close()
-        # At this process's end, Python would wait for the other one, and that one for this.
-        util.Finalize(self, self._process.kill, exitpriority=10)
-        self._numbers = itertools.count(1)
+    def __init__(self, front_end: FrontEnd | None = None) -> None:
+        self._front_end = front_end or OwnFrontEnd()
+        # Not from 1: answers to those who had the process before find no one here.
+        self._numbers = itertools.count(secrets.randbits(48) + 1)
         self._awaited: dict[int, Future[Any] | asyncio.Future[Any]] = {}
         self._calls: list[Call] = []
         self._forgotten: deque[int] = deque()
@@ -80,27 +72,31 @@ class EngineApart:
         :raises Exception: what the function raises.
         :raises EngineDeadError: the process has ended.
         """
-        returned: T = self._call(False, function, *arguments)
+        returned: T = self._call(None, function, *arguments)
         return returned
 
     def open(
-        self, spec: BatchInferenceSpec, opens: Callable[[BatchInferenceSpec], Engine] = host.open_vllm
+        self,
+        spec: BatchInferenceSpec,
+        opens: Callable[[BatchInferenceSpec], Renewable] = host.open_vllm,
+        identity: str = "",
     ) -> None:
-        """Start the engine that `spec` asks for.
+        """Start the engine that `spec` asks for, or take the one that is there.
 
         :param opens: what does that there.
+        :param identity: over all that decides the engine; by default one that is there is not taken.
         :raises RaybatchError: it can't start.
         """
-        self.info = self._call(True, opens, spec)
+        self.info = self._call(Opening(identity), opens, spec)
         self._is_open = True
         threading.Thread(target=self._hear, name="raybatch-engine", daemon=True).start()
 
-    def _call(self, opens: bool, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, opening: Opening | None, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            self._connection.send((opens, function, arguments))
-            ((_, value, error),) = self._connection.recv()
+            self._front_end.send((opening, function, arguments))
+            ((_, value, error),) = self._front_end.receive()
         except GONE:
-            raise self._death() from None
+            raise self._front_end.death() from None
         if error is not None:
             raise error
         return value
@@ -142,12 +138,8 @@ class EngineApart:
 
     def close(self) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
-        if self._is_open:
-            self._send([(0, "close", None)])
-        else:
-            self._connection.close()
-        self._process.join(_END_SECONDS)
-        self._process.kill()
+        with self._sending:
+            self._front_end.end(self._is_open)
 
     def _ask(self, name: str, given: Any) -> Any:
         number, answered = next(self._numbers), Future[Any]()
@@ -158,7 +150,7 @@ class EngineApart:
     def _await(self, number: int, answered: Future[Any] | asyncio.Future[Any]) -> None:
         self._awaited[number] = answered
         if self._is_gone and self._awaited.pop(number, None) is not None:
-            raise self._death()
+            raise self._front_end.death()
 
     def _post(self, loop: asyncio.AbstractEventLoop, call: Call) -> None:
         """Send a call with all others of this turn of the loop."""
@@ -174,20 +166,20 @@ class EngineApart:
 
     def _send(self, calls: list[Call]) -> None:
         with self._sending, contextlib.suppress(*GONE):  # which the other thread finds out
-            self._connection.send(calls)
+            self._front_end.send(calls)
 
     def _hear(self) -> None:
         try:
             while True:
-                self._settle(self._connection.recv())
+                self._settle(self._front_end.receive())
         except GONE:
             pass
         finally:
             self._is_gone = True
-            self._process.kill()
+            self._front_end.kill()
             while self._awaited:
                 with contextlib.suppress(KeyError):  # it was cancelled meanwhile
-                    self._settle([(next(iter(self._awaited)), None, self._death())])
+                    self._settle([(next(iter(self._awaited)), None, self._front_end.death())])
 
     def _settle(self, answers: list[Answer]) -> None:
         """Give answers to those who wait for them; to those of a loop all in one turn of it."""
@@ -201,13 +193,6 @@ class EngineApart:
         if waiting:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 waiting[0][0].get_loop().call_soon_threadsafe(_set_all, waiting)
-
-    def _death(self) -> EngineDeadError:
-        self._process.join(_LAST_WORD_SECONDS)
-        code = self._process.exitcode
-        return EngineDeadError(
-            f"the process of vLLM's front end ended (exit code {code}).", killed=code == -signal.SIGKILL
-        )
 
 
 def _set_all(waiting: Sequence[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:

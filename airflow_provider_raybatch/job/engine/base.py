@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, Response
 
 
@@ -72,6 +73,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End its processes and free its GPUs. It answers nothing any more."""
+
+
+class Renewable(Engine, Protocol):
+    """An engine that can go from job to job."""
+
+    def renewed(self, spec: BatchInferenceSpec) -> Renewable:
+        """The same engine for another spec, which asks for an equal one. This object is not used any more."""
 
 
 def overlong(tokens: int, longest: int) -> str:

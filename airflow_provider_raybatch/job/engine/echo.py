@@ -45,11 +45,11 @@ class EchoOptions(ContractModel):
         an echo has no GPU. Where no node has so many, a worker process runs on each, as vLLM's do.
     :param pipeline_parallel_size: the same; the GPUs are the product.
     :param request_log: a folder in which each engine's process writes a file of JSON lines, each with a time
-        (`at`, epoch seconds) and an `event`: ``open`` with the `submission` that opened the engine and its
-        `workers` on several nodes, ``close`` where no rows were left for it, ``start`` with a `prompt` when
-        its request gets a slot, and ``end`` when it is generated, before the answer goes anywhere. So what
-        would have been paid for is counted apart from what is written later. A request that fails, kills or
-        hangs by its pattern has no ``end``.
+        (`at`, epoch seconds) and an `event`: ``open`` with the `submission` that has the engine from then on
+        and its `workers` on several nodes, ``close`` where no rows were left for it, ``start`` with a
+        `prompt` when its request gets a slot, and ``end`` when it is generated, before the answer goes
+        anywhere. So what would have been paid for is counted apart from what is written later. A request that
+        fails, kills or hangs by its pattern has no ``end``.
     """
 
     seconds_per_token: float = Field(default=0.0, ge=0)
@@ -117,21 +117,30 @@ class EchoEngine:
     """
 
     def __init__(self, spec: BatchInferenceSpec, spans_nodes: bool = False) -> None:
-        self._options = check_echo(spec)
-        self._sampling = dict(spec.sampling)
-        self._in_flight: dict[object, tuple[float, int]] = {}
-        self._slots = asyncio.Semaphore(self._options.max_num_seqs)
-        self._log = _RequestLog(self._options.request_log)
-        time.sleep(self._options.startup_seconds + random.uniform(0, self._options.startup_spread))
+        options = check_echo(spec)
+        self._log = _RequestLog(options.request_log)
+        time.sleep(options.startup_seconds + random.uniform(0, options.startup_spread))
         self._workers = EchoWorkers() if spans_nodes else None
+        self._serve(spec)
+
+    def _serve(self, spec: BatchInferenceSpec) -> None:
         self._log.add(
             "open",
             submission=spec.submission.submission_id if spec.submission else None,
             workers=[asdict(place) for place in self._workers.places] if self._workers else [],
         )
+        self._options = check_echo(spec)
+        self._sampling = dict(spec.sampling)
+        self._in_flight: dict[object, tuple[float, int]] = {}
+        self._slots = asyncio.Semaphore(self._options.max_num_seqs)
         self.info = EngineInfo(
             effective_sampling=self._sampling, sizes={"max_num_seqs": self._options.max_num_seqs}
         )
+
+    def renewed(self, spec: BatchInferenceSpec) -> EchoEngine:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        self._serve(spec)
+        return self
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""

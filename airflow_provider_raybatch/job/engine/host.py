@@ -16,13 +16,14 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-from airflow_provider_raybatch.job.engine.base import Engine
+from airflow_provider_raybatch.job.engine.base import Renewable
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 _THREADS = 3
@@ -36,58 +37,134 @@ Call = tuple[int, str, Any]
 """A number, what is to be done, and with what; pickled, where that is done in a thread."""
 Answer = tuple[int, Any, BaseException | None]
 """The number of the call, what it returned or what it raised."""
+RESTS = "rests"
+"""What comes instead of answers when the engine rests: there are none any more."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A call that opens an engine.
+
+    :param identity: over all that decides the engine: one that rests here is taken if it has the same. Empty
+        for none.
+    """
+
+    identity: str = ""
 
 
 def serve(connection: Connection) -> None:
-    """Call the functions that come until one opens an engine; then serve it until the other side is gone."""
+    """Call the functions that come until one opens an engine; then serve it until the other side ends it.
+
+    Or until that side is gone, or lets the engine rest: then functions are called again, and the engine waits
+    for the call that opens it next.
+    """
     with contextlib.suppress(ImportError):
         from setproctitle import setproctitle  # vLLM brings it
 
         setproctitle(TITLE)
+    resting = Resting()
+    loop = _new_loop()  # one for all jobs: vLLM's engine has tasks in it
+    asyncio.set_event_loop(loop)
     with contextlib.suppress(*GONE):
         while True:
-            opens, function, arguments = connection.recv()
+            message = connection.recv()
+            if message is None:
+                break
+            opening, function, arguments = message
             try:
-                made = function(*arguments)
+                made = (
+                    function(*arguments) if opening is None else resting.take(opening, function, *arguments)
+                )
             except Exception as error:
                 traceback.print_exc()  # it does not go with the exception
                 connection.send([(0, None, _portable(error))])
                 continue
-            if opens:
-                _serve_engine(connection, made)
+            if opening is None:
+                connection.send([(0, made, None)])
+            elif not _serve_engine(connection, made, loop):
                 return
-            connection.send([(0, made, None)])
+            else:
+                resting = Resting(opening.identity, made)
+                connection.send(RESTS)
+    resting.close()
 
 
-def _serve_engine(connection: Connection, engine: Engine) -> None:
+class Resting:
+    """The engine that waits for the next one who opens it, if there is one."""
+
+    def __init__(self, identity: str = "", engine: Renewable | None = None) -> None:
+        self._identity = identity
+        self._engine = engine
+
+    def take(
+        self, opening: Opening, opens: Callable[[BatchInferenceSpec], Renewable], spec: BatchInferenceSpec
+    ) -> Renewable:
+        """This engine, for the requests of another spec; or a new one, when this one has made room for it."""
+        if self._engine is None or not opening.identity == self._identity != "":
+            self.close()
+            return opens(spec)
+        renewed = self._engine.renewed(spec)
+        self._engine = None
+        return renewed
+
+    def close(self) -> None:
+        """End it."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+
+def _serve_engine(connection: Connection, engine: Renewable, loop: asyncio.AbstractEventLoop) -> bool:
+    """Serve it.
+
+    :returns: whether it rests now; else it has ended.
+    """
+    rests = False
     try:
         connection.send([(0, engine.info, None)])
-        _run(Host(connection, engine).serve())
+        rests = loop.run_until_complete(Host(connection, engine).serve())
     finally:
-        engine.close()
+        if not rests:
+            _end(loop)
+            engine.close()
+    return rests
 
 
-def open_vllm(spec: BatchInferenceSpec) -> Engine:
+def open_echo(spec: BatchInferenceSpec) -> Renewable:
+    """Make an echo in this process."""
+    from airflow_provider_raybatch.job.engine.echo import EchoEngine
+
+    return EchoEngine(spec)
+
+
+def open_vllm(spec: BatchInferenceSpec) -> Renewable:
     """Open vLLM's engine in this process."""
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
     return VllmEngine(spec)
 
 
-def _run(work: Any) -> None:
-    """On vLLM's own event loop, which is faster than Python's."""
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """VLLM's own event loop, which is faster than Python's."""
     try:
         import uvloop  # vLLM brings it
     except ImportError:
-        asyncio.run(work)
-    else:
-        uvloop.run(work)
+        return asyncio.new_event_loop()
+    made: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return made
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
 class Host:
     """Answers calls, which come in lists, with lists of answers: one of each in a turn of the loop."""
 
-    def __init__(self, connection: Connection, engine: Engine) -> None:
+    def __init__(self, connection: Connection, engine: Renewable) -> None:
         self._connection = connection
         self._engine = engine
         self._held: dict[int, Any] = {}
@@ -95,6 +172,7 @@ class Host:
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._answers: list[Answer] = []
         self._sending = threading.Lock()
+        self._rests = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch")
         self._functions: dict[str, Callable[[Any], Any]] = {
             "encode": self._encode,
@@ -102,8 +180,11 @@ class Host:
             "tokens_in_flight": lambda _: engine.tokens_in_flight(),
         }
 
-    async def serve(self) -> None:
-        """Return when the other side has closed the connection, or is gone."""
+    async def serve(self) -> bool:
+        """Return when the other side lets the engine rest, ends it (by ``None``), or is gone.
+
+        :returns: whether it rests. Then nothing is left of that side's requests.
+        """
         self._loop = asyncio.get_running_loop()
         self._is_over = asyncio.Event()
         # Not a reader of the loop: libuv's makes the connection one that does not block, which it must.
@@ -112,14 +193,21 @@ class Host:
         for request in self._requests.values():
             request.cancel()
         await asyncio.gather(*self._requests.values(), return_exceptions=True)
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        return self._rests
 
     def _hear(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             try:
-                while True:
-                    self._loop.call_soon_threadsafe(self._begin, self._connection.recv())
+                while not self._rests:
+                    calls = self._connection.recv()
+                    if calls is None:
+                        break
+                    # This thread must not hear what comes after a rest.
+                    self._rests = any(name == "rest" for _, name, _ in calls)
+                    self._loop.call_soon_threadsafe(self._begin, calls)
             except GONE:
-                pass
+                self._rests = False
             finally:
                 self._loop.call_soon_threadsafe(self._is_over.set)
 
@@ -132,8 +220,8 @@ class Host:
             elif name == "cancel":
                 if given in self._requests:
                     self._requests[given].cancel()
-            elif name == "close":
-                self._is_over.set()
+            elif name == "rest":
+                pass  # which the other thread has heard
             elif name == "forget":
                 for held in given:
                     self._held.pop(held, None)

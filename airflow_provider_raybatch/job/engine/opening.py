@@ -3,33 +3,57 @@
 
 from __future__ import annotations
 
+import json
+
+from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import host
 from airflow_provider_raybatch.job.engine.apart import EngineApart
 from airflow_provider_raybatch.job.engine.base import Engine
+from airflow_provider_raybatch.job.engine.front_end import FrontEnd
 
 
-def import_engine(spec: BatchInferenceSpec, spans_nodes: bool = False) -> EngineApart | None:
+def import_engine(
+    spec: BatchInferenceSpec, spans_nodes: bool = False, front_end: FrontEnd | None = None
+) -> EngineApart | None:
     """Import what the engine needs, which for vLLM takes half of a small model's start.
 
     :param spans_nodes: see :func:`open_engine`.
+    :param front_end: a process that has done so already.
     :returns: the process that has it, to be given to :func:`open_engine`; ``None`` if there is none.
     """
+    if front_end is not None:
+        return EngineApart(front_end)
     return EngineApart() if spec.engine == "vllm" and not spans_nodes else None
 
 
+def identity(spec: BatchInferenceSpec, model: str) -> str:
+    """32 hex digits over what an engine is made of; the rest of a spec decides only what it is asked.
+
+    :param spec: as it was checked, with the version of the model.
+    :param model: digest of the model's files.
+    """
+    return hex_digest(json.dumps([spec.engine, spec.model, spec.engine_args, model], sort_keys=True))
+
+
 def open_engine(
-    spec: BatchInferenceSpec, spans_nodes: bool = False, apart: EngineApart | None = None
+    spec: BatchInferenceSpec,
+    spans_nodes: bool = False,
+    apart: EngineApart | None = None,
+    model: str = "",
 ) -> Engine:
     """Start the engine that `spec` asks for.
 
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group, one each. vLLM finds
         them in the actor's own process alone.
     :param apart: the process that it shall have.
+    :param model: digest of the model's files. Where a kept process has an equal engine, that one is taken.
     :raises RaybatchError: it can't start.
     """
     if apart is not None:
-        apart.open(spec)
+        opens = host.open_echo if spec.engine == "echo" else host.open_vllm
+        apart.open(spec, opens, identity(spec, model))
         return apart
     if spec.engine == "echo":
         from airflow_provider_raybatch.job.engine.echo import EchoEngine

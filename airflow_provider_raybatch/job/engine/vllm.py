@@ -64,18 +64,23 @@ class VllmEngine:
     def __init__(self, spec: BatchInferenceSpec, fill_in: bool = True, spans_nodes: bool = False) -> None:
         log = OwnLog()
         fork_server.start()
-        import vllm
-
         args = engine_args(spec, spans_nodes)
         try:
             self._llm = vllm_compat.start_engine(args)
         except Exception as error:
             raise start_failure(log.root_cause() or f"{type(error).__name__}: {error}") from error
+        self._fill_in = fill_in
+        self._numbers = itertools.count()
+        self._serve(spec)
+
+    def _serve(self, spec: BatchInferenceSpec) -> None:
+        """Take requests of this spec."""
+        import vllm
+
         config = self._llm.vllm_config
         self._max_model_len = int(config.model_config.max_model_len)
         self._defaults = {**vllm_compat.sampling_defaults(config.model_config), **spec.sampling}
         self._spec = spec
-        self._fill_in = fill_in
         renderer = vllm_compat.renderer_of(self._llm)
         tokenizer = self._llm.get_tokenizer()
         template = template_of(spec, tokenizer)
@@ -83,7 +88,6 @@ class VllmEngine:
         self._tokenizer = tokenizer
         self._chat = ChatEncoder(tokenizer, render)
         self._detokenizer = Detokenizer(tokenizer)
-        self._numbers = itertools.count()
         self._known: dict[str, tuple[Any, Choices | None]] = {}
         self.info = EngineInfo(
             effective_sampling=self._defaults,
@@ -97,6 +101,11 @@ class VllmEngine:
             },
             versions={"vllm": vllm.__version__},
         )
+
+    def renewed(self, spec: BatchInferenceSpec) -> VllmEngine:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        self._serve(spec)
+        return self
 
     def encode(self, requests: Sequence[Request]) -> list[Any]:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""

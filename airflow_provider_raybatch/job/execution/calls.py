@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.execution.pieces import Ordinals
 
 SILENT = 30.0
@@ -21,6 +22,19 @@ def no_rows() -> Ordinals:
 
 class GoneError(Exception):
     """The queue counts the calling replica as lost and has given its rows to others, so it must end."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What engines load.
+
+    :param spec: as it was checked, with the version of the model.
+    :param digest: of the model's files, see
+        :class:`~airflow_provider_raybatch.contract.manifest.Digests`.
+    """
+
+    spec: BatchInferenceSpec
+    digest: str = ""
 
 
 @dataclass(frozen=True)

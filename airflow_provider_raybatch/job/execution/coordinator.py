@@ -16,9 +16,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
-from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, GoneError, Grant, Report
+from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, GoneError, Grant, Model, Report
 from airflow_provider_raybatch.job.execution.pieces import Ordinals
 from airflow_provider_raybatch.job.execution.question import Answer, Inquiry, Question
 from airflow_provider_raybatch.job.execution.queue import PullQueue
@@ -59,7 +58,7 @@ class Coordinator:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._model: BatchInferenceSpec | Literal[False] | None = None
+        self._model: Model | Literal[False] | None = None
         self._assignment: Any = None
         self._inquiry = Inquiry()
         self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
@@ -132,8 +131,8 @@ class Coordinator:
             self._let_go(process)
         return needed
 
-    def model(self, process: str = "") -> BatchInferenceSpec | Question | Literal[False] | None:
-        """The spec as it was checked, from which engines start; ``None`` until then, `False` for none.
+    def model(self, process: str = "") -> Model | Question | Literal[False] | None:
+        """What engines load, when it is checked; ``None`` until then, `False` for none.
 
         Or a question that this process shall answer before.
         """
@@ -232,9 +231,9 @@ class Coordinator:
 
     # The driver.
 
-    def load(self, spec: BatchInferenceSpec) -> None:
+    def load(self, model: Model) -> None:
         """Let engines start: the model is checked."""
-        self._model = spec
+        self._model = model
 
     def ask(self, question: Question | None) -> None:
         """Let one of the processes answer a question; ``None`` takes it back."""

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.execution.calls import Model
+from airflow_provider_raybatch.job.execution.kept import taking
 from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replicas import Replicas
@@ -36,6 +38,7 @@ class Launch:
         self._replicas: Replicas | None = None
         self._cluster = Cluster(())
         self._has_begun = self._starts_soon = False
+        self._model: Model | None = None
 
     @property
     def began(self) -> float:
@@ -66,7 +69,8 @@ class Launch:
         sizing = plan.make(spec, rows, self._cluster)
         is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
         if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
-            self._starts_soon = cluster_view.has_idle(sizing)
+            kept = taking.wanted(spec, environment, sizing)
+            self._starts_soon = cluster_view.has_idle(sizing) or (kept is not None and taking.idles(kept))
             self._replicas = Replicas(spec, environment, folder, sizing)
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
@@ -80,13 +84,11 @@ class Launch:
         returned: T | None = self._replicas.ask(Question(function, arguments))
         return returned
 
-    def load(self, spec: BatchInferenceSpec) -> None:
-        """Let engines start.
-
-        :param spec: as it was checked, with the version of the model.
-        """
+    def load(self, model: Model) -> None:
+        """Let engines start: the model is checked."""
+        self._model = model
         if self._replicas is not None:
-            self._replicas.load(spec)
+            self._replicas.load(model)
 
     def plan(self, spec: BatchInferenceSpec, rows: int) -> Plan:
         """The plan for `rows` rows that are left. Replicas that have started stay as many."""
@@ -100,7 +102,7 @@ class Launch:
         """Those that have started, or new ones, with the rows to do."""
         if self._replicas is None:
             self._replicas = Replicas(job.spec, job.environment, job.folder, sizing)
-            self._replicas.load(job.spec)
+            self._replicas.load(self._model or Model(job.spec))
         self._replicas.begin(job, sizing, work)
         self._has_begun = True
         return self._replicas

@@ -23,8 +23,10 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.actors import ReplicaActors
+from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
+from airflow_provider_raybatch.job.execution.kept import taking
 from airflow_provider_raybatch.job.execution.pipeline import Pipeline
 from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
@@ -79,12 +81,9 @@ class Replicas:
         ray.get(self.board.ask.remote(None))
         return None
 
-    def load(self, spec: BatchInferenceSpec) -> None:
-        """Let them start their engines.
-
-        :param spec: as it was checked, with the version of the model.
-        """
-        self.board.load.remote(spec)
+    def load(self, model: Model) -> None:
+        """Let them start their engines: the model is checked."""
+        self.board.load.remote(model)
 
     def begin(self, job: Job, plan: Plan, work: Input) -> None:
         """Give out the rows."""
@@ -132,7 +131,8 @@ class Replicas:
         options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
         if self._actors is not None:
             options["ray_remote_args_fn"] = self._actors.options()
-        if not plan.spans_nodes:
+        wanted = taking.wanted(spec, environment, plan)
+        if wanted is None and not plan.spans_nodes:
             options["num_gpus"] = plan.gpus
             if plan.accelerator_type:
                 options["accelerator_type"] = plan.accelerator_type
@@ -140,7 +140,7 @@ class Replicas:
         warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
         return work.map_batches(
             Replica,
-            fn_constructor_args=(spec, environment, self.board, plan.spans_nodes),
+            fn_constructor_args=(spec, environment, self.board, plan.spans_nodes, wanted),
             batch_size=1,
             batch_format="numpy",
             # One ticket each, so that whoever comes late finds one.

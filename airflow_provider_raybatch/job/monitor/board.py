@@ -25,7 +25,7 @@ class ReplicaReport:
         has replaced it, or no rows were left for it.
     :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
     :param loaded: grows while it loads its model, see
-        :mod:`airflow_provider_raybatch.job.execution.replica.loading`.
+        :mod:`airflow_provider_raybatch.job.engine.loading`.
     :param started: epoch seconds at which its process began to start the engine.
     :param startup_seconds: from then until the engine was ready.
     :param imported: epoch seconds at which the engine's package was imported and the model was checked.

@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo
+from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
@@ -121,7 +122,7 @@ def make_ready(
         _wait_for_engine_node(spec, journal.began_before(), emit)
         start_up.ended("nodes")
         checked = _check_engine(spec, requests, environment, emit, launch)
-        launch.load(_as_checked(spec, checked))
+        launch.load(Model(_as_checked(spec, checked), checked.digests.model))
         start_up.ended("model")
     else:  # an empty night needs neither nodes nor the model
         checked = _unchecked(spec)

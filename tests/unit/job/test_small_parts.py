@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.job.control.private_package import environment, fetch
-from airflow_provider_raybatch.job.execution.replica.gpu import GpuMeter
+from airflow_provider_raybatch.job.engine.gpu import GpuMeter
 
 
 def test_a_job_without_a_package_has_no_secrets() -> None:

@@ -44,13 +44,14 @@ def test_every_argument_finds_its_place() -> None:
         "reuse": "s3://b/store/", "reuse_max_age": timedelta(days=1), "deduplicate": False,
         "on_clear": "regenerate",
         "max_error_fraction": 0.1, "max_errors": 9, "max_row_attempts": 2, "max_tokens_total": 1000,
-        "max_gpu_hours": 1.5, "flush_interval": timedelta(seconds=5),
+        "max_gpu_hours": 1.5, "keep_warm": timedelta(minutes=5), "flush_interval": timedelta(seconds=5),
         "no_progress_timeout": timedelta(minutes=5), "cluster_wait": 60,
         "orphan_timeout": timedelta(hours=1),
     }  # fmt: skip
     converted = {
         "limit": 5, "destination": "s3://b/out", "reuse": "s3://b/store", "reuse_max_age": 86400.0,
-        "flush_interval": 5.0, "no_progress_timeout": 300.0, "cluster_wait": 60.0, "orphan_timeout": 3600.0,
+        "keep_warm": 300.0, "flush_interval": 5.0, "no_progress_timeout": 300.0, "cluster_wait": 60.0,
+        "orphan_timeout": 3600.0,
     }  # fmt: skip
     not_given = dict.fromkeys((
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
@@ -137,8 +138,8 @@ def test_none_as_text_counts_as_not_given() -> None:
         "replicas", "accelerator_type", "num_cpus", "rows_in_flight", "batch_size", "max_restarts",
         "destination_format", "rows_per_part", "on_destination_owned", "output_prefix", "preserve_order",
         "reuse", "reuse_max_age", "deduplicate", "on_clear", "max_error_fraction", "max_errors",
-        "max_row_attempts", "max_tokens_total", "max_gpu_hours", "flush_interval", "no_progress_timeout",
-        "cluster_wait",
+        "max_row_attempts", "max_tokens_total", "max_gpu_hours", "keep_warm", "flush_interval",
+        "no_progress_timeout", "cluster_wait",
     ]  # fmt: skip
     assert spec(**dict.fromkeys(optional, "None")) == spec()
     numbers = ["limit", "replicas", "num_cpus", "max_errors", "max_error_fraction", "cluster_wait"]

@@ -57,8 +57,9 @@ def test_template_fields_keep_their_order() -> None:
         "destination_format", "rows_per_part", "on_destination_owned", "output_prefix", "response_column",
         "postprocess", "preserve_order",
         "reuse", "reuse_max_age", "deduplicate", "on_clear", "max_error_fraction", "max_errors",
-        "max_row_attempts", "max_tokens_total", "max_gpu_hours", "flush_interval", "no_progress_timeout",
-        "cluster_wait", "orphan_timeout", "runtime_env", "aws_conn_id", "hf_conn_id", *shared,
+        "max_row_attempts", "max_tokens_total", "max_gpu_hours", "keep_warm", "flush_interval",
+        "no_progress_timeout", "cluster_wait", "orphan_timeout", "runtime_env", "aws_conn_id", "hf_conn_id",
+        *shared,
     )  # fmt: skip
     assert RayBatchInferenceOperator.template_fields == fields
     assert RayBatchDecoratedOperator.template_fields == ("op_args", "op_kwargs", *fields)

@@ -18,15 +18,18 @@ from pydantic import SecretStr
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.private_package import set_environment
+from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.apart import EngineApart
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.gpu import GpuMeter
 from airflow_provider_raybatch.job.engine.opening import import_engine, open_engine
 from airflow_provider_raybatch.job.execution.calls import GoneError
+from airflow_provider_raybatch.job.execution.kept.keeper import User
+from airflow_provider_raybatch.job.execution.kept.taking import Wanted, take
+from airflow_provider_raybatch.job.execution.kept.way import KeptFrontEnd
 from airflow_provider_raybatch.job.execution.question import Question
-from airflow_provider_raybatch.job.execution.replica import loading
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, left_by_the_last, path_of
-from airflow_provider_raybatch.job.execution.replica.gpu import GpuMeter
 from airflow_provider_raybatch.job.execution.replica.shift import ENGINE_DIED, Shift
 from airflow_provider_raybatch.job.execution.replica.workplace import Workplace
 from airflow_provider_raybatch.job.input.reader import Reader
@@ -46,11 +49,17 @@ class Replica(Workplace):
     :param environment: variables of its process; Ray Data exports them as text, so they are ``SecretStr``.
     :param board: handle of the :class:`~airflow_provider_raybatch.job.execution.coordinator.Coordinator`.
     :param spans_nodes: whether its GPUs may lie on several nodes.
+    :param wanted: the kept engine that it shall take or make; by default it has one of its own.
     :raises RaybatchError: the engine can't be started, or dies each time before it has finished a row.
     """
 
     def __init__(
-        self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], board: Any, spans_nodes: bool
+        self,
+        spec: BatchInferenceSpec,
+        environment: dict[str, SecretStr],
+        board: Any,
+        spans_nodes: bool,
+        wanted: Wanted | None = None,
     ) -> None:
         began = time.time()
         set_environment(environment)
@@ -60,6 +69,7 @@ class Replica(Workplace):
         report = ReplicaReport(replica=process, node=_node(), started=began)
         super().__init__(spec.submission, board, report)
         self._gpu: GpuMeter | None = None
+        self._kept: KeptFrontEnd | None = None
         self._has_job = self._has_left = False
         self.reporter = Reporter(board, self.report, self._measure, self.draining.set, self.asked_to_ask.set)
         with self.reporter.telling():
@@ -67,7 +77,12 @@ class Replica(Workplace):
             if not self._is_needed():
                 self._leave()
                 return
-            apart = import_engine(spec, spans_nodes)
+            if wanted is not None:
+                self._kept = take(wanted, environment, User(self._actor, process), self._is_needed)
+                if self._kept is None:
+                    self._leave()
+                    return
+            apart = import_engine(spec, spans_nodes, self._kept)
             self.report.imported = time.time()
             while isinstance(checked := _told(board.model, process), Question):
                 self._answer(checked, apart)
@@ -76,8 +91,8 @@ class Replica(Workplace):
                     apart.close()
                 self._leave()
                 return
-            self.engine = open_engine(checked, spans_nodes, apart)
-        self._gpu = GpuMeter()
+            self.engine = open_engine(checked.spec, spans_nodes, apart, checked.digest)
+        self._gpu = GpuMeter() if self._kept is None else None
         board.describe.remote(self.engine.info)
         self.report.startup_seconds = round(time.time() - began, 2)
         self.cpu_before = time.process_time()
@@ -122,12 +137,14 @@ class Replica(Workplace):
         if self._has_left:
             return
         if self.report.state == "starting":
-            self.report.loaded = loading.steps()
+            self.report.loaded = loading.steps() if self._kept is None else self._kept.steps
         else:
             self.report.tokens_in_flight = self.engine.tokens_in_flight()
         if self._gpu is not None:
             self._gpu.sample()
             self.report.gpu_utilization = self._gpu.mean
+        elif self._kept is not None:
+            self.report.gpu_utilization = self._kept.gpu_utilization
         if self.draining.is_set() and self.flight is None:
             self.report.state = "drained"
         self.count()
@@ -163,6 +180,11 @@ class Replica(Workplace):
             os._exit(ENGINE_DIED)  # others have its rows: begin anew
         if shift.leaves:
             await self._close()
+
+    async def let_rest(self) -> None:
+        """Give a kept engine back, before the job can end."""
+        if self._kept is not None:
+            await self.thread(self.engine.close)
 
     async def _close(self) -> None:
         await self.thread(self.engine.close)

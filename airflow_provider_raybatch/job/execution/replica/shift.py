@@ -227,6 +227,7 @@ class Shift:
             await self._board.pull.remote(self._process, *self._word())
         self._replica.count()
         self._replica.reporter.send()
+        await self._replica.let_rest()
         await self._board.leave.remote(self._process)
         self._replica.begun.remove()
 

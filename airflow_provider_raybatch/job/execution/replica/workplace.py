@@ -63,6 +63,9 @@ class Workplace:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="raybatch")
         self._tokenizers = ThreadPoolExecutor(_TOKENIZER_THREADS, thread_name_prefix="raybatch-tokenizer")
 
+    async def let_rest(self) -> None:
+        """No more is asked of the engine, and all that it answered is written."""
+
     def count(self) -> None:
         """Bring Ray's metrics up to date."""
         flight = self.flight

@@ -126,6 +126,22 @@ for mode, deferrable in MODES.items():
             operator(task_id=task_id, retries=0, timeout=20, **options)  # type: ignore[operator]
 
 
+with dag_of("kept"):
+    generate = RayBatchInferenceOperator(task_id="generate", keep_warm=300, **arguments(deferrable=False))
+    judge = RayBatchInferenceOperator(
+        task_id="judge",
+        keep_warm=300,
+        **{
+            **arguments(deferrable=True),
+            "source": "{{ ti.xcom_pull('generate')['uri'] }}",
+            "destination": "{{ params.destination }}-judged",
+            "prompt": "Judge {row.response}",
+        },
+        output_prefix="judged_",
+    )
+    generate >> judge
+
+
 class BadTrigger(RayBatchInferenceOperator):
     """An operator whose first trigger fails at once."""
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,6 +22,8 @@ from airflow_provider_raybatch.job.engine import fork_server
 from airflow_provider_raybatch.job.engine.apart import EngineApart
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
+from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.engine.host import RESTS
 from airflow_provider_raybatch.job.row import Request, RowFailure
 from tests.support.specs import spec
 
@@ -71,7 +74,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineApart]:
     made = EngineApart()
     yield made
     made.close()
-    assert not made._process.is_alive()
+    assert not made._front_end.process.is_alive()
 
 
 def asking(**options: Any) -> BatchInferenceSpec:
@@ -130,7 +133,7 @@ def test_what_is_not_needed_any_more_is_forgotten(apart: EngineApart) -> None:
 
 
 def test_a_function_is_called_there_before_the_engine_opens(apart: EngineApart) -> None:
-    assert apart.call(os.getpid) == apart._process.pid
+    assert apart.call(os.getpid) == apart._front_end.process.pid
     with pytest.raises(ValueError, match=r"^no$"):
         apart.call(fails)
     apart.open(asking(), EchoEngine)
@@ -158,7 +161,7 @@ def test_its_death_is_told_to_all_who_wait_and_who_come_later(apart: EngineApart
     async def ask() -> list[Any]:
         waiting = [asyncio.ensure_future(apart.generate(encoded)) for _ in range(3)]
         await asyncio.sleep(0.1)
-        os.kill(apart._process.pid or 0, signal.SIGKILL)
+        os.kill(apart._front_end.process.pid or 0, signal.SIGKILL)
         return await asyncio.gather(*waiting, apart.generate(encoded), return_exceptions=True)
 
     ended = asyncio.run(asyncio.wait_for(ask(), 30))
@@ -192,6 +195,68 @@ def test_a_request_that_is_cancelled_ends_there(apart: EngineApart) -> None:
     assert apart.tokens(asyncio.run(asyncio.wait_for(ask(), 30))) == (1, 1)
 
 
+class Resting(OwnFrontEnd):
+    """A process that lets its engine rest where others end."""
+
+    def __init__(self) -> None:
+        super().__init__(of_vllm=False)
+        self.rests = threading.Event()
+
+    def receive(self) -> Any:
+        message = super().receive()
+        if message == RESTS:
+            self.rests.set()
+            raise EOFError
+        return message
+
+    def end(self, is_open: bool) -> None:
+        self.send([(0, "rest", None)])
+        assert self.rests.wait(30)
+
+    def kill(self) -> None:
+        if not self.rests.is_set():
+            super().kill()
+
+
+class Opened(EchoEngine):
+    """Tells, as its size, how often an engine was opened in this process."""
+
+    opened = 0
+
+    def __init__(self, asked: BatchInferenceSpec) -> None:
+        Opened.opened += 1
+        super().__init__(asked)
+
+    def tokens_in_flight(self) -> int:
+        return Opened.opened
+
+
+@pytest.mark.parametrize(("second", "opened"), [("a", 1), ("b", 2), ("", 2)])
+def test_an_engine_that_rests_is_taken_by_who_wants_the_same(second: str, opened: int) -> None:
+    front_end = Resting()
+    first = EngineApart(front_end)
+    first.open(asking(**HANGS), Opened, "a")
+    (stuck,) = first.encode([Request(prompt="forever")])
+
+    async def leave() -> None:
+        request = asyncio.ensure_future(first.generate(stuck))
+        await asyncio.sleep(0.1)
+        first.close()
+        with pytest.raises(EngineDeadError):
+            await request
+
+    asyncio.run(asyncio.wait_for(leave(), 60))
+    front_end.rests.clear()
+    later = EngineApart(front_end)
+    assert later.call(os.getpid) == front_end.process.pid
+    later.open(spec(engine="echo", engine_args=HANGS, sampling={"max_tokens": 1}), Opened, second)
+    assert later.tokens_in_flight() == opened
+    ((made, tokens),) = answers(later, ["one two"])
+    assert (made.completions[0].text, tokens) == ("one", (2, 1))
+    OwnFrontEnd.end(front_end, True)
+    assert not front_end.process.is_alive()
+
+
 SCRIPT = """
 from airflow_provider_raybatch.job.engine import fork_server
 from airflow_provider_raybatch.job.engine.apart import EngineApart
@@ -202,7 +267,7 @@ if __name__ == "__main__":
     fork_server.start = lambda: None
     apart = EngineApart()
     apart.open(spec(engine="echo"), EchoEngine)
-    print(apart._process.pid, flush=True)
+    print(apart._front_end.process.pid, flush=True)
 """
 
 

@@ -52,7 +52,7 @@ class World:
         self.place = place
         self.deaths = 0
         monkeypatch.setattr(
-            replica_module, "open_engine", lambda spec, spans_nodes, apart: Deadly(spec, spans_nodes)
+            replica_module, "open_engine", lambda spec, spans_nodes, *_: Deadly(spec, spans_nodes)
         )
 
     def run(self, **fields: Any) -> None:

@@ -68,7 +68,7 @@ class World:
         self.in_flight = in_flight
         self.deaths = 0
         monkeypatch.setattr(
-            replica_module, "open_engine", lambda spec, spans_nodes, apart: Fragile(spec, spans_nodes)
+            replica_module, "open_engine", lambda spec, spans_nodes, *_: Fragile(spec, spans_nodes)
         )
         monkeypatch.setattr(replica_module.os, "_exit", self._end)
         monkeypatch.setattr(replica_module.os, "getpid", lambda: self.deaths)

@@ -149,7 +149,7 @@ def test_failures_are_counted_as_they_are_written(place: Place, monkeypatch: pyt
     asked = asyncio.Event()
     with monkeypatch.context() as patched:
         patched.setattr(
-            replica_module, "open_engine", lambda spec, spans_nodes, apart: Endless(spec, spans_nodes)
+            replica_module, "open_engine", lambda spec, spans_nodes, *_: Endless(spec, spans_nodes)
         )
         first = place.replica(**fields)
         asyncio.run(ends_while_it_asks(first))

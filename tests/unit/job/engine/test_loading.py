@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.job.execution.replica import loading
+from airflow_provider_raybatch.job.engine import loading
 
 _MUCH = 64 * 1024 * 1024
 

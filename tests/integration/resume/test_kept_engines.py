@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that stay after their job: the next one takes them over, and none is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.job.execution.kept.taking import kept
+from tests.integration.end_to_end.waiting import wait_for
+from tests.support.engine_log import Engine, engines
+from tests.support.repeated_task import RepeatedTask, answers
+
+pytestmark = pytest.mark.slow
+
+TEXTS = [f"text {number}" for number in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def none_left(task: RepeatedTask) -> Iterator[None]:
+    task.input(TEXTS)
+    yield
+    for _, keeper in kept():
+        keeper.end.remote()
+    wait_for("no kept engine", lambda: not list(kept()), 60)
+
+
+def used(task: RepeatedTask) -> list[Engine]:
+    return sorted(engines(task._requests), key=lambda engine: engine.opened)
+
+
+def states() -> list[dict[str, Any]]:
+    return [ray.get(keeper.state.remote()) for _, keeper in kept()]
+
+
+def test_the_next_job_takes_the_engine_of_the_one_before(task: RepeatedTask) -> None:
+    first = task.run("one", keep_warm=300)
+    (state,) = states()
+    assert state["is_free"]
+    assert 0 < state["ends_in"] <= 300
+    second = task.run(
+        "two", run_id="r2", prompt="other {row.text}", keep_warm=300, sampling={"max_tokens": 2}
+    )
+    assert answers(first) == {f"r{number}": text for number, text in enumerate(TEXTS)}
+    assert set(answers(second).values()) == {"other text"}
+    assert [engine.submission for engine in used(task)] == [first.submission_id, second.submission_id]
+    assert len({engine.pid for engine in used(task)}) == 1
+    assert [task.asked(one) for one in (first, second)] == [40, 40]
+
+
+def test_a_task_that_asks_for_no_more_time_ends_it(task: RepeatedTask) -> None:
+    task.run("one", keep_warm=300)
+    task.run("two", run_id="r2", keep_warm=0)
+    assert len({engine.pid for engine in used(task)}) == 1
+    wait_for("its end", lambda: not list(kept()), 30)
+    assert not psutil.pid_exists(used(task)[0].pid)
+
+
+def test_it_ends_at_its_time(task: RepeatedTask) -> None:
+    task.run("one", keep_warm=1)
+    wait_for("its end", lambda: not list(kept()), 30)
+    assert not psutil.pid_exists(used(task)[0].pid)
+
+
+@pytest.mark.parametrize(
+    "others", [{"engine_args": {"max_num_seqs": 7}}, {"keep_warm": None}], ids=["engine", "not kept"]
+)
+def test_another_engine_is_not_taken(task: RepeatedTask, others: dict[str, Any]) -> None:
+    task.run("one", keep_warm=300)
+    task.run("two", run_id="r2", **{"keep_warm": 300, **others})
+    assert len({engine.pid for engine in used(task)}) == 2
+
+
+def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTask) -> None:
+    task.input([*TEXTS, "poison"])
+    made = task.run("one", keep_warm=300, engine_args={"kill_pattern": "poison"}, max_errors=1)
+    assert (made.counts.ok, made.counts.error) == (40, 1)
+    died = {engine.pid for engine in used(task) if "poison" in [prompt for prompt, _ in engine.asked]}
+    assert len(died) >= 1
+    task.input(TEXTS)
+    task.run("two", run_id="r2", keep_warm=300, engine_args={"kill_pattern": "poison"})
+    assert used(task)[-1].pid not in died
+    assert used(task)[-1].pid == used(task)[-2].pid
+
+
+def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
+    pace = {"seconds_per_token": 1.0, "max_num_seqs": 4}
+    task.refused(
+        FailureClass.CANCELLED, token="one", stops=True, keep_warm=300, engine_args=pace, flush_interval=1
+    )
+    assert [state["is_free"] for state in states()] == [True]
+    rest = task.run("one", keep_warm=300, engine_args=pace)
+    assert len({engine.pid for engine in used(task)}) == 1
+    assert 0 < task.asked(rest) < len(TEXTS)
+
+
+def test_an_engine_that_died_while_it_was_kept_is_not_handed_on(task: RepeatedTask) -> None:
+    task.run("one", keep_warm=300)
+    os.kill(used(task)[0].pid, signal.SIGKILL)
+    time.sleep(0.5)
+    task.run("two", run_id="r2", keep_warm=300)
+    assert len({engine.pid for engine in used(task)}) == 2
+
+
+def test_it_makes_room_for_whatever_waits_for_its_gpu(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
+        done = subprocess.run(
+            [sys.executable, str(root / "tests/integration/kept_gpu.py"), str(tmp_path)],
+            env={
+                **{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"},
+                "PYTHONPATH": str(root),
+                "RAY_TMPDIR": home,  # short, since Unix sockets lie in it
+                "RAY_AUTH_MODE": "disabled",
+            },
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert (seen["free"], seen["kept"]) == (0, 1)
+    assert seen["task"] == "a GPU"
+    assert (seen["kept again"], seen["kept in the end"]) == (1, 0)
