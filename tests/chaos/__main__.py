@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=Pace.rows)
     parser.add_argument("--replicas", type=int, default=Pace.replicas)
     parser.add_argument("--spread", type=float, default=0.0, help="seconds within which engines start")
+    parser.add_argument("--keep-warm", type=float, default=0.0, help="seconds for which engines are kept")
     parser.add_argument("--early", action="store_true", help="kill while engines start")
     parser.add_argument("--weather", default="0:0", help="FROM:TO, seeds of other faults, afterwards")
     parser.add_argument("--no-stops", action="store_true", help="leave out the ways of stopping")
@@ -43,7 +44,9 @@ def main() -> int:
     if given.vllm:
         return run_vllm(given.results)
     kills = [plan(seed, early=given.early) for seed in _range(given.seeds)] + weather
-    pace = Pace(rows=given.rows, replicas=given.replicas, startup_spread=given.spread)
+    pace = Pace(
+        rows=given.rows, replicas=given.replicas, startup_spread=given.spread, keep_warm=given.keep_warm
+    )
     run_all(kills, given.results, given.parallel, pace, stops=not given.no_stops)
     runs, stops = results.read(given.results)
     flaws = [f"seed {one.seed} ({one.kind}, {one.mode}): {', '.join(one.flaws)}" for one in runs if one.flaws]

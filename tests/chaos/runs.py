@@ -29,6 +29,7 @@ import httpx
 from tests.support.engine_log import engines
 
 from ..integration.end_to_end.rest import RUN_ENDED, Run
+from ..integration.end_to_end.waiting import wait_for
 from . import small_disk
 from .counting import Count, count, generated_by_now
 from .lake import Bucket
@@ -57,6 +58,9 @@ _BIRTH_POLL_INTERVAL = 0.1
 _LATE = 2.0
 """Seconds after a kill's instant in which a missing victim is searched again."""
 
+_ROWS_BEFORE = 48
+_END_OF_KEPT = 60.0
+"""Seconds that a kept engine takes at most to notice that its user is gone, and to end."""
 _A_WRITE = 2.0
 """Seconds for a part on a busy machine, on an S3 that fails some calls."""
 
@@ -135,6 +139,8 @@ class Case:
     live: Live
     source: dict[int, dict[str, Any]]
     bucket: Bucket | None = None
+    since: float = 0.0
+    """Epoch seconds before which its engines were another run's."""
 
     def count(self, written_within: float) -> Count:
         """Count the requests to its engines; `written_within` as for :func:`.counting.count`."""
@@ -142,7 +148,7 @@ class Case:
         assert folder is not None
         assert place is not None
         prompts = {prompt_of(row) for row in self.source.values()}
-        asked = engines(folder / "requests")
+        asked = [engine for engine in engines(folder / "requests") if engine.opened >= self.since]
         parts = Parts(place).all()
         return count(asked, parts, self.live.lost, self.live.submissions, prompts, written_within)
 
@@ -179,6 +185,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
             world.live.remove(case.live)
     if watch is not None:
         watch.shorten(lives, kill.mode, seconds)
+    left = _left_behind(cases, pace.keep_warm + _END_OF_KEPT) if pace.keep_warm else 0
     within = pace.flush_interval + _A_WRITE
     counts, found = [case.count(within) for case in cases], [case.found(state) for case in cases]
     return Result(
@@ -191,6 +198,7 @@ def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: lis
         state=state,
         rows=sum(len(case.source) for case in cases),
         replicas=1 if kill.kind == "mapped" else pace.replicas,
+        left=left,
         lost_engines=sum(len(case.live.lost) for case in cases),
         tries=max(_retried(case.live.task.read)["try_number"] for case in cases),
         submissions=sum(len(case.live.submissions) for case in cases),
@@ -225,13 +233,39 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
         params |= {"replicas": 1}  # of each task
     if kill.kind == "full":
         small_disk.mount(folder / "destination")
+    if pace.keep_warm and not mapped:
+        _leave_engines(world, f"chaos_{kill.mode}", params, folder)
+    since = time.time()
     dag_run = _retried(lambda: world.airflow.api.trigger(dag, **params))
     evidence.append(dag_run)
     tasks = [dag_run.task("infer", number if mapped else -1) for number in range(len(places))]
     return [
-        Case(Live(task, pace.replicas, place, bound=bound, elsewhere=bucket), source, bucket)
+        Case(
+            Live(task, pace.replicas, place, bound=bound, elsewhere=bucket, kept=bool(pace.keep_warm)),
+            source,
+            bucket,
+            since,
+        )
         for task, place, source in zip(tasks, places, sources, strict=True)
     ]
+
+
+def _leave_engines(world: World, dag: str, params: dict[str, Any], folder: Path) -> None:
+    """Let another run leave its engines for this one."""
+    earlier = folder / "earlier"
+    earlier.mkdir()
+    write_source(earlier, _ROWS_BEFORE, 0)
+    places = {name: str(earlier / name) for name in ("source", "destination")}
+    before = _retried(lambda: world.airflow.api.trigger(dag, **{**params, **places, "aws_conn_id": ""}))
+    wait_for("the run before", lambda: _state(before) in RUN_ENDED, _LONGEST)
+
+
+def _left_behind(cases: Sequence[Case], seconds: float) -> int:
+    """Wait for the end of kept engines; return how many are there after so many seconds."""
+    ends = time.monotonic() + seconds
+    while (left := sum(len(case.live.engines()) for case in cases)) and time.monotonic() < ends:
+        time.sleep(_POLL_INTERVAL)
+    return left
 
 
 def _disturb(world: World, live: Live, kill: Kill, lives: Lives, rows: int) -> tuple[Hit | None, str]:

@@ -62,7 +62,8 @@ def page(
         "started, generated those that they finished, by their own logs. In flight are requests of lost "
         "engines that no part answered at the kill; overdue are those of them that had been answered for "
         "longer than `flush_interval` and a write; unexplained are all others that were asked again, and "
-        "late those of submissions that began when a part answered them: none may be. Without a lost engine "
+        "late those of submissions that began when a part answered them: none may be. Left are engines that "
+        "were there after the time for which they were kept. Without a lost engine "
         "asked, generated and rows are equal. "
         f"{sum(one.replicas > 2 for one in runs)} runs had three replicas that started one after another. "
         f"{sum(one.store == 's3' for one in runs)} runs had their data in an S3 server with {SHARE:.0%} of "
@@ -127,6 +128,7 @@ _TOTALS = {
     "overdue": lambda one: one.overdue,
     "unexplained": lambda one: one.unexplained,
     "late": lambda one: one.late,
+    "left": lambda one: one.left,
 }
 
 

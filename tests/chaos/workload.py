@@ -31,6 +31,7 @@ class Pace:
     :param batch_size: rows that a replica takes at once.
     :param flush_interval: seconds after which an answer is written.
     :param startup_spread: seconds within which engines start, each at random.
+    :param keep_warm: seconds for which engines stay after their job; 0 for none.
     """
 
     rows: int = 2000
@@ -41,6 +42,7 @@ class Pace:
     seconds_per_token: float = 0.04
     flush_interval: float = 0.5
     startup_spread: float = 0.0
+    keep_warm: float = 0.0
 
     def params(self, folder: Path) -> dict[str, Any]:
         """Return the params of a run of the chaos DAGs."""
@@ -59,6 +61,7 @@ class Pace:
             "batch_size": self.batch_size,
             "rows_in_flight": self.rows_in_flight,
             "flush_interval": self.flush_interval,
+            "keep_warm": self.keep_warm,
         }
 
 

@@ -96,6 +96,7 @@ class Live:
     :param lost: its engines that these kills took, and the time (epoch seconds).
     :param bound: most seconds of an attempt, if there is a bound.
     :param elsewhere: its destination, if that is not in `folder`.
+    :param kept: whether its engines outlive their replicas, which may be on other nodes.
     :param submissions: all its jobs that were seen: id, and epoch seconds when the cluster got it.
     """
 
@@ -107,6 +108,7 @@ class Live:
     submissions: set[tuple[str, float]] = field(default_factory=set)
     bound: float = BOUND
     elsewhere: Place | None = None
+    kept: bool = False
 
     @property
     def place(self) -> Place | None:
@@ -348,8 +350,12 @@ class World:
     def _hit_all(self, whose: Live, kind: str, takes: Callable[[int], bool]) -> Hit:
         """Note a kill that hits all runs; return the hit of the run for which it happens."""
         others = [live for live in self.live if live is not whose]
+
+        def of_lost(live: Live) -> bool:
+            return live.kept and kind == "node"  # its replica may be lost
+
         *_, own = [
-            live.hit(kind, [pid for pid in live.engines() if takes(pid)], own=live is whose)
+            live.hit(kind, [pid for pid in live.engines() if takes(pid) or of_lost(live)], own=live is whose)
             for live in (*others, whose)
         ]
         return own

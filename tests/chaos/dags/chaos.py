@@ -20,6 +20,7 @@ PARAMS: dict[str, Any] = {
     "batch_size": 16,
     "rows_in_flight": 32,
     "flush_interval": 0.5,
+    "keep_warm": 0,
     "aws_conn_id": "",
     "engine": "echo",
     "model": "",
@@ -38,6 +39,7 @@ class Sized(RayBatchInferenceOperator):
         self.batch_size = int(context["params"]["batch_size"])
         self.rows_in_flight = int(context["params"]["rows_in_flight"])
         self.flush_interval = float(context["params"]["flush_interval"])
+        self.keep_warm = float(context["params"]["keep_warm"]) or None
         self.aws_conn_id = context["params"]["aws_conn_id"] or None
         self.engine = context["params"]["engine"]
         self.model = context["params"]["model"] or None
