@@ -114,10 +114,8 @@ class RayJobsClient:
     async def info(self, submission_id: str) -> JobInfo | None:
         """One job, ``None`` when the cluster doesn't know it."""
         path = _job_path(submission_id)
-        response = await self._http.request("GET", path, repeat=True, tolerated={404})
-        if self._is_unknown_job("GET", path, response):
-            return None
-        return self._job(path, self._document(path, response))
+        response = await self._of_known("GET", path)
+        return None if response is None else self._job(path, self._document(path, response))
 
     async def jobs(self) -> list[JobInfo]:
         """All jobs that the cluster remembers, submitted ones and other drivers."""
@@ -134,8 +132,8 @@ class RayJobsClient:
             ``True`` and does nothing: see :meth:`stop_until_terminal`.
         """
         path = _job_path(submission_id) + "/stop"
-        response = await self._http.request("POST", path, repeat=True, tolerated={404})
-        if self._is_unknown_job("POST", path, response):
+        response = await self._of_known("POST", path)
+        if response is None:
             return False
         answer = self._document(path, response)
         return isinstance(answer, dict) and bool(answer.get("stopped"))
@@ -185,8 +183,8 @@ class RayJobsClient:
     async def logs(self, submission_id: str) -> str:
         """The whole log of the driver, empty when the cluster doesn't know the job or has no log."""
         path = _job_path(submission_id) + "/logs"
-        response = await self._http.request("GET", path, repeat=True, tolerated={404})
-        if self._is_unknown_job("GET", path, response):
+        response = await self._of_known("GET", path)
+        if response is None:
             return ""
         answer = self._document(path, response)
         if not isinstance(answer, dict):
@@ -195,10 +193,7 @@ class RayJobsClient:
 
     async def has_package(self, uri: str) -> bool:
         """Whether the cluster holds a package; Ray keeps it for ten more minutes from here on."""
-        response = await self._http.request("GET", _package_path(uri), repeat=True, tolerated={404})
-        if response.status_code == 404 and "does not exist" not in response.text:
-            raise self._http.status_error("GET", _package_path(uri), response)
-        return response.status_code != 404
+        return await self._of_known("GET", _package_path(uri)) is not None
 
     async def upload_package(self, uri: str, content: bytes) -> None:
         """Put a package into the cluster's store, under a content-hashed name.
@@ -265,12 +260,14 @@ class RayJobsClient:
         except (AttributeError, ValueError):
             raise self._no_dashboard(path) from None
 
-    def _is_unknown_job(self, method: str, path: str, response: httpx.Response) -> bool:
+    async def _of_known(self, method: str, path: str) -> httpx.Response | None:
+        """The answer about a job or a package, ``None`` when the cluster doesn't know it."""
+        response = await self._http.request(method, path, repeat=True, tolerated={404})
         if response.status_code != 404:
-            return False
+            return response
         # A proxy without its backend also answers 404; as Ray's answer it would say that a live job is gone.
         if "does not exist" in response.text:
-            return True
+            return None
         raise self._http.status_error(method, path, response)
 
     def _no_dashboard(self, path: str) -> NotARayDashboardError:
