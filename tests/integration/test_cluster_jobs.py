@@ -17,7 +17,7 @@ from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import JobExistsError, RequestRejectedError
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest, JobStatus
-from airflow_provider_raybatch.cluster.submit.package import package_of_files
+from airflow_provider_raybatch.cluster.submit.package import Package
 from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey, stop_older, submit_or_adopt
 from airflow_provider_raybatch.cluster.submit.runtime_env import upload_runtime_env
 from airflow_provider_raybatch.contract import events
@@ -173,7 +173,7 @@ async def test_resources_of_the_driver_are_taken(client, name):
 
 
 async def test_packages_and_local_folders(client, name, tmp_path):
-    package = package_of_files({"a.txt": uuid.uuid4().bytes})
+    package = Package("files", {"a.txt": uuid.uuid4().bytes})
     assert not await client.has_package(package.uri)
     await client.ensure_package(package)
     assert await client.has_package(package.uri)

@@ -81,11 +81,6 @@ class Package:
         return stream.getvalue()
 
 
-def package_of_files(files: Mapping[str, bytes], name: str = "files") -> Package:
-    """A package of contents that are at hand, by path inside the zip."""
-    return Package(name, dict(files))
-
-
 @lru_cache(maxsize=1)
 def package_of_provider() -> Package:
     """The modules of this package that the job imports; none of them needs Airflow or httpx."""

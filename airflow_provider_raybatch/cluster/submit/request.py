@@ -13,7 +13,6 @@ from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
 from airflow_provider_raybatch.cluster.submit.function_source import package_of_source
 from airflow_provider_raybatch.cluster.submit.package import (
     Package,
-    package_of_files,
     package_of_provider,
     package_of_wheel,
 )
@@ -79,7 +78,7 @@ async def build_batch_request(
     name = await _upload_private(client, key, secrets, seal_key)
     spec = spec.model_copy(update={"submission": submission.model_copy(update={"secrets_package": name})})
     document = spec.model_dump_json().encode()
-    working_dir = await client.ensure_package(package_of_files({SPEC_FILE: document}, "spec"))
+    working_dir = await client.ensure_package(Package("spec", {SPEC_FILE: document}))
     whose = SubmissionKey(submission.task, submission.run_token)
     return JobRequest(
         entrypoint=ENTRYPOINT,
@@ -149,5 +148,5 @@ async def _upload_private(
         # This makes Ray forget the package after ten minutes. A key alone stays until the driver takes it,
         # which may be long after, and opens nothing once the job is gone.
         await client.has_package(uri)
-    await client.upload_package(uri, package_of_files(files).content)
+    await client.upload_package(uri, Package("private", files).content)
     return name

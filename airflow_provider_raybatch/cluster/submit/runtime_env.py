@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-from airflow_provider_raybatch.cluster.submit.package import Package, package_of_files, package_of_folder
+from airflow_provider_raybatch.cluster.submit.package import Package, package_of_folder
 from airflow_provider_raybatch.contract.failures import SpecError
 
 
@@ -95,7 +95,7 @@ def _module_package(path: Path) -> Package:
         raise SpecError(
             f"runtime_env.py_modules: {str(path)!r} is neither a folder nor a .py file; name one of these."
         )
-    return package_of_files({path.name: path.read_bytes()}, path.name)
+    return Package(path.name, {path.name: path.read_bytes()})
 
 
 def _existing(field: str, value: object) -> Path:

@@ -15,7 +15,6 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import PackageError
 from airflow_provider_raybatch.cluster.submit import package as package_module
 from airflow_provider_raybatch.cluster.submit.package import (
     Package,
-    package_of_files,
     package_of_folder,
     package_of_provider,
     package_of_wheel,
@@ -27,9 +26,9 @@ def names(package):
 
 
 def test_package_bytes_ignore_order_and_age_of_files():
-    one = package_of_files({"b/x.py": b"1", "a.py": b"2"})
+    one = Package("files", {"b/x.py": b"1", "a.py": b"2"})
     time.sleep(0.01)
-    two = package_of_files({"a.py": b"2", "b/x.py": b"1"}, "another name")
+    two = Package("another name", {"a.py": b"2", "b/x.py": b"1"})
     assert one.content == two.content
     assert one.uri == two.uri
     assert names(one) == ["a.py", "b/x.py"]
@@ -37,17 +36,17 @@ def test_package_bytes_ignore_order_and_age_of_files():
 
 @pytest.mark.parametrize("other", [{"a": b"bc"}, {"ab": b"d"}, {"a": b"b", "c": b"d"}, {"a": b""}])
 def test_other_files_give_another_uri(other):
-    assert package_of_files(other).uri != package_of_files({"a": b"b"}).uri
+    assert Package("files", other).uri != Package("files", {"a": b"b"}).uri
 
 
 def test_uri_is_one_that_ray_takes():
-    package = package_of_files({"spec.json": b"{}"})
+    package = Package("files", {"spec.json": b"{}"})
     assert package.uri == f"gcs://_ray_pkg_{package.digest}.zip"
     assert len(package.digest) == 32
 
 
 def test_unpacked_files_are_readable(tmp_path):
-    entry = zipfile.ZipFile(io.BytesIO(package_of_files({"a": b"b"}).content)).getinfo("a")
+    entry = zipfile.ZipFile(io.BytesIO(Package("files", {"a": b"b"}).content)).getinfo("a")
     assert entry.external_attr >> 16 == 0o100644
 
 
