@@ -7,7 +7,7 @@ job's key for plain text, so nothing that rows or functions print can pass for a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
@@ -137,8 +137,9 @@ def read_line(text: str, key: str | None) -> Signed | None:
     """
     if key is None:
         return None
-    for rest in _after_markers(text):
-        number, _, signed = rest.partition(" ")
+    # A text without a line feed, with a marker in it, may have been printed before the event.
+    for marker in re.finditer(MARKER, text):
+        number, _, signed = text[marker.end() :].partition(" ")
         signature, _, document = signed.partition(" ")
         if not is_signed(key, "event", f"{number} {document}", signature):
             continue
@@ -147,14 +148,6 @@ def read_line(text: str, key: str | None) -> Signed | None:
         except ValueError:
             return None
     return None
-
-
-def _after_markers(text: str) -> Iterator[str]:
-    """What follows each marker: a text without a line feed may have been printed before the event."""
-    rest = text
-    while MARKER in rest:
-        rest = rest.partition(MARKER)[2]
-        yield rest
 
 
 def _duration(seconds: float) -> str:
