@@ -62,18 +62,13 @@ class Followed:
     control: Control | None = None
 
 
-def lines_into(log: Log) -> Callable[[list[FollowedLine]], None]:
-    """A callback that writes the driver's lines into the task's log."""
+async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
+    """Follow a job until its end, its deadline, or too long a time without an answer."""
 
     def write(lines: list[FollowedLine]) -> None:
         for line in lines:
             getattr(log, line.level)("%s", line.text)
 
-    return write
-
-
-async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
-    """Follow a job until its end, its deadline, or too long a time without an answer."""
     async with shared_client(address) as client:
         session_name = job.session_name
         if session_name is None:
@@ -85,7 +80,7 @@ async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) ->
             poll_interval=job.poll_interval,
             lease=None if job.control is None else Lease(job.control),
             deadline=job.deadline,
-            on_lines=lines_into(log),
+            on_lines=write,
             from_start=job.from_start,
         )
         if outcome.state == "timeout" and job.stop_at_deadline:
