@@ -46,7 +46,6 @@ class FollowedLine:
 
     text: str
     level: Level = "info"
-    event: JobEvent | None = None
 
 
 @dataclass(frozen=True)
@@ -297,7 +296,7 @@ def _followed(lines: tuple[str, ...], key: str | None, seen: int) -> tuple[tuple
             followed.append(FollowedLine(f"Ray: {line}" if _RAYS_OWN.match(line) else line))
         elif found.number >= seen:  # else it was shown before, and this is a copy
             seen = found.number + 1
-            followed.append(FollowedLine(found.event.text(), _level(found.event), found.event))
+            followed.append(FollowedLine(found.event.text(), _level(found.event)))
     return tuple(followed), seen
 
 
