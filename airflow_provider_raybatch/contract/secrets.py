@@ -43,16 +43,8 @@ class Secrets(ContractModel):
 
     def revealed(self) -> dict[str, Any]:
         """Plain values, for the wire and for the libraries that use them; never log it."""
-
-        def reveal(value: Any) -> Any:
-            if isinstance(value, SecretStr):
-                return value.get_secret_value()
-            if isinstance(value, dict):
-                return {name: reveal(inner) for name, inner in value.items() if inner is not None}
-            return value
-
-        revealed = reveal(self.model_dump(exclude_none=True))
-        assert isinstance(revealed, dict)
+        hidden = self.model_dump(exclude_none=True)
+        revealed: dict[str, Any] = json.loads(json.dumps(hidden, default=SecretStr.get_secret_value))
         return revealed
 
 
