@@ -46,10 +46,6 @@ class RangedFile(io.RawIOBase):
         """Always."""
         return True
 
-    def tell(self) -> int:
-        """Where it is."""
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Go somewhere."""
         place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.size}[whence]
