@@ -28,15 +28,9 @@ def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
             f"s3://{bucket}: 'obstore' can't be imported on this node ({error}){_shipped_for()}; install it "
             "in the cluster's image, or by runtime_env={'pip': ['obstore']}."
         ) from error
-    known = credentials.model_dump_json(exclude_none=True) if credentials else ""
-    secret = (
-        credentials.aws_secret_access_key.get_secret_value()
-        if credentials and credentials.aws_secret_access_key
-        else ""
-    )
     # Where the environment says who asks and where, another environment is another store.
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
-    key = (os.getpid(), bucket, known, secret, environment, retry.RETRY_LIMITS)
+    key = (os.getpid(), bucket, credentials, environment, retry.RETRY_LIMITS)
     if key not in _STORES:
         _STORES[key] = S3Store(bucket, **_s3_options(credentials, retry.RETRY_LIMITS))
     return _STORES[key]
