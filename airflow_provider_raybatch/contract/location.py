@@ -15,6 +15,8 @@ from urllib.parse import unquote
 
 from pydantic import AfterValidator
 
+from airflow_provider_raybatch.contract.names import check_characters
+
 SOURCE_SCHEMES = ("file", "s3", "https", "http")
 DESTINATION_SCHEMES = ("file", "s3")
 WILDCARDS = frozenset("*?[")
@@ -23,7 +25,6 @@ _JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
 _TOO_FEW_SLASHES = re.compile(r"^(file|s3[an]?|https?):/?(?!/)", re.IGNORECASE)
 _WINDOWS = re.compile(r"^([A-Za-z]:|\\\\)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _MODEL_SCHEMES = ("file", "http", "https")
 
@@ -166,10 +167,7 @@ def reads_into(source: str, folder: str) -> bool:
 def _check_text(uri: str) -> None:
     if _JINJA.search(uri):
         raise ValueError(f"{uri!r} still has a Jinja expression; the field was not rendered")
-    if uri != uri.strip():
-        raise ValueError(f"{uri!r} begins or ends with white space; write {uri.strip()!r}")
-    if found := _CONTROL.search(uri):
-        raise ValueError(f"{uri!r} has the control character {found.group()!r}; remove it")
+    check_characters(uri)
 
 
 def _check_login(uri: str, start: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that a user chooses: of columns of a dataset, and of functions."""
+"""Names that a user chooses: of columns of a dataset, of functions, and what no name or path may have."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from airflow_provider_raybatch.contract.base import shown
-
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+def check_characters(name: str) -> None:
+    """Refuse white space at an end, and characters that can't be seen.
+
+    :raises ValueError: one sentence, without the field's name.
+    """
+    if name != name.strip():
+        raise ValueError(f"{name!r} begins or ends with white space; write {name.strip()!r}")
+    if found := _CONTROL.search(name):
+        raise ValueError(f"{name!r} has the control character {found.group()!r}; remove it")
 
 
 def checked_column_name(name: str) -> str:
@@ -21,10 +30,7 @@ def checked_column_name(name: str) -> str:
     """
     if not name.strip():
         raise ValueError("a column's name is empty; give it at least one letter")
-    if name != name.strip():
-        raise ValueError(f"{shown(name)} begins or ends with white space; write {shown(name.strip())}")
-    if found := _CONTROL.search(name):
-        raise ValueError(f"{shown(name)} has the control character {found.group()!r}; remove it")
+    check_characters(name)
     return name
 
 
