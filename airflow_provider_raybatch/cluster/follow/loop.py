@@ -95,12 +95,11 @@ async def recheck(
 
     The cluster is asked first: the outcome of a finished job counts more than the follower's.
 
-    :param told: the follower's outcome; kept if the cluster doesn't answer or doesn't know the job.
+    :param told: the follower's outcome, which is not final; kept if the cluster doesn't answer or doesn't
+        know the job.
     :param leave_to_a_retry: whether another attempt takes over a job that still runs. If not, and the
         deadline has not passed, the job is followed from here.
     """
-    if told.saw_the_end:
-        return told
     async with RayJobsClient(address) as client:
         found = await _ended(client, job, STOP_TIMEOUT)
         if found is None and told.state == "timeout":

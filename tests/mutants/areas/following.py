@@ -130,15 +130,6 @@ MUTANTS = (
         ("cluster/follow/test_lease.py::test_a_lease_lasts_as_long_as_it_is_followed",),
     ),
     Mutant(
-        "known-end-is-polled-again",
-        _SHARED,
-        "    if told.saw_the_end:\n        return told\n",
-        "",
-        "A deferred task whose job was lost waits for a cluster without that job.",
-        ("operators/test_resuming.py", "triggers/test_ray_job.py"),
-        equivalent="Its callers ask `saw_the_end` themselves.",
-    ),
-    Mutant(
         "healthy-job-not-left-to-the-retry",
         _SHARED,
         "        if not failure_class.retryable:\n",
