@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from pydantic import Field
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.exceptions import RayConnectionError
@@ -23,32 +23,16 @@ DASHBOARD_PORT = 8265
 LOCAL = "local"
 
 
-@dataclass(frozen=True)
-class RayConnection:
-    """How to reach a Ray cluster, and what else its connection says.
+class RayConnection(Extras):
+    """How to reach a Ray cluster: what the extra field says, and the URL and the token of the other fields.
 
     :param url: base URL of the Jobs API; ``None`` means that the task starts a private Ray of its own.
     :param token: sent as ``Authorization: Bearer ...``.
-    :param verify: whether the server's certificate is checked, or the path of a PEM file to check it with.
-    :param connect_timeout: seconds; ``None`` stands for the client's 10.
-    :param request_timeout: seconds; ``None`` stands for the client's 60.
-    :param namespace: tells apart several Airflows that share the cluster; ``None`` stands for the id of the
-        installation.
-    :param seal_key: Fernet key for credentials that travel with a job.
-    :param dashboard_url: the dashboard as a person's browser reaches it; by default `url`.
     """
 
     conn_id: str
     url: str | None = None
-    token: str | None = field(default=None, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
-    verify: bool | str = True
-    connect_timeout: float | None = None
-    request_timeout: float | None = None
-    namespace: str | None = None
-    seal_key: str | None = field(default=None, repr=False)
-    dashboard_url: str | None = None
+    token: str | None = Field(default=None, repr=False)
 
     @property
     def embedded(self) -> bool:
@@ -73,15 +57,10 @@ class RayConnection:
                 f"Connection {self.conn_id!r}, field host: 'local' names no cluster; "
                 "set it to the Ray dashboard's host."
             )
-        timeouts = {"connect_timeout": self.connect_timeout, "request_timeout": self.request_timeout}
+        same = {"url", "token", "headers", "cookies", "connect_timeout", "request_timeout"}
         try:
             return ClusterAddress(
-                url=self.url,
-                token=self.token,
-                headers=dict(self.headers),
-                cookies=dict(self.cookies),
-                verify=self.verify,
-                **{name: value for name, value in timeouts.items() if value is not None},
+                verify=self.ca_bundle or self.verify, **self.model_dump(include=same, exclude_none=True)
             )
         except SpecError as error:
             raise RayConnectionError(f"Connection {self.conn_id!r}, {error}") from None
@@ -111,14 +90,7 @@ def read_connection(connection: Connection) -> RayConnection:
         conn_id=connection.conn_id,
         url=None if host.lower() == LOCAL else _url(connection, host, extras),
         token=(connection.password or "").strip() or None,
-        headers=extras.headers,
-        cookies=extras.cookies,
-        verify=extras.ca_bundle or extras.verify,
-        connect_timeout=extras.connect_timeout,
-        request_timeout=extras.request_timeout,
-        namespace=extras.namespace,
-        seal_key=extras.seal_key,
-        dashboard_url=extras.dashboard_url,
+        **extras.model_dump(),
     )
 
 

@@ -46,7 +46,17 @@ Texts = Annotated[dict[str, str], BeforeValidator(_parsed)]
 
 
 class Extras(BaseModel):
-    """What can be given; null and an empty text count as not given. The docs of the connection say more."""
+    """What can be given; null and an empty text count as not given. The docs of the connection say more.
+
+    :param namespace: tells apart several Airflows that share the cluster; ``None`` stands for the id of the
+        installation.
+    :param verify: whether the server's certificate is checked.
+    :param ca_bundle: the path of a PEM file to check it with.
+    :param connect_timeout: seconds; ``None`` stands for the client's 10.
+    :param request_timeout: seconds; ``None`` stands for the client's 60.
+    :param seal_key: Fernet key for credentials that travel with a job.
+    :param dashboard_url: the dashboard as a person's browser reaches it; by default that of the Jobs API.
+    """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 

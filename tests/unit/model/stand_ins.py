@@ -26,7 +26,7 @@ from airflow_provider_raybatch.triggers import ray_job
 from .operators import OPERATORS
 from .task import World
 
-CONNECTION = RayConnection("ray_default", "http://ray:8265/", namespace="n")
+CONNECTION = RayConnection(conn_id="ray_default", url="http://ray:8265/", namespace="n")
 
 
 @contextmanager
