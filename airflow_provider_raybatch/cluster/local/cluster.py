@@ -18,8 +18,6 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterErr
 from airflow_provider_raybatch.cluster.local.head import RayHead
 from airflow_provider_raybatch.contract.failures import FailureClass
 
-_TURN_SECONDS = 1.0
-
 
 @contextmanager
 def embedded_cluster(
@@ -73,20 +71,11 @@ def _turn(log: Callable[[str], None]) -> Iterator[int]:
             f"The lock file {path} of the private Ray can't be opened ({error.strerror}); remove it."
         ) from error
     try:
-        told = False
-        while not _is_locked(lock):
-            if not told:
-                log("Another task of this host runs its private Ray; waiting for it to end.")
-                told = True
-            time.sleep(_TURN_SECONDS)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log("Another task of this host runs its private Ray; waiting for it to end.")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
     finally:
         os.close(lock)
-
-
-def _is_locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

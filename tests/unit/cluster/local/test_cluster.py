@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import tempfile
@@ -8,7 +9,7 @@ import tempfile
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import EmbeddedClusterError
-from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster
+from airflow_provider_raybatch.cluster.local.cluster import _turn, embedded_cluster
 
 
 def test_a_lock_that_is_not_ours(tmp_path, monkeypatch):
@@ -18,6 +19,22 @@ def test_a_lock_that_is_not_ours(tmp_path, monkeypatch):
     with pytest.raises(EmbeddedClusterError, match=f"The lock file {lock} "):
         embedded_cluster(print).__enter__()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_takes_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    other = os.open(tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    said = []
+
+    def log(line):
+        said.append(line)
+        os.close(other)
+
+    for _ in range(2):
+        with _turn(log):
+            pass
+    assert said == ["Another task of this host runs its private Ray; waiting for it to end."]
 
 
 def test_without_ray_the_sentence_names_the_extra(monkeypatch):
