@@ -22,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -44,43 +45,30 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("command", nargs="+")
     given = parser.parse_args(arguments)
-    _Reaper(given.pipe, given.home, given.command).run()
-
-
-class _Reaper:
-    def __init__(self, pipe: int, home: Path, command: list[str]) -> None:
-        self._pipe = pipe
-        self._home = home
-        self._command = command
-        self._told_to_end = False
-
-    def run(self) -> None:
-        # Orphans (Ray's daemons, workers, engines) become children of this process instead of init's.
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        signal.signal(signal.SIGTERM, self._end)
-        signal.signal(signal.SIGINT, self._end)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        try:
-            with (self._home / LOG_FILE).open("wb") as log:
-                started = subprocess.Popen(
-                    self._command, cwd=self._home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-            self._wait_for_owner(started.pid)
-        finally:
-            _end_descendants()
-            shutil.rmtree(self._home, ignore_errors=True)
-
-    def _end(self, number: int, frame: object) -> None:
-        self._told_to_end = True
-
-    def _wait_for_owner(self, started_pid: int) -> None:
-        while not self._told_to_end:
-            readable, _, _ = select.select([self._pipe], [], [], _POLL_SECONDS)
-            if readable and not os.read(self._pipe, 1):
-                return
+    # Orphans (Ray's daemons, workers, engines) become children of this process instead of init's.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    told_to_end = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: told_to_end.set())
+    signal.signal(signal.SIGINT, lambda number, frame: told_to_end.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with (given.home / LOG_FILE).open("wb") as log:
+            started = subprocess.Popen(
+                given.command, cwd=given.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        while not told_to_end.is_set() and _owner_lives(given.pipe):
             for pid, code in _reap():
-                if pid == started_pid:
-                    (self._home / EXIT_CODE_FILE).write_text(str(code))
+                if pid == started.pid:
+                    (given.home / EXIT_CODE_FILE).write_text(str(code))
+    finally:
+        _end_descendants()
+        shutil.rmtree(given.home, ignore_errors=True)
+
+
+def _owner_lives(pipe: int) -> bool:
+    """Whether the pipe has not come to its end of file; asked for as long as a pause takes."""
+    readable, _, _ = select.select([pipe], [], [], _POLL_SECONDS)
+    return not readable or os.read(pipe, 1) != b""
 
 
 def _end_descendants() -> None:
