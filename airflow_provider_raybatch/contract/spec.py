@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, Literal
 
 from pydantic import model_validator
@@ -17,7 +16,7 @@ from airflow_provider_raybatch.contract.arguments.prompt import PromptArguments,
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
 from airflow_provider_raybatch.contract.arguments.sampling import SamplingArguments
 from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.location import (
     check_absolute,
     check_model_folder,
@@ -164,7 +163,9 @@ class BatchInferenceSpec(
     @property
     def fingerprint(self) -> str:
         """32 hex digits over everything that changes what is generated or delivered, and nothing else."""
-        return _digest(self.model_dump(mode="json", exclude={"submission", "template_time", *_names(Limits)}))
+        return json_digest(
+            self.model_dump(mode="json", exclude={"submission", "template_time", *_names(Limits)})
+        )
 
     @property
     def response_digest(self) -> str:
@@ -178,7 +179,7 @@ class BatchInferenceSpec(
         content["engine"] = [self.engine, self.numerics, self.processor_numerics]
         if self.model_task != GENERATE:
             content["model_task"] = self.model_task
-        return _digest(content)
+        return json_digest(content)
 
     @property
     def numerics(self) -> dict[str, Any]:
@@ -193,7 +194,3 @@ class BatchInferenceSpec(
 
 def _names(arguments: type[ContractModel]) -> set[str]:
     return set(arguments.model_fields)
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hex_digest(json.dumps(content, sort_keys=True, ensure_ascii=False))

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
 from airflow_provider_raybatch.contract.base import ContractModel
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.digest import json_digest
 
 OnStaleState = Literal["replace", "adopt", "fail"]
 """What to do about a job of the same run that was submitted with other arguments."""
@@ -28,8 +27,7 @@ class TaskKey(ContractModel):
     @property
     def digest(self) -> str:
         """32 hex digits, stable across machines and Python versions."""
-        parts = [self.namespace, self.dag_id, self.run_id, self.task_id, self.map_index]
-        return hex_digest(json.dumps(parts, ensure_ascii=False))
+        return json_digest([self.namespace, self.dag_id, self.run_id, self.task_id, self.map_index])
 
     def __str__(self) -> str:
         mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""

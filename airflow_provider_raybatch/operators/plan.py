@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.contract.control import key_of_job
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.operators.deadline import Deadline
@@ -96,5 +95,4 @@ class JobPlan:
 
 def fingerprint(content: object) -> str:
     """Of plain data. Paths count by name: changed files in a local `working_dir` make no other job of it."""
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=str)
-    return hex_digest(text)
+    return json_digest(content, default=str)
