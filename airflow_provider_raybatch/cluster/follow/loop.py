@@ -180,16 +180,10 @@ async def stop_at_once(
     async with RayJobsClient(address) as client:
         while True:
             in_flight = may_come()  # before the order: the job may be there right after it
-            try:
-                if await client.stop(submission_id):
-                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())
-                    return True
-                if not in_flight:
-                    return False
-            except ClusterUnreachableError:
-                if time.monotonic() >= deadline:
-                    raise
-            if time.monotonic() >= deadline:
+            if await _answered(lambda: client.stop(submission_id), deadline):
+                await client.stop_until_terminal(submission_id, deadline - time.monotonic())
+                return True
+            if not in_flight or time.monotonic() >= deadline:
                 return False
             await asyncio.sleep(_POSTED_SECONDS)
 

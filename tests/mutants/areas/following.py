@@ -179,18 +179,16 @@ MUTANTS = (
         _SHARED,
         """\
             in_flight = may_come()  # before the order: the job may be there right after it
-            try:
-                if await client.stop(submission_id):
-                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())
-                    return True
-                if not in_flight:
+            if await _answered(lambda: client.stop(submission_id), deadline):
+                await client.stop_until_terminal(submission_id, deadline - time.monotonic())
+                return True
+            if not in_flight or time.monotonic() >= deadline:
 """,
         """\
-            try:
-                if await client.stop(submission_id):
-                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())
-                    return True
-                if not may_come():
+            if await _answered(lambda: client.stop(submission_id), deadline):
+                await client.stop_until_terminal(submission_id, deadline - time.monotonic())
+                return True
+            if not may_come() or time.monotonic() >= deadline:
 """,
         "A killed task leaves the job whose POST arrived right after the order to stop.",
         ("triggers/test_stop_at_once.py::test_job_submitted_after_the_stop_order_is_stopped",),
@@ -198,9 +196,9 @@ MUTANTS = (
     Mutant(
         "one-order-to-stop",
         _SHARED,
-        "                    await client.stop_until_terminal(submission_id, deadline - time.monotonic())\n"
-        "                    return True\n",
-        "                    return True\n",
+        "                await client.stop_until_terminal(submission_id, deadline - time.monotonic())\n"
+        "                return True\n",
+        "                return True\n",
         "Ray ignores the order to stop a pending job: a killed task leaves it.",
         ("triggers/test_stop_at_once.py::test_pending_job_is_asked_again_to_stop",),
     ),
