@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -110,16 +111,13 @@ class Transport:
         :raises ClusterError: see :meth:`RayJobsClient
             <airflow_provider_raybatch.cluster.jobs_api.client.RayJobsClient>`.
         """
-        attempts = self._retries.attempts if repeat else 1
-        attempt = 0
-        while True:
+        once = partial(self._once, method, path, params, json, content, tolerated)
+        for attempt in range(self._retries.attempts - 1 if repeat else 0):
             try:
-                return await self._once(method, path, params, json, content, tolerated)
+                return await once()
             except ClusterUnreachableError:
-                attempt += 1
-                if attempt >= attempts:
-                    raise
-            await asyncio.sleep(self._retries.wait(attempt - 1))
+                await asyncio.sleep(self._retries.wait(attempt))
+        return await once()
 
     async def _once(
         self,
