@@ -224,8 +224,7 @@ def _arrow_filesystem(folder: Folder) -> Any:
         def open_input_file(self, path: str) -> Any:
             return PythonFile(folder.open(path), mode="r")
 
-        def open_input_stream(self, path: str) -> Any:
-            return self.open_input_file(path)
+        open_input_stream = open_input_file
 
         def _info(self, path: str) -> Any:
             entry = folder.head(path)

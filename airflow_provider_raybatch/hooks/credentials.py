@@ -123,9 +123,8 @@ def _hf_token(hf_conn_id: str) -> SecretStr:
 
 def _existing(conn_id: str, argument: str) -> Connection:
     try:
-        connection: Connection = BaseHook.get_connection(conn_id)
+        return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
         raise RayConnectionError(
             f"Argument {argument}: the connection {conn_id!r} doesn't exist; create it or correct the id."
         ) from None
-    return connection

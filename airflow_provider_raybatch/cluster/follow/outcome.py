@@ -116,8 +116,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for a trigger's event."""
-        plain = _OUTCOME.dump_python(self, mode="json")
-        assert isinstance(plain, dict)
+        plain: dict[str, Any] = _OUTCOME.dump_python(self, mode="json")
         return plain
 
     @classmethod
