@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,6 @@ from airflow_provider_raybatch.workflows.minhash import PERMUTATIONS, Signatures
 _BYTE = 256
 _MOST_CANDIDATES = 64
 """Candidates per bucket of a band: a million texts may share a boilerplate beginning."""
-_BLOCK = 65_536
 
 
 class SignatureIndex:
@@ -37,6 +37,7 @@ class SignatureIndex:
         self._kind: np.dtype[Any] = np.dtype(np.uint64 if wide else np.uint32)
         self._bands = PERMUTATIONS // self._kind.itemsize
         self._blocks: list[Signatures] = []
+        self._starts: list[int] = []
         self._size = 0
         self._runs: list[_Run] = []
 
@@ -78,22 +79,13 @@ class SignatureIndex:
         while len(self._runs) > 1 and 2 * len(self._runs[-1]) > len(self._runs[-2]):
             later = self._runs.pop()
             self._runs[-1] = self._runs[-1].merged(later)
+        self._blocks.append(rows)
+        self._starts.append(self._size)
         self._size += len(rows)
-        for start in range(0, len(rows), _BLOCK):
-            self._append(rows[start : start + _BLOCK])
 
-    def _append(self, rows: Signatures) -> None:
-        filled = (self._size_in_blocks) % _BLOCK
-        room = _BLOCK - filled if filled else 0
-        if room:
-            self._blocks[-1] = np.concatenate([self._blocks[-1], rows[:room]])
-            rows = rows[room:]
-        if len(rows):
-            self._blocks.append(np.ascontiguousarray(rows))
-
-    @property
-    def _size_in_blocks(self) -> int:
-        return (len(self._blocks) - 1) * _BLOCK + len(self._blocks[-1]) if self._blocks else 0
+    def _kept(self, number: int) -> Signatures:
+        block = bisect_right(self._starts, number) - 1
+        return self._blocks[block][number - self._starts[block]]
 
     def _keys(self, rows: Signatures) -> npt.NDArray[np.unsignedinteger]:
         keys: npt.NDArray[np.unsignedinteger] = np.ascontiguousarray(rows).view(self._kind)
@@ -118,7 +110,7 @@ class SignatureIndex:
             return None
         numbers = [*sorted(indexed), *(first + one for one in sorted(near))]
         others = [
-            *(self._blocks[one // _BLOCK][one % _BLOCK] for one in sorted(indexed)),
+            *(self._kept(one) for one in sorted(indexed)),
             *(rows[kept[one]] for one in sorted(near)),
         ]
         equal = (np.stack(others) == row).mean(axis=1)
