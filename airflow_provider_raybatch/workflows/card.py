@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -106,7 +107,7 @@ class Card:
                 *_table(names, [[run.get(name, "") for name in names] for run in self.runs]),
             ]
         for step, prompt in self.prompts.items():
-            fence = "`" * max(3, _longest_run(prompt, "`") + 1)
+            fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", prompt))])
             lines += ["", f"## Prompt of {_cell(step)}", "", fence, prompt, fence]
         for kind, rows in self.samples.items():
             lines += ["", f"## Samples: {_cell(kind)}", ""]
@@ -145,11 +146,3 @@ def _cell(value: Any) -> str:
     text = " ".join(text.split())
     text = text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 3] + "..."
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-
-
-def _longest_run(text: str, character: str) -> int:
-    longest = current = 0
-    for one in text:
-        current = current + 1 if one == character else 0
-        longest = max(longest, current)
-    return longest

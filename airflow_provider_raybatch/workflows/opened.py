@@ -40,7 +40,6 @@ class Opened:
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """These columns, which the dataset has, in this order."""
         if self.manifest.format == "jsonl":
-            assert isinstance(self.manifest, BatchManifest)
             yield from self._json_dataset().to_batches(columns=columns, batch_size=_BATCH_ROWS)
             return
         for file in self.manifest.files:
