@@ -33,7 +33,6 @@ _EXTENSIONS: dict[str, SourceFormat] = {
     ".json": "jsonl",
     ".csv": "csv",
 }
-_COMPRESSIONS = (".gz", ".zst")
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
         size, version = http.size_and_version(path)
         return [SourceFile(path, size, version)]
     base, pattern = _split_wildcards(path)
-    place, inside = _open_place(base, credentials)
+    place, inside = open_place(base, credentials)
     # First as it is written: names such as "sales [1].csv" are common.
     as_written = "/".join(part for part in (inside, pattern) if part)
     # With rights for a part of a bucket, asking for a missing key may be refused; the listing shows it.
@@ -119,16 +118,14 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
     if pattern is None and (published := _published(place, inside, entries)) is not None:
         return published
     start = len(inside) + 1 if inside else 0
-    found = []
-    for entry in entries:
-        name = entry.path[start:]
+
+    def is_meant(name: str) -> bool:
+        names = name.split("/")
         if pattern is not None:
-            if _match_parts(name.split("/"), pattern.split("/")):
-                found.append(entry)
-        elif not any(_is_hidden(part) for part in name.split("/")) and (
-            wanted is not None or _format_of(name) is not None
-        ):
-            found.append(entry)
+            return _match_parts(names, pattern.split("/"))
+        return not any(map(_is_hidden, names)) and (wanted is not None or _format_of(name) is not None)
+
+    found = [entry for entry in entries if is_meant(entry.path[start:])]
     if not found:
         what = "no file matches" if pattern else "no Parquet, JSONL or CSV file is in"
         raise PreflightError(
@@ -156,12 +153,12 @@ def _is_marker(place: Folder, entry: Entry) -> bool:
     return entry.path.endswith("_$folder$") or place.head(entry.path) is None
 
 
-def _open_place(base: str, credentials: AwsCredentials | None) -> tuple[Folder, str]:
-    """The root that listings are relative to, and the path inside it."""
-    if s3 := split_s3(base):
+def open_place(location: str, credentials: AwsCredentials | None) -> tuple[Folder, str]:
+    """The bucket or the root of the disk that a location lies in, and its path there."""
+    if s3 := split_s3(location):
         bucket, key = s3
         return S3Folder(bucket, "", credentials), key.rstrip("/")
-    absolute = folder(local_path(base)).uri
+    absolute = folder(local_path(location)).uri
     return folder("/"), absolute.strip("/")
 
 
@@ -235,7 +232,5 @@ def _name_of(uri: str) -> str:
 
 
 def _format_of(name: str) -> SourceFormat | None:
-    lower = _name_of(name).lower()
-    for ending in _COMPRESSIONS:
-        lower = lower[: -len(ending)] if lower.endswith(ending) else lower
+    lower = _name_of(name).lower().removesuffix(".gz").removesuffix(".zst")
     return next((kind for extension, kind in _EXTENSIONS.items() if lower.endswith(extension)), None)

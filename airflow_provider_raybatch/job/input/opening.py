@@ -17,13 +17,11 @@ from typing import IO, BinaryIO, cast
 import pyarrow as pa
 
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
-from airflow_provider_raybatch.job.input.listing import SourceFile
+from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
-from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
@@ -87,12 +85,7 @@ def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None
 
 
 def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
-    place: Folder
-    if s3 := split_s3(file.uri):
-        bucket, path = s3
-        place = S3Folder(bucket, "", credentials)
-    else:
-        place, path = folder("/"), local_path(file.uri).lstrip("/")
+    place, path = open_place(file.uri, credentials)
     found = place.head(path)
     # A disk's modification time is not compared: not every network file system shows all nodes the same.
     if (

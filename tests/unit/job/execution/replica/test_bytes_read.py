@@ -76,7 +76,7 @@ def stored(make: Callable[[Path], None], folder: Path, monkeypatch: pytest.Monke
     """Let files lie in a store that counts, and let replicas lend each other what they read."""
     monkeypatch.setattr(preparing, "_put", lambda contents: {p: [c] for p, c in contents.items()})
     monkeypatch.setattr(preparing, "_got", lambda references: references[0])
-    monkeypatch.setattr(opening, "folder", lambda root: Store(root))
+    monkeypatch.setattr(opening, "open_place", lambda uri, credentials: (Store("/"), uri.lstrip("/")))
     place = Place(folder, monkeypatch, batch=64)
     place.source = folder / "in"
     place.source.mkdir()
