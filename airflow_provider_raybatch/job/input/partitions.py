@@ -46,23 +46,16 @@ def _named(uri: str) -> dict[str, str | None]:
     return {unquote(name): None if value == HIVE_NULL else unquote(value) for name, value in pairs}
 
 
-def _type_of(found: Sequence[str | None]) -> pa.DataType:
-    values = [value for value in found if value is not None]
+def _type_of(values: Sequence[str]) -> pa.DataType:
     if not values:
         return pa.string()
     if all(_INTEGER.fullmatch(value) and -(2**63) <= int(value) < 2**63 for value in values):
         return pa.int64()
-    return pa.date32() if all(_is_date(value) for value in values) else pa.string()
-
-
-def _is_date(value: str) -> bool:
-    if not _DATE.fullmatch(value):
-        return False
     try:
-        datetime.date.fromisoformat(value)
-    except ValueError:
-        return False
-    return True
+        are_dates = all(_DATE.fullmatch(value) and datetime.date.fromisoformat(value) for value in values)
+    except ValueError:  # such as 2026-02-30
+        are_dates = False
+    return pa.date32() if are_dates else pa.string()
 
 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:

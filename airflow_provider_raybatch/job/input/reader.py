@@ -213,12 +213,7 @@ def _decoded(parquet: pq.ParquetFile, group: int, columns: Sequence[str] | None)
                 raise
             rows = max(1, rows // 8)
             continue
-        return pa.Table.from_batches(found, None if found else _read_schema(parquet, columns))
-
-
-def _read_schema(parquet: pq.ParquetFile, columns: Sequence[str] | None) -> pa.Schema:
-    schema = parquet.schema_arrow
-    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+        return pa.Table.from_batches(found) if found else parquet.read_row_group(group, columns)
 
 
 def parquet_rows(table: pa.Table) -> Sequence[dict[str, Any] | BadRow]:

@@ -170,8 +170,9 @@ def _look_parquet(
         try:
             parquet = pq.ParquetFile(stream)
         except (pa.ArrowInvalid, OSError) as error:
+            why = (str(error).strip().splitlines() or ["unknown reason"])[0][:200]
             raise PreflightError(
-                f"source: {file.uri} is not a readable Parquet file ({_first_line(error)}); write it again."
+                f"source: {file.uri} is not a readable Parquet file ({why}); write it again."
             ) from error
         meta = parquet.metadata
         pieces = [
@@ -224,7 +225,3 @@ def text_start(file: SourceFile, stream: BinaryIO, is_csv: bool) -> tuple[tuple[
     """
     start = len(_BOM) if stream.read(len(_BOM)) == _BOM else 0
     return csv_records.header(stream, start, file.uri) if is_csv else ((), start)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["unknown reason"])[0][:200]
