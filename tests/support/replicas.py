@@ -74,7 +74,7 @@ class Place:
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
         # Its thread would outlive the test, and then call ray, which would start a cluster.
-        monkeypatch.setattr(Reporter, "_run", lambda reporter: None)
+        monkeypatch.setattr(Reporter, "_run", lambda *_: None)
         monkeypatch.setattr(tempfile, "tempdir", str(folder))  # left-overs of killed processes
         self.source = folder / "x.jsonl"
         self.out = LocalFolder(str(folder / "out"))

@@ -36,7 +36,7 @@ def without_cluster(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replica_module, "_name", lambda: "")
     patch.setattr(replica_module, "_node", lambda: "node-1")
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
-    patch.setattr(Reporter, "_run", lambda reporter: None)
+    patch.setattr(Reporter, "_run", lambda *_: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
     patch.setattr(run_module, "keys_over_the_cluster", in_sequence)
     patch.setattr(run_module, "publish_over_the_cluster", in_sequence)

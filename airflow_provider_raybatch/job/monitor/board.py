@@ -82,12 +82,10 @@ class Reporter:
     ) -> None:
         self._board = board
         self._content = report
-        self._sample = sample
-        self._drain = drain
-        self._ask = ask
-        self._interval = interval
         self.send()
-        threading.Thread(target=self._run, name="raybatch-reporter", daemon=True).start()
+        threading.Thread(
+            target=self._run, args=(sample, drain, ask, interval), name="raybatch-reporter", daemon=True
+        ).start()
 
     def send(self) -> Any:
         """Report now, without waiting. Returns a reference to the answer."""
@@ -104,14 +102,20 @@ class Reporter:
             ray.get(self.send(), timeout=_REPORT_TIMEOUT)
             raise
 
-    def _run(self) -> None:
+    def _run(
+        self,
+        sample: Callable[[], None],
+        drain: Callable[[], None],
+        ask: Callable[[], None],
+        interval: float,
+    ) -> None:
         while True:
-            time.sleep(self._interval)
-            self._sample()
+            time.sleep(interval)
+            sample()
             # The next report replaces a lost one. If the board is gone, the driver is gone, too.
             with contextlib.suppress(Exception):
                 drains, asks = ray.get(self.send(), timeout=_REPORT_TIMEOUT)
                 if drains:
-                    self._drain()
+                    drain()
                 if asks:
-                    self._ask()
+                    ask()
