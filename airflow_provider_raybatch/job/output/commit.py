@@ -34,6 +34,7 @@ from airflow_provider_raybatch.job.output.publish import (
     postprocess,
     publish,
     ranges,
+    write_rows,
 )
 from airflow_provider_raybatch.job.output.report import Report
 from airflow_provider_raybatch.job.output.schema import footers, input_types
@@ -102,7 +103,7 @@ def prepare(
         )
     if not rows:
         # A reader of the folder must find a valid, empty dataset rather than nothing.
-        done.append(_publish_empty(target))
+        done.append(PublishedRange(*write_rows(target.schema.empty_table(), 0, target), 0, 0))
     origins = sum((Counter(one.origins) for one in done), Counter[str]())
     totals = sum((one.totals for one in done), Totals())
     manifest = BatchManifest(
@@ -168,11 +169,3 @@ def _rows_per_range(spec: BatchInferenceSpec, parts: Sequence[Part]) -> int:
         return spec.rows_per_part
     rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
     return max(1, min(_LARGEST_RANGE_ROWS, int(_PART_BYTES / max(1.0, size / max(1, rows)))))
-
-
-def _publish_empty(target: Target) -> PublishedRange:
-    extension = "parquet" if target.format == "parquet" else "jsonl"
-    path = layout.data_file(target.data, 0, extension)
-    content = as_parquet(target.schema.empty_table()) if target.format == "parquet" else b""
-    target.folder.write(path, content)
-    return PublishedRange(path, len(content), 0, 0)

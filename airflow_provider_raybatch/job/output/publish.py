@@ -134,21 +134,28 @@ def publish(range_: Range, target: Target) -> PublishedRange:
     good, bad = table.filter(table["ok"]), table.filter(pc.invert(table["ok"]))
     result = PublishedRange(None, 0, good.num_rows, bad.num_rows)
     if good.num_rows:
-        flat = _flatten(good, target)
-        extension = "parquet" if target.format == "parquet" else "jsonl"
-        result.path = data_file(target.data, range_.number, extension)
-        if target.format == "parquet":
-            content = as_parquet(flat, compression="zstd")
-        else:
-            content = b"".join(map(_line, _rows(flat)))
-        target.folder.write(result.path, content)
-        result.bytes = len(content)
+        result.path, result.bytes = write_rows(_flatten(good, target), range_.number, target)
         result.totals = target.task.totals(good["output"])
         result.origins = dict(Counter(good["origin"].to_pylist()))
     if bad.num_rows:
         target.folder.write(data_file(target.dead_letter, range_.number, "jsonl"), dead_letters(bad))
         result.failed_steps = dict(Counter(pc.struct_field(bad["failure"], "step").to_pylist()))
     return result
+
+
+def write_rows(rows: pa.Table, number: int, target: Target) -> tuple[str, int]:
+    """Write good rows, in the columns of the dataset, as its file of this number.
+
+    :returns: its path, relative to the destination, and its size.
+    :raises StorageError: it can't be written.
+    """
+    if target.format == "parquet":
+        content = as_parquet(rows, compression="zstd")
+    else:
+        content = b"".join(map(_line, _rows(rows)))
+    path = data_file(target.data, number, target.format)
+    target.folder.write(path, content)
+    return path, len(content)
 
 
 def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
@@ -203,8 +210,7 @@ def _typed(rows: pa.Table, target: Target) -> pa.Table:
         else _input_column(rows, name, None)
         for name in (column.name for column in rows.schema.field("input").type)
     }
-    array = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-    return rows.set_column(rows.schema.get_field_index("input"), "input", array)
+    return _with_input(rows, columns)
 
 
 def _carried(rows: pa.Table) -> pa.Table:
@@ -223,15 +229,17 @@ def _aligned(tables: list[pa.Table], target: Target) -> list[pa.Table]:
         for column in table.schema.field("input").type if "input" in table.schema.names else ():
             known = kinds.get(column.name, column.type)
             kinds[column.name] = target.inputs.get(column.name) or common_type(known, column.type)
-    return [_with_input(table, kinds) for table in tables]
-
-
-def _with_input(table: pa.Table, kinds: dict[str, pa.DataType]) -> pa.Table:
     if not kinds:
-        return table
+        return tables
+    return [
+        _with_input(table, {name: _input_column(table, name, kind) for name, kind in kinds.items()})
+        for table in tables
+    ]
+
+
+def _with_input(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
     position = table.schema.get_field_index("input")
-    columns = [_input_column(table, name, kind) for name, kind in kinds.items()]
-    array = pa.StructArray.from_arrays(columns, names=list(kinds))
+    array = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
     if position < 0:
         return table.append_column("input", array)
     return table.set_column(position, "input", array)
@@ -280,19 +288,14 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
         return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
 
 
-def _inputs(column: pa.ChunkedArray) -> list[Any]:
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError):
-        return _rows(pa.Table.from_struct_array(column))
-
-
 def dead_letters(table: pa.Table) -> bytes:
     """Failed rows of parts as JSON lines: position, id, step, reason, request and input columns.
 
     A row that failed after its response came has that, too.
     """
-    inputs = _inputs(table["input"]) if "input" in table.schema.names else [None] * table.num_rows
+    inputs: Sequence[Any] = [None] * table.num_rows
+    if "input" in table.schema.names:
+        inputs = _rows(pa.Table.from_struct_array(table["input"]))
     lines = []
     failures = table["failure"].to_pylist()
     ordinals, ids = table["ordinal"].to_pylist(), table["id"].to_pylist()

@@ -116,10 +116,9 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 def _fragile(kind: pa.DataType) -> set[pa.DataType]:
     """Types inside of nested ones that Arrow merges with others into one that may not hold their values."""
-    leaves = {leaf for _, leaf in _leaves("", kind)}
     return {
         leaf
-        for leaf in leaves
+        for _, leaf in _leaves("", kind)
         if leaf == pa.uint64() or pa.types.is_decimal(leaf) or pa.types.is_duration(leaf)
     }
 
@@ -145,11 +144,11 @@ def _is_unfit(name: str, kind: pa.DataType, extreme: Collection[str]) -> bool:
     """Whether text is better: no value tells the type, or not every value survives it."""
     if pa.types.is_null(kind):
         return True
-    return any(path in extreme and _loses(leaf) for path, leaf in _leaves(name, kind))
-
-
-def _loses(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"))
+    return any(
+        pa.types.is_floating(leaf) or (pa.types.is_timestamp(leaf) and leaf.unit == "ns")
+        for path, leaf in _leaves(name, kind)
+        if path in extreme
+    )
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
