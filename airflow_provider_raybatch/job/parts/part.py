@@ -151,15 +151,13 @@ def write_arrays(
         for start, stop in pairwise(borders):
             writer.write_table(table.slice(start, stop - start))
     content = buffer.getvalue()
-    first, last = int(ordinals.min()), int(ordinals.max())
-    runs = [(int(ordinals[start]), int(ordinals[stop - 1])) for start, stop in pairwise(borders)]
-    if len(runs) == 1:
-        runs = [(first, last)]
+    pieces = [ordinals[start:stop] for start, stop in pairwise(borders)]
+    runs = [(int(piece.min()), int(piece.max())) for piece in pieces]
     rows, ok = len(ordinals), int(arrays["ok"].true_count)
     told = "_".join(f"{begin}-{end}" for begin, end in runs)
     path = f"{stem}.{told}.{rows}.{ok}.parquet"
     folder.write(path, content)
-    return Part(path, rows, ok, first, last, len(content))
+    return Part(path, rows, ok, runs[0][0], runs[-1][1], len(content))
 
 
 def _borders(ordinals: npt.NDArray[np.int64]) -> list[int]:

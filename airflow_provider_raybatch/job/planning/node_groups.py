@@ -126,12 +126,8 @@ class AutoscalerLimits:
         bounds = (self.max_resources[name] // asked[name] for name in asked if name in self.max_resources)
         return int(min(replicas_on(nodes, asked, spans_nodes), *bounds, UNLIMITED))
 
-    def has_gpus(self) -> bool:
-        """Whether any group has nodes with GPUs."""
-        return any(group.node.get("GPU") for group in self.groups)
-
     def names(self, resource: str) -> bool:
-        """Whether any group's definition names this resource."""
+        """Whether any group's definition names this resource, such as ``GPU``."""
         return any(group.node.get(resource) for group in self.groups)
 
     def sentence(self, asked: Resources) -> str:

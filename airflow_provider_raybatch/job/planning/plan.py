@@ -182,7 +182,7 @@ def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[int, str]:
         return 0, "the echo engine has no model"
     if (
         cluster.total("GPU") == 0
-        and not (cluster.autoscaler and cluster.autoscaler.has_gpus())
+        and not (cluster.autoscaler and cluster.autoscaler.names("GPU"))
         and spec.accelerator_type is None
         and spec.gpus_per_replica == 1
     ):

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -24,14 +23,12 @@ from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.hits import Hits
 from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
-from airflow_provider_raybatch.job.reuse.store.store import ResponseStore
+from airflow_provider_raybatch.job.reuse.store.store import Emit, ResponseStore
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.registry import task_of
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.in_order import in_order
-
-Emit = Callable[[Notice], None]
 
 
 def open_store(spec: ReuseArguments, credentials: AwsCredentials | None, emit: Emit) -> ResponseStore | None:
@@ -138,13 +135,13 @@ def _sentence(error: Exception) -> str:
 
 def _generated(place: Folder, found: Sequence[Part], task: Task) -> Iterator[pa.Table]:
     """The rows that one driver paid for, one table per part; parts are read ahead."""
-    for table in in_order(partial(_paid_rows, place), found, AT_ONCE):
+
+    def paid_rows(part: Part) -> pa.Table:
+        with place.open(part.path, part.bytes) as stream:
+            table = pq.read_table(stream, columns=["key", "ok", "output"])
+        return table.filter(pc.and_(table["ok"], pc.is_valid(table["key"])))
+
+    for table in in_order(paid_rows, found, AT_ONCE):
         if table.num_rows:
             output = task.adapted(table["output"].combine_chunks(), task.stored_type)
             yield pa.table({"key": table["key"], "output": output})
-
-
-def _paid_rows(place: Folder, part: Part) -> pa.Table:
-    with place.open(part.path, part.bytes) as stream:
-        table = pq.read_table(stream, columns=["key", "ok", "output"])
-    return table.filter(pc.and_(table["ok"], pc.is_valid(table["key"])))

@@ -163,7 +163,7 @@ def plan_reuse(
         for responses, origin in places:
             cached = matched(remaining.ordinals, remaining.keys, responses)
             found.append((cached, responses, origin))
-            remaining = remaining.without(cached.ordinals)
+            remaining = remaining.where(~np.isin(remaining.ordinals, cached.ordinals))
             rows[cached.ordinals] = True
     missing = ~(resolved | rows) & share
     followers = answered.and_others(followers_of(repeats, missing, missing))

@@ -36,10 +36,6 @@ class RequestKeys:
         """Some of them, by place."""
         return RequestKeys(self.ordinals[chosen], self.keys[chosen], self.greedy[chosen])
 
-    def without(self, ordinals: npt.NDArray[np.int64]) -> RequestKeys:
-        """All but some, by ordinal."""
-        return self.where(~np.isin(self.ordinals, ordinals)) if len(ordinals) else self
-
     def numbered(self, numbers: npt.NDArray[np.int64]) -> RequestKeys:
         """With a distinct key for each sampled request that repeats an earlier one.
 

@@ -22,16 +22,15 @@ def output_type(keeps_completions: bool) -> pa.StructType:
 
     ``response`` and ``finish_reason`` are those of the first completion; tokens count all of them.
     """
-    fields = [
+    completions = [("completions", pa.list_(COMPLETION))] if keeps_completions else []
+    return pa.struct([
         ("response", pa.string()),
         ("finish_reason", pa.string()),
         ("input_tokens", pa.int64()),
         ("cached_tokens", pa.int64()),
         ("output_tokens", pa.int64()),
-    ]
-    if keeps_completions:
-        fields.append(("completions", pa.list_(COMPLETION)))
-    return pa.struct(fields)
+        *completions,
+    ])
 
 
 class Generate(Task):
