@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -104,18 +103,13 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
     reader = Reader(source.listing, needed_columns(spec), credentials)
     requests: list[Request] = []
     failures: list[tuple[int, RowFailure]] = []
-    seen = 0
-    for chunk in source.chunks(_SAMPLE_CHUNK):
-        wanted = replace(chunk, rows=min(chunk.rows, _SAMPLE_ROWS - seen))
-        for ordinal, made in enumerate(render_all(render, reader.read(wanted).rows), wanted.ordinal):
+    for chunk in cut(source.surveyed, _SAMPLE_CHUNK, min(_SAMPLE_ROWS, source.rows)):
+        for ordinal, made in enumerate(render_all(render, reader.read(chunk).rows), chunk.ordinal):
             if isinstance(made, RowFailure):
                 failures.append((ordinal, made))
             else:
                 requests.append(made)
-        seen += wanted.rows
-        if seen >= _SAMPLE_ROWS:
-            break
-    return requests, failures, seen
+    return requests, failures, len(requests) + len(failures)
 
 
 def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:
