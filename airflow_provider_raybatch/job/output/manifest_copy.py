@@ -24,12 +24,12 @@ def renew_copy(folder: Folder, journal: Journal) -> None:
     :raises StorageError: it can't be written.
     """
     for _ in range(_RACES):
-        # Read before the journal is: if a newer manifest is copied after this, the replacement fails.
-        old = _content(folder)
-        last = journal.last()
-        if last is None or last.published is None:
-            return
         with error_prefix("destination"):
+            # Read before the journal is: if a newer manifest is copied after this, the replacement fails.
+            old = None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)
+            last = journal.last()
+            if last is None or last.published is None:
+                return
             new = folder.read(last.published.manifest)
             if old == new:
                 folder.sync()
@@ -41,8 +41,3 @@ def renew_copy(folder: Folder, journal: Journal) -> None:
             else:
                 return
     raise StorageError(f"destination: {folder.uri}/{NEWEST_MANIFEST} is being changed by many jobs at once.")
-
-
-def _content(folder: Folder) -> bytes | None:
-    with error_prefix("destination"):
-        return None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)

@@ -227,12 +227,12 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
         "copy-read-too-late",
         _NEWEST,
         """\
-        old = _content(folder)
-        last = journal.last()
+            old = None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)
+            last = journal.last()
 """,
         """\
-        last = journal.last()
-        old = _content(folder)
+            last = journal.last()
+            old = None if folder.head(NEWEST_MANIFEST) is None else folder.read(NEWEST_MANIFEST)
 """,
         "A writer that is frozen between the two puts an older `manifest.json` back.",
         ("job/output/test_manifest_copy.py::test_newer_writer_on_a_disk_before_each_call",),
