@@ -47,11 +47,6 @@ def to_arrow(keys: Keys) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(KEY, len(keys), [None, data])
 
 
-def from_bytes(key: bytes) -> Keys:
-    """One key as an array of one."""
-    return np.frombuffer(key, dtype="S16", count=1)
-
-
 def halves(keys: Keys) -> tuple[Half, Half]:
     """First and last eight bytes of each key, as numbers in the order of the bytes."""
     return first_halves(keys), _pairs(keys)[:, 1].astype(np.uint64)

@@ -70,9 +70,7 @@ class Keyer:
 
     def key(self, request: Request) -> bytes:
         """The key of a request, the first of its kind."""
-        prefix = self._prefix
-        if request.sampling:
-            prefix = self._prefix_with(request.sampling)
+        prefix = self._prefix_with(request.sampling) if request.sampling else self._prefix
         asked = _canonical(request.prompt if request.messages is None else request.messages)
         return hashlib.blake2b(prefix + asked, digest_size=SIZE).digest()
 
@@ -124,8 +122,7 @@ def disambiguate(keys: Keys, numbers: npt.NDArray[np.int64]) -> Keys:
     """The keys, with a distinct one for each repetition of a sampled request."""
     out = keys.copy()
     for place in np.flatnonzero(numbers):
-        own = nth(keys[place : place + 1].tobytes(), int(numbers[place]))
-        out[place : place + 1] = as_array([own])
+        out[place] = nth(keys[place : place + 1].tobytes(), int(numbers[place]))
     return out
 
 

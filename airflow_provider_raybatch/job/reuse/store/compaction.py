@@ -126,10 +126,11 @@ def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int
     if len(unusable) > before:
         return 0  # an unreadable segment may name any file
     loose = [entry for entry in files if entry.path not in named]
-    old = {path for path, stored in usable(partial(_stored, folder), loose, []) if stored < now - grace}
+    dated = usable(lambda entry: (entry.path, data.newest(folder, entry)), loose, [])
+    old = sorted(path for path, stored in dated if stored < now - grace)
     # The marks stay: a cleared task still has these rows, and would store them again with a new age.
     scratch = folder.abandoned(grace)
-    folder.delete([*sorted(old), *scratch])
+    folder.delete([*old, *scratch])
     return len(old) + len(scratch)
 
 
@@ -139,7 +140,3 @@ def _opened(folder: Folder, entry: Entry) -> tuple[Entry, Segment]:
 
 def _between(folder: Folder, first: int, last: int, one: tuple[Entry, Segment]) -> Entries:
     return reading(folder, one[0], lambda: one[1].between(first, last))
-
-
-def _stored(folder: Folder, entry: Entry) -> tuple[str, int]:
-    return entry.path, data.newest(folder, entry)

@@ -44,20 +44,6 @@ class StoreHits:
         return len(self.position)
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What to look up: both halves of the keys, sorted, and the limits of age.
-
-    :param now: seconds since 1970; entries that expire then or earlier are misses.
-    :param since: seconds since 1970; entries paid for earlier are misses.
-    """
-
-    high: Half
-    low: Half
-    now: float
-    since: float
-
-
 def segments(folder: Folder) -> list[Entry]:
     """The files of the index."""
     return [entry for entry in folder.list(STORE_INDEX) if entry.path.endswith(".parquet")]
@@ -96,10 +82,12 @@ def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusa
     high, low = key_array.halves(keys)
     if np.any((high[1:] < high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] <= low[:-1]))):
         raise ValueError("keys: they must be sorted, each once")
-    wanted = Wanted(high, low, now, -np.inf if max_age is None else now - max_age)
+    since = -np.inf if max_age is None else now - max_age
     size, numbers = len(keys), dict[str, int]()
     file, row, at, until = np.full((4, size), -1, dtype=np.int64)
-    for found in visit(folder, lambda segment: search(segment, wanted), unusable) if size else ():
+    for found in (
+        visit(folder, lambda segment: search(segment, high, low, now, since), unusable) if size else ()
+    ):
         position, entries = found.position, found.entries
         newer = entries.at > at[position]
         position, entries = position[newer], entries.take(newer)
@@ -117,22 +105,28 @@ def look_up(folder: Folder, keys: Keys, now: float, max_age: float | None, unusa
     return StoreHits(hit[order], entries.take(order))
 
 
-def search(segment: Segment, wanted: Wanted) -> StoreHits:
-    """The newest entry of each wanted key in one segment; unsorted."""
+def search(segment: Segment, high: Half, low: Half, now: float, since: float) -> StoreHits:
+    """The newest entry of each wanted key in one segment; unsorted.
+
+    :param high: first halves of the wanted keys, which are sorted.
+    :param low: their second halves.
+    :param now: seconds since 1970; entries that expire then or earlier are misses.
+    :param since: seconds since 1970; entries paid for earlier are misses.
+    """
     positions: list[Int] = [np.empty(0, dtype=np.int64)]
     found: list[Entries] = []
     spans = []
     for group in segment.groups:
         smallest, largest = segment.bounds(group)
-        first = int(np.searchsorted(wanted.high, smallest[0], "left"))
-        last = int(np.searchsorted(wanted.high, largest[0], "right"))
+        first = int(np.searchsorted(high, smallest, "left"))
+        last = int(np.searchsorted(high, largest, "right"))
         if first < last:
             spans.append((group, first, last))
     segment.load_for(len(spans))
     for group, first, last in spans:
         entries = segment.read(group)
-        position, index = matches((wanted.high[first:last], wanted.low[first:last]), entries.keys)
-        alive = (entries.until[index] > wanted.now) & (entries.at[index] >= wanted.since)
+        position, index = matches((high[first:last], low[first:last]), entries.keys)
+        alive = (entries.until[index] > now) & (entries.at[index] >= since)
         positions.append(position[alive] + first)
         found.append(entries.take(index[alive]))
     position, entries = np.concatenate(positions), concat(found)

@@ -8,7 +8,7 @@ key, which decides (:mod:`airflow_provider_raybatch.job.reuse.store.data`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array
-from airflow_provider_raybatch.job.request.key_array import KEY, Half, Keys
+from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.store.files import paid_by, parquet_file
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
@@ -158,11 +158,10 @@ class Segment:
         found = [self._statistics(group, "until") for group in self.groups]
         return min((limits[0] for limits in found if limits is not None), default=FOREVER)
 
-    def bounds(self, group: int) -> tuple[Half, Half]:
+    def bounds(self, group: int) -> tuple[np.uint64, np.uint64]:
         """First halves of the smallest and the largest key of a row group."""
-        limits = self._statistics(group, "key") or (bytes(16), b"\xff" * 16)
-        smallest, largest = (key_array.halves(key_array.from_bytes(limit))[0] for limit in limits)
-        return smallest, largest
+        smallest, largest = self._statistics(group, "key") or (bytes(16), b"\xff" * 16)
+        return np.uint64(int.from_bytes(smallest[:8], "big")), np.uint64(int.from_bytes(largest[:8], "big"))
 
     def load_for(self, groups: int) -> None:
         """Fetch all row groups at once if most of them will be read and the file has a normal size.
@@ -182,18 +181,17 @@ class Segment:
             raise ValueError("it points to files that it does not name")
         return Entries(keys, file, row, at, until, self.files)
 
-    def times(self) -> Iterator[tuple[Int, Int]]:
-        """`at` and `until` of the entries, a row group at a time."""
-        for group in self.groups:
-            table = self._file.read_row_group(group, columns=["at", "until"])
-            yield table["at"].to_numpy(), table["until"].to_numpy()
+    def times(self) -> tuple[Int, Int]:
+        """`at` and `until` of all entries."""
+        table = self._file.read(["at", "until"])
+        return table["at"].to_numpy(), table["until"].to_numpy()
 
     def between(self, first: int, last: int) -> Entries:
         """The entries whose key's first half lies between, both included."""
         found = []
         for group in self.groups:
             smallest, largest = self.bounds(group)
-            if smallest[0] <= last and largest[0] >= first:
+            if smallest <= last and largest >= first:
                 entries = self.read(group)
                 high, _ = key_array.halves(entries.keys)
                 found.append(entries.take((high >= first) & (high <= last)))

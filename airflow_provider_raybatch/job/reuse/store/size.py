@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.layout import STORE_DATA
 from airflow_provider_raybatch.job.reuse.store.index import segments, visit
-from airflow_provider_raybatch.job.reuse.store.segment import Segment
+from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, Segment
 from airflow_provider_raybatch.storage.folder import Folder
 
 
@@ -51,16 +51,12 @@ def size_of_store(folder: Folder, now: float) -> StoreReport:
     :raises StorageError: the storage gives no answer.
     """
 
-    def look(segment: Segment) -> tuple[int, int, int | None, int | None]:
-        rows, expired, oldest, newest = 0, 0, list[int](), list[int]()
-        for at, until in segment.times():
-            rows, expired = rows + len(at), expired + int((until <= now).sum())
-            oldest.append(int(at.min()))
-            newest.append(int(at.max()))
-        return rows, expired, min(oldest, default=None), max(newest, default=None)
+    def look(segment: Segment) -> tuple[int, int, int, int]:
+        at, until = segment.times()
+        return len(at), int((until <= now).sum()), int(at.min(initial=FOREVER)), int(at.max(initial=0))
 
     unusable: list[str] = []
-    found = list(visit(folder, look, unusable))
+    found = [one for one in visit(folder, look, unusable) if one[0]]
     index, data = segments(folder), folder.list(STORE_DATA)
     files = [entry for entry in data if entry.path.endswith(".parquet")]
     return StoreReport(
@@ -71,8 +67,8 @@ def size_of_store(folder: Folder, now: float) -> StoreReport:
         data_files=len(files),
         data_bytes=sum(entry.size for entry in data),
         submissions=len({entry.path.split("/")[2] for entry in files}),
-        oldest=min((one[2] for one in found if one[2] is not None), default=None),
-        newest=max((one[3] for one in found if one[3] is not None), default=None),
+        oldest=min((one[2] for one in found), default=None),
+        newest=max((one[3] for one in found), default=None),
         unusable=len(unusable),
     )
 
