@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import http.client
 import shutil
-import urllib.error
 import urllib.request
 from typing import IO
 
@@ -29,11 +28,10 @@ def size_and_version(url: str) -> tuple[int, str]:
     :raises StorageError: the server refuses, or isn't there.
     """
     try:
-        request = urllib.request.Request(url, headers=_AGENT)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=_AGENT), timeout=_TIMEOUT) as answer:
             version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
             return int(answer.headers.get("Content-Length") or 0), version
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+    except (http.client.HTTPException, OSError) as error:
         raise _error(url, error) from error
 
 
@@ -51,7 +49,7 @@ def fetch(url: str, into: IO[bytes]) -> None:
             # Python's client takes a connection that ends early for the end of the file.
             if promised is not None and into.tell() - before != int(promised):
                 raise OSError(f"only {into.tell() - before} of {promised} bytes came")
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+    except (http.client.HTTPException, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise  # of the disk that it is copied to
         raise _error(url, error) from error

@@ -42,11 +42,7 @@ class Cell:
 
 
 class LongRowError(ValueError):
-    """A row is longer than any should be. `offset` is its first byte."""
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(f"the row at byte {offset} is longer than {csv_records.LONGEST_ROW >> 20} MiB")
-        self.offset = offset
+    """A row is longer than any should be."""
 
 
 def index(
@@ -102,7 +98,7 @@ def _lines(stream: BinaryIO, quoted: bool, start: int, block: int) -> Iterator[_
         if not read:
             return
         if len(data) > csv_records.LONGEST_ROW:
-            raise LongRowError(offset)
+            raise LongRowError(f"the row at byte {offset} is longer than {csv_records.LONGEST_ROW >> 20} MiB")
 
 
 def _line_ends(data: bytes, quoted: bool, last: bool) -> npt.NDArray[np.int64] | None:

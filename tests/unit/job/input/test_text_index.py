@@ -172,9 +172,8 @@ def test_endless_row_is_refused_before_it_fills_memory(
     data: bytes, quoted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(csv_records, "LONGEST_ROW", 100)
-    with pytest.raises(LongRowError) as caught:
+    with pytest.raises(LongRowError, match=f"the row at byte {4 if quoted else 0} is longer"):
         cells_of(data, quoted=quoted, block=16)
-    assert caught.value.offset == (4 if quoted else 0)
 
 
 def test_a_row_may_span_many_blocks() -> None:
