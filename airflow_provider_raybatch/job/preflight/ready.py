@@ -149,8 +149,7 @@ def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keye
     With ``on_clear='regenerate'`` also over the run, so that no response of an earlier run counts.
     """
     of_run = submission.run_token if spec.on_clear == "regenerate" else ""
-    content = f"{spec.response_digest}-{keyer.digest}-{of_run}"
-    return hex_digest(content)
+    return hex_digest(f"{spec.response_digest}-{keyer.digest}-{of_run}")
 
 
 def _wait_for_engine_node(spec: BatchInferenceSpec, held_before: bool, emit: Emit) -> None:
