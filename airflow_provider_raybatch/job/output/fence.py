@@ -18,18 +18,10 @@ def is_overtaken(token: str, claimed: Sequence[str]) -> bool:
 
     :param claimed: tokens of the task's entries in the journal, oldest first.
     """
-    seen: set[str] = set()
-    newest: dict[int, str] = {}
-    for one in claimed:
-        if one not in seen:
-            seen.add(one)
-            newest = _with(newest, one)
-    if token not in seen:
-        newest = _with(newest, token)
-    return newest.get(run_number(token)) != token or run_number(token) < max(newest)
-
-
-def _with(runs: dict[int, str], token: str) -> dict[int, str]:
-    """The runs of one DAG run by number, after another one has appeared."""
-    number = run_number(token)
-    return {number: token} if number in runs else {**runs, number: token}
+    runs: dict[int, str] = {}  # of one DAG run, by number
+    for one in dict.fromkeys([*claimed, token]):
+        number = run_number(one)
+        if number in runs:
+            runs.clear()
+        runs[number] = one
+    return runs.get(run_number(token)) != token or run_number(token) < max(runs)

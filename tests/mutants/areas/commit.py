@@ -202,7 +202,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "older-run-claims",
         _FENCE,
-        " or run_number(token) < max(newest)",
+        " or run_number(token) < max(runs)",
         "",
         "A cleared run that had not claimed takes the destination from its successor.",
         ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
@@ -210,7 +210,7 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "same-number-same-run",
         _FENCE,
-        "newest.get(run_number(token)) != token or ",
+        "runs.get(run_number(token)) != token or ",
         "",
         "A run of a deleted DAG run, or of an older version, claims after its successor.",
         ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
@@ -218,8 +218,8 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "runs-of-a-deleted-dag-run-stay",
         _FENCE,
-        "return {number: token} if number in runs else {**runs, number: token}",
-        "return {**runs, number: token}",
+        "            runs.clear()",
+        "            pass",
         "A DAG run that was deleted and made again can't publish.",
         ("job/output/test_fence.py::test_older_run_is_distinguished_from_a_newer_one",),
     ),
