@@ -135,23 +135,20 @@ def cut(surveyed: Surveyed, rows_per_chunk: int, limit: int | None) -> list[Chun
     return chunks
 
 
-def _join(pieces: Sequence[Chunk], rows_per_chunk: int) -> Iterable[Chunk]:
+def _join(pieces: Sequence[Chunk], rows_per_chunk: int) -> list[Chunk]:
     """Neighbouring cells of a text file, up to the wanted size; row groups stay apart."""
-    open_piece: Chunk | None = None
+    joined: list[Chunk] = []
     for piece in pieces:
         if (
-            open_piece is not None
+            joined
             and piece.group < 0
-            and open_piece.rows + piece.rows <= rows_per_chunk
-            and piece.stop - open_piece.start <= CHUNK_BYTES
+            and joined[-1].rows + piece.rows <= rows_per_chunk
+            and piece.stop - joined[-1].start <= CHUNK_BYTES
         ):
-            open_piece = replace(open_piece, rows=open_piece.rows + piece.rows, stop=piece.stop)
-            continue
-        if open_piece is not None:
-            yield open_piece
-        open_piece = piece
-    if open_piece is not None:
-        yield open_piece
+            joined[-1] = replace(joined[-1], rows=joined[-1].rows + piece.rows, stop=piece.stop)
+        else:
+            joined.append(piece)
+    return joined
 
 
 def _split(piece: Chunk, rows_per_chunk: int) -> Iterable[Chunk]:
