@@ -47,9 +47,7 @@ class Shingles:
         """The distinct runs of a text; case and the kind of white space are ignored."""
         words = text.casefold().split()
         if self.kind == "word":
-            if len(words) <= self.size:
-                return [" ".join(words)]
-            starts = range(len(words) - self.size + 1)
+            starts = range(max(1, len(words) - self.size + 1))
             return list({" ".join(words[start : start + self.size]) for start in starts})
         joined = " ".join(words)
         return list({

@@ -117,12 +117,11 @@ def open_result(result: Result, aws_conn_id: str | None) -> Opened:
         raise WorkflowError(
             f"manifest_uri: {uri!r} is not a manifest ({error}); name the one of a dataset."
         ) from error
-    if derived:
-        made = parse(DerivedManifest, content)
-        return Opened(made, place(made.uri, aws_conn_id))
-    inferred = parse(BatchManifest, content)
-    Dataset(inferred, s3_credentials(inferred.uri, aws_conn_id)).check_files()
-    return Opened(inferred, place(inferred.uri, aws_conn_id))
+    kind: type[DerivedManifest | BatchManifest] = DerivedManifest if derived else BatchManifest
+    manifest = parse(kind, content)
+    if isinstance(manifest, BatchManifest):
+        Dataset(manifest, s3_credentials(manifest.uri, aws_conn_id)).check_files()
+    return Opened(manifest, place(manifest.uri, aws_conn_id))
 
 
 def _batch_rows(parquet: pq.ParquetFile) -> int:

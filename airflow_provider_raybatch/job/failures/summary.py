@@ -26,8 +26,7 @@ def counted(failures: Iterable[tuple[int, RowFailure]]) -> str:
     for ordinal, failure in failures:
         kind = failure.step, _VALUE.sub("#", failure.reason)
         counts[kind] += 1
-        if kind not in examples:
-            examples[kind] = f"row {ordinal}: {_short(failure.reason)}"
+        examples.setdefault(kind, f"row {ordinal}: {_short(failure.reason)}")
     shown = counts.most_common(_MOST_SHOWN)
     told = [f"{count:,} in step {kind[0]!r} ({examples[kind]})" for kind, count in shown]
     others = counts.total() - sum(count for _, count in shown)

@@ -6,7 +6,7 @@ Pure, so that every shape of node is tested without a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 ACCELERATOR = "accelerator_type:"
@@ -33,7 +33,7 @@ def copies(node: Resources, asked: Resources) -> int:
     return int(min((node.get(name, 0.0) + 1e-9) // amount for name, amount in asked.items()))
 
 
-def replicas_on(nodes: Iterable[tuple[Resources, int]], asked: Resources, spans_nodes: bool) -> int:
+def replicas_on(nodes: Collection[tuple[Resources, int]], asked: Resources, spans_nodes: bool) -> int:
     """How many replicas nodes hold.
 
     :param nodes: a node's resources, and how many such nodes there are.
@@ -43,10 +43,8 @@ def replicas_on(nodes: Iterable[tuple[Resources, int]], asked: Resources, spans_
     if not spans_nodes:
         return sum(count * copies(node, asked) for node, count in nodes)
     first, other = bundles(asked)[:2]
-    bundles_held = first_bundles_held = 0
-    for node, count in nodes:
-        bundles_held += count * copies(node, other)
-        first_bundles_held += count * copies(node, first)
+    bundles_held = sum(count * copies(node, other) for node, count in nodes)
+    first_bundles_held = sum(count * copies(node, first) for node, count in nodes)
     return min(first_bundles_held, bundles_held // int(asked["GPU"]))
 
 

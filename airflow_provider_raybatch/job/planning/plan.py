@@ -114,7 +114,7 @@ class Cluster:
 
     def holds(self, asked: Resources, spans_nodes: bool) -> int:
         """Replicas for which the nodes that are there have room."""
-        return replicas_on(((node, 1) for node in self.nodes), asked, spans_nodes)
+        return replicas_on([(node, 1) for node in self.nodes], asked, spans_nodes)
 
     def gpus_of_a_node(self, accelerator_type: str | None) -> int:
         """GPUs, of this type, of the largest node that is there or that the autoscaler may add."""
