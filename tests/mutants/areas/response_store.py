@@ -84,14 +84,14 @@ MUTANTS = (
         "index-read-before-data-is-listed",
         _COMPACTION,
         """\
-    files = [entry for entry in folder.list(STORE_DATA) if entry.path.endswith(".parquet")]
+    files = [entry.path for entry in folder.list(STORE_DATA)]
     before = len(unusable)
     named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
 """,
         """\
     before = len(unusable)
     named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
-    files = [entry for entry in folder.list(STORE_DATA) if entry.path.endswith(".parquet")]
+    files = [entry.path for entry in folder.list(STORE_DATA)]
 """,
         "Data that came between the two, with an old date, is deleted and still named.",
         ("job/reuse/store/test_sweeping.py::test_add_by_a_late_clock_before_each_listing_of_a_sweep",),
@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "no-grace-for-an-add",
         _COMPACTION,
-        "if stored < now - grace",
-        "if stored < now + 1",
+        "stored_at(path) < now - grace",
+        "stored_at(path) < now + 1",
         "Data that an add is about to name is deleted.",
         (_COMPACTING,),
     ),

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_INDEX
-from airflow_provider_raybatch.job.reuse.store import data, segment
-from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE, UnusableError, reading, usable
+from airflow_provider_raybatch.job.reuse.store import segment
+from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE, UnusableError, reading, stored_at, usable
 from airflow_provider_raybatch.job.reuse.store.index import segments, visit
 from airflow_provider_raybatch.job.reuse.store.segment import (
     ROWS_PER_SEGMENT,
@@ -120,14 +120,12 @@ def _merge(folder: Folder, now: float, grace: float) -> tuple[int, int]:
 
 def _sweep(folder: Folder, now: float, grace: float, unusable: list[str]) -> int:
     """:returns: how many data files, and scratch files of dead writers, were deleted."""
-    files = [entry for entry in folder.list(STORE_DATA) if entry.path.endswith(".parquet")]
+    files = [entry.path for entry in folder.list(STORE_DATA)]
     before = len(unusable)
     named = {name for names in visit(folder, lambda one: one.files, unusable) for name in names}
     if len(unusable) > before:
         return 0  # an unreadable segment may name any file
-    loose = [entry for entry in files if entry.path not in named]
-    dated = usable(lambda entry: (entry.path, data.newest(folder, entry)), loose, [])
-    old = sorted(path for path, stored in dated if stored < now - grace)
+    old = [path for path in files if path not in named and stored_at(path) < now - grace]
     # The marks stay: a cleared task still has these rows, and would store them again with a new age.
     scratch = folder.abandoned(grace)
     folder.delete([*old, *scratch])

@@ -51,14 +51,11 @@ def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) 
     written = []
     for number, table in enumerate(_cut(_checked(table) for table in tables)):
         path = data_file(submission, at, number)
-        table = table.append_column(
-            pa.field("at", pa.int64(), nullable=False), pa.array(np.full(table.num_rows, at))
-        )
         content = as_parquet(
             table,
             row_group_size=_fitting(table, ROWS_PER_GROUP, _BYTES_PER_GROUP),
             compression="zstd",
-            write_statistics=["at"],
+            write_statistics=False,
             write_page_checksum=True,
         )
         folder.write(path, content)
@@ -78,22 +75,6 @@ def read(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[pa.Ta
     for found in usable(partial(_read_group, folder, hits), groups, unusable):
         if found.num_rows:
             yield found
-
-
-def newest(folder: Folder, entry: Entry) -> int:
-    """When the newest row of a data file was stored, by its footer.
-
-    :raises UnusableError: it is not a data file of this store.
-    :raises StorageError: the storage gives no answer.
-    """
-
-    def times() -> int:
-        metadata = parquet_file(RangedFile(folder, entry)).metadata
-        column = [metadata.schema.column(number).path for number in range(metadata.num_columns)].index("at")
-        groups = [metadata.row_group(group).column(column) for group in range(metadata.num_row_groups)]
-        return max(int(group.statistics.max) for group in groups)
-
-    return reading(folder, entry, times)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -17,7 +18,7 @@ from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
-_DATA_FILE = re.compile(rf"{STORE_DATA}/([^/]+)/\d{{5,}}\.parquet")
+_DATA_FILE = re.compile(rf"{STORE_DATA}/([^/]+)/(\d{{10}})\d{{5,}}\.parquet")
 AT_ONCE = 8
 """Files that are read side by side. Of each, a segment or a row group may be in memory."""
 
@@ -92,6 +93,12 @@ def data_file(submission: str, at: int, number: int) -> str:
     path = f"{STORE_DATA}/{submission}/{at:010d}{number:05d}.parquet"
     paid_by(path)
     return path
+
+
+def stored_at(path: str) -> float:
+    """When the add of a data file began, seconds since 1970; never for a file with another name."""
+    found = _DATA_FILE.fullmatch(path)
+    return math.inf if found is None else int(found.group(2))
 
 
 def segment_file(submission: str, at: int, number: int) -> str:

@@ -112,10 +112,8 @@ def _files(folder: LocalFolder) -> dict[str, Any]:
             path = volatile.sub(fixed, path)
         content = folder.read(entry.path)
         if path.endswith(".parquet") and not path.startswith("v1/index/"):  # which has times and random names
-            table = pq.read_table(io.BytesIO(content))
-            timeless = table.drop_columns([n for n in ("at", "until") if n in table.column_names])
-            found[path] = {"content": _of_table(timeless)}
-            if timeless.num_columns == table.num_columns:
+            found[path] = {"content": _of_table(pq.read_table(io.BytesIO(content)))}
+            if not path.startswith("v1/"):
                 found[path]["bytes"] = hashlib.sha256(content).hexdigest()
         elif path.startswith(("data/", "dead_letter/")):
             found[path] = {"bytes": hashlib.sha256(content).hexdigest()}
