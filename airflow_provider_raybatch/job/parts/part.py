@@ -208,10 +208,7 @@ def decoded_bytes(metadata: pq.FileMetaData) -> int:
 
     The size of its file tells little of it where rows repeat themselves.
     """
-    noted = (metadata.metadata or {}).get(_DECODED)
-    if noted is not None:
-        return int(noted)
-    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return int(metadata.metadata[_DECODED])
 
 
 def filled_tokens(metadata: pq.FileMetaData) -> int:
