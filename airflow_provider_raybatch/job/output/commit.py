@@ -74,6 +74,7 @@ def prepare(
     name = f"{datetime.datetime.now(datetime.timezone.utc):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
     parts = sorted(parts, key=lambda part: part.first)
     seen, task = footers(folder, parts), task_of(spec)
+    notes = Postprocess(spec.postprocess, f"{layout.POSTPROCESS}/{name}") if spec.postprocess else None
     target = Target(
         folder=folder,
         data=f"{layout.DATA}/{name}",
@@ -82,17 +83,15 @@ def prepare(
         inputs=input_types(seen, source, task.names.values()),
         task=task,
         own_parts=report.part_folder,
+        postprocess=notes,
     )
     decoded = {part.path: footer.decoded for part, footer in zip(parts, seen, strict=True)}
     found = ranges(parts, _rows_per_range(spec, parts), expected_rows, decoded)
-    if spec.postprocess is not None:
-        first_pass = Postprocess(spec.postprocess, f"{layout.POSTPROCESS}/{name}")
-        target = replace(target, postprocess=first_pass)
+    if notes is not None:
         types = column_types(spread(postprocess, found, target))
-        target = replace(target, postprocess=replace(first_pass, types=types))
+        target = replace(target, postprocess=replace(notes, types=types))
     done: list[PublishedRange] = list(spread(publish, found, target))
-    if target.postprocess is not None:
-        notes = target.postprocess
+    if notes is not None:
         folder.delete([*(notes.path(range_.number) for range_ in found), notes.notes])
     rows, errors = sum(one.rows for one in done), sum(one.errors for one in done)
     if rows + errors != expected_rows:

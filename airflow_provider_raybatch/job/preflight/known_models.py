@@ -106,11 +106,8 @@ def _texts(value: Any) -> Iterator[str]:
     """All texts inside of an argument."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, Sequence):
-        for inner in value:
+    elif isinstance(value, (Mapping, Sequence)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _texts(inner)
 
 
