@@ -18,7 +18,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -191,12 +190,9 @@ def _select(range_: Range, target: Target) -> pa.Table:
     table = pa.concat_tables(_aligned(tables, target), promote_options="permissive")
     order = pc.sort_indices(
         table, sort_keys=[("ordinal", "ascending"), ("ok", "descending"), ("age", "descending")]
-    )
-    table = table.take(order)
-    ordinals = table["ordinal"].to_numpy()
-    first_of_each: npt.NDArray[np.bool_] = np.ones(len(ordinals), dtype=np.bool_)
-    first_of_each[1:] = ordinals[1:] != ordinals[:-1]
-    return table.filter(pa.array(first_of_each))
+    ).to_numpy()
+    _, first_of_each = np.unique(table["ordinal"].to_numpy()[order], return_index=True)
+    return table.take(pa.array(order[first_of_each]))
 
 
 def _typed(rows: pa.Table, target: Target) -> pa.Table:

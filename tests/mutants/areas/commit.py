@@ -335,8 +335,8 @@ def commit(folder: Folder, journal: Journal, manifest: BatchManifest) -> None:
     Mutant(
         "rows-twice",
         _PUBLISH,
-        "first_of_each[1:] = ordinals[1:] != ordinals[:-1]",
-        "first_of_each[1:] = True",
+        "order[first_of_each]",
+        "order",
         "A row that two submissions answered is in the dataset twice.",
         ("job/output/test_publish.py::TestDoubles::test_rows_that_several_submissions_wrote_come_once",),
     ),

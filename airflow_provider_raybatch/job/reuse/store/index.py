@@ -13,7 +13,6 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.layout import STORE_INDEX
 from airflow_provider_raybatch.job.request import key_array
@@ -132,8 +131,7 @@ def search(segment: Segment, high: Half, low: Half, now: float, since: float) ->
     position, entries = np.concatenate(positions), concat(found)
     order = np.lexsort((-entries.at, position))
     position, entries = position[order], entries.take(order)
-    newest: npt.NDArray[np.bool_] = np.ones(len(position), dtype=np.bool_)
-    newest[1:] = position[1:] != position[:-1]
+    _, newest = np.unique(position, return_index=True)
     return StoreHits(position[newest], entries.take(newest))
 
 
