@@ -56,12 +56,10 @@ class Surveyed:
     """Result of one pass over all files.
 
     :param pieces: per file: Parquet row groups or index cells, still without ordinals.
-    :param columns: of each file; for JSONL unknown until rows are read, so empty.
-    :param schemas: Arrow schema of each Parquet file.
+    :param schemas: columns of each file; for JSONL unknown until rows are read.
     """
 
     pieces: tuple[tuple[Chunk, ...], ...]
-    columns: tuple[tuple[str, ...], ...]
     schemas: tuple[pa.Schema | None, ...]
 
     @property
@@ -97,7 +95,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
     :raises StorageError: a file can't be read.
     """
 
-    def look(numbered: tuple[int, SourceFile]) -> tuple[list[Chunk], tuple[str, ...], pa.Schema | None]:
+    def look(numbered: tuple[int, SourceFile]) -> tuple[list[Chunk], pa.Schema | None]:
         number, file = numbered
         if listing.format == "parquet":
             return _look_parquet(number, file, credentials)
@@ -105,11 +103,7 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
 
     with error_prefix("source"), ThreadPoolExecutor(_THREADS) as pool:
         looks = list(pool.map(look, enumerate(listing.files)))
-    return Surveyed(
-        tuple(tuple(look[0]) for look in looks),
-        tuple(look[1] for look in looks),
-        tuple(look[2] for look in looks),
-    )
+    return Surveyed(tuple(tuple(look[0]) for look in looks), tuple(look[1] for look in looks))
 
 
 def cut(surveyed: Surveyed, rows_per_chunk: int, limit: int | None) -> list[Chunk]:
@@ -162,7 +156,7 @@ def _split(piece: Chunk, rows_per_chunk: int) -> Iterable[Chunk]:
 
 def _look_parquet(
     number: int, file: SourceFile, credentials: AwsCredentials | None
-) -> tuple[list[Chunk], tuple[str, ...], pa.Schema | None]:
+) -> tuple[list[Chunk], pa.Schema]:
     with open_file(file, credentials) as stream:
         try:
             parquet = pq.ParquetFile(stream)
@@ -179,7 +173,7 @@ def _look_parquet(
         ]
         schema = plain_schema(parquet.schema_arrow)
     check_names(schema.names, file.uri)
-    return pieces, tuple(schema.names), schema
+    return pieces, schema
 
 
 def _group(number: int, group: int, meta: pq.RowGroupMetaData) -> Chunk:
@@ -194,7 +188,7 @@ def rows_of_bytes(meta: pq.FileMetaData, group: int) -> int:
 
 def _look_text(
     number: int, file: SourceFile, is_csv: bool, credentials: AwsCredentials | None
-) -> tuple[list[Chunk], tuple[str, ...], pa.Schema | None]:
+) -> tuple[list[Chunk], pa.Schema | None]:
     # A small file may have to feed several replicas; a large one's index must not fill the memory.
     cell_rows = _SMALL_CELL if file.size < _SMALL_FILE else CELL_ROWS
     with open_file(file, credentials) as stream:
@@ -212,7 +206,8 @@ def _look_text(
                 f"source: {file.uri} ends inside a quoted field that begins in line {line}; close the quote "
                 "there, or write the file again if it was cut off."
             ) from error
-    return [Chunk(number, 0, cell.rows, -1, cell.start, cell.stop) for cell in cells], columns, None
+    pieces = [Chunk(number, 0, cell.rows, -1, cell.start, cell.stop) for cell in cells]
+    return pieces, pa.schema([(name, pa.string()) for name in columns]) if is_csv else None
 
 
 def text_start(file: SourceFile, stream: BinaryIO, is_csv: bool) -> tuple[tuple[str, ...], int]:

@@ -113,16 +113,13 @@ def sample(spec: BatchInferenceSpec, source: Source, credentials: AwsCredentials
 
 
 def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | None) -> pa.Schema:
-    if listing.format == "parquet":
+    if listing.format != "jsonl":
         check_types(listing.files, surveyed.schemas)
         columns: dict[str, pa.Field] = {}
         for schema in surveyed.schemas:
             for column in schema or ():
                 columns.setdefault(column.name, column.remove_metadata())
         return pa.schema(list(columns.values()))
-    if listing.format == "csv":
-        names = list(dict.fromkeys(name for file in surveyed.columns for name in file))
-        return pa.schema([(name, pa.string()) for name in names])
     reader = Reader(listing, None, credentials)
     read = [reader.read(chunk) for chunk in cut(surveyed, _SAMPLE_CHUNK, _SAMPLE_ROWS)]
     bad = [row for rows in read for row in rows.rows if isinstance(row, BadRow)]
@@ -162,10 +159,10 @@ def _check_columns(spec: BatchInferenceSpec, source: Source) -> None:
         if name not in source.columns:
             raise PreflightError(_missing(field, name, source.columns, "the source"))
     folders = partitions(source.listing)
-    for file, columns, named in zip(source.listing.files, source.surveyed.columns, folders, strict=True):
+    for file, schema, named in zip(source.listing.files, source.surveyed.schemas, folders, strict=True):
         for name, field in wanted.items():
-            if columns and name not in columns and name not in named:
-                raise PreflightError(_missing(field, name, [*columns, *named], file.uri))
+            if schema and name not in schema.names and name not in named:
+                raise PreflightError(_missing(field, name, [*schema.names, *named], file.uri))
 
 
 def _missing(field: str, name: str, columns: list[str], where: str) -> str:

@@ -90,7 +90,7 @@ def test_chunks_cover_each_row_once(
         )
         for number, size in enumerate(sizes)
     )
-    surveyed = chunks_module.Surveyed(pieces, ((),) * len(sizes), (None,) * len(sizes))
+    surveyed = chunks_module.Surveyed(pieces, (None,) * len(sizes))
     total = sum(sizes) if limit is None else min(limit, sum(sizes))
     found = cut(surveyed, rows_per_chunk, limit)
     assert [chunk.ordinal for chunk in found] == [sum(c.rows for c in found[:i]) for i in range(len(found))]
@@ -212,7 +212,8 @@ class TestText:
         surveyed = survey(listing, None)
         assert surveyed.rows == 0
         assert cut(surveyed, 10, None) == []
-        assert surveyed.columns == (("a", "b") if name == "h.csv" else (),)
+        (schema,) = surveyed.schemas
+        assert (schema.names if schema else []) == (["a", "b"] if name == "h.csv" else [])
 
     @pytest.mark.parametrize(
         ("content", "sentence"),
