@@ -62,10 +62,8 @@ class Repeats:
     def numbers_of(self, ordinals: Ordinals) -> Ordinals:
         """For each of these, how many earlier rows make the same sampled request."""
         found: Ordinals = np.zeros(len(ordinals), np.int64)
-        places: Ordinals = np.asarray(np.searchsorted(self.sampled, ordinals), np.int64)
-        inside = np.flatnonzero(places < len(self.sampled))
-        there = inside[self.sampled[places[inside]] == ordinals[inside]]
-        found[there] = self.numbers[places[there]]
+        there = np.isin(ordinals, self.sampled)
+        found[there] = self.numbers[np.searchsorted(self.sampled, ordinals[there])]
         return found
 
 
@@ -113,9 +111,7 @@ def followers_of(repeats: Repeats, wanted: RowMask, may_lead: RowMask) -> Follow
     led, lowest = np.unique(groups[leading], return_index=True)  # members ascend: the first is the lowest
     leaders = members[leading][lowest]
     place: Ordinals = np.asarray(np.searchsorted(led, groups), np.int64)
-    has_leader = place < len(led)
-    has_leader[has_leader] = led[place[has_leader]] == groups[has_leader]
-    found = np.flatnonzero(wanted[members] & has_leader)
+    found = np.flatnonzero(wanted[members] & np.isin(groups, led))
     found = found[leaders[place[found]] != members[found]]
     return Followers(members[found], leaders[place[found]], members_keys[found])
 
