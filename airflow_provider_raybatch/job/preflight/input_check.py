@@ -30,8 +30,6 @@ from airflow_provider_raybatch.job.tasks.registry import task_of
 
 _SAMPLE_ROWS = 1000
 _SAMPLE_CHUNK = 128
-_MOST_COLUMNS = 2000
-"""JSONL rows bring their own columns, and the dataset holds every column for every row."""
 
 Sample = tuple[list[Request], list[tuple[int, RowFailure]], int]
 """Requests of the first rows, failures with their ordinals, and the number of rows read."""
@@ -132,11 +130,12 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
     for rows in read:
         for name, kind in kinds_of(rows.columns().schema).items():
             kinds[name] = join(kinds.get(name, NULL), kind)
-    if len(kinds) > _MOST_COLUMNS:
+    # JSONL rows bring their own columns, and the dataset holds every column for every row.
+    if len(kinds) > postprocess.MOST_COLUMNS:
         raise PreflightError(
             f"source: the first {_SAMPLE_ROWS} rows of {listing.files[0].uri} have {len(kinds)} different "
-            f"keys, and a dataset may have {_MOST_COLUMNS} columns; put what differs from row to row into "
-            "one object."
+            f"keys, and a dataset may have {postprocess.MOST_COLUMNS} columns; put what differs from row to "
+            "row into one object."
         )
     return pa.schema([(name, arrow_type(kind)) for name, kind in kinds.items()])
 
