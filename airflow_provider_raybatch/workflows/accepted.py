@@ -41,6 +41,7 @@ class Accepted:
     :param night: name of this run, unique among runs, such as ``{{ ds }}``. Rows that an earlier attempt of
         the same run accepted are ignored, so that a run can be repeated.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
+    :ivar nights: names of the runs in the index.
     :raises WorkflowError: a file of the index can't be read, or two runs were indexed with different
         settings.
     """
@@ -49,7 +50,7 @@ class Accepted:
         folder = place(index, aws_conn_id)
         own = _file_name(night)
         self.digests: list[bytes] = []
-        self._nights: list[str] = []
+        self.nights: list[str] = []
         self._starts: list[int] = []
         self._ids: list[pa.ChunkedArray] = []
         blocks: list[Signatures] = [np.empty((0, PERMUTATIONS), np.uint8)]
@@ -60,7 +61,7 @@ class Accepted:
                 continue
             table = self._read(entry.path, folder.read(entry.path))
             self._starts.append(len(self.digests))
-            self._nights.append(unquote(entry.path.removesuffix(".parquet")))
+            self.nights.append(unquote(entry.path.removesuffix(".parquet")))
             self.digests += table["digest"].to_pylist()
             self._ids.append(table["id"])
             blocks.append(
@@ -71,15 +72,10 @@ class Accepted:
     def __len__(self) -> int:
         return len(self.digests)
 
-    @property
-    def nights(self) -> list[str]:
-        """Names of the runs in the index."""
-        return list(self._nights)
-
     def name(self, number: int) -> tuple[str, str]:
         """Id and run of a row."""
         at = int(np.searchsorted(self._starts, number, "right")) - 1
-        return self._ids[at][number - self._starts[at]].as_py(), self._nights[at]
+        return self._ids[at][number - self._starts[at]].as_py(), self.nights[at]
 
     def check(self, columns: Sequence[str], shingles: Shingles | None = None) -> None:
         """Check that the index was made with these settings.

@@ -108,10 +108,6 @@ class Cluster:
     nodes: tuple[Resources, ...]
     autoscaler: AutoscalerLimits | None = None
 
-    def total(self, resource: str) -> float:
-        """Sum over the nodes that are there now."""
-        return sum(node.get(resource, 0.0) for node in self.nodes)
-
     def holds(self, asked: Resources, spans_nodes: bool) -> int:
         """Replicas for which the nodes that are there have room."""
         return replicas_on([(node, 1) for node in self.nodes], asked, spans_nodes)
@@ -181,7 +177,7 @@ def _gpus(spec: BatchInferenceSpec, cluster: Cluster) -> tuple[int, str]:
     if spec.engine == "echo" and not spec.has_parallel_sizes:
         return 0, "the echo engine has no model"
     if (
-        cluster.total("GPU") == 0
+        not any(node.get("GPU") for node in cluster.nodes)
         and not (cluster.autoscaler and cluster.autoscaler.names("GPU"))
         and spec.accelerator_type is None
         and spec.gpus_per_replica == 1
