@@ -9,9 +9,9 @@ a request the wrong response.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -77,18 +77,11 @@ def read(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[pa.Ta
             yield found
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A data file with its footer, and the hits in it (`first` to `stop`)."""
-
-    entry: Entry
-    metadata: pq.FileMetaData
-    first: int
-    stop: int
+_Group: TypeAlias = tuple[Entry, pq.FileMetaData, int, int, Int]
+"""A row group with hits: file and footer, number, first row, and which hits are in it."""
 
 
-def _groups(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[tuple[_Open, int, int, Int]]:
-    """Each row group with hits: its file, its number, its first row, and which hits are in it."""
+def _groups(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[_Group]:
     # A separate pool fetches footers ahead: one request after another would take seconds.
     entries = hits.entries
     limits: Int = np.searchsorted(entries.file, np.arange(len(entries.files) + 1))
@@ -97,29 +90,30 @@ def _groups(folder: Folder, hits: StoreHits, unusable: list[str]) -> Iterator[tu
         for path, (first, stop) in zip(entries.files, pairwise(limits.tolist()), strict=True)
         if first < stop
     )
-    for file in usable(partial(_opened, folder), files, unusable):
-        rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+    for entry, metadata, begin, end in usable(partial(_opened, folder), files, unusable):
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         offsets = list(accumulate(rows, initial=0))
-        borders: Int = file.first + np.searchsorted(entries.row[file.first : file.stop], offsets)
+        borders: Int = begin + np.searchsorted(entries.row[begin:end], offsets)
         for group, (first, stop) in enumerate(pairwise(borders.tolist())):
             if first < stop:
-                yield file, group, offsets[group], np.arange(first, stop)
+                yield entry, metadata, group, offsets[group], np.arange(first, stop)
 
 
-def _opened(folder: Folder, hit: tuple[str, int, int]) -> _Open:
+def _opened(folder: Folder, hit: tuple[str, int, int]) -> tuple[Entry, pq.FileMetaData, int, int]:
+    """A data file with its footer, and the hits in it: the first, and one past the last."""
     path, first, stop = hit
     entry = folder.head(path)
     if entry is None:
         raise GoneError(f"{path} is gone")
     metadata = reading(folder, entry, lambda: parquet_file(RangedFile(folder, entry)).metadata)
-    return _Open(entry, metadata, first, stop)
+    return entry, metadata, first, stop
 
 
-def _read_group(folder: Folder, hits: StoreHits, group: tuple[_Open, int, int, Int]) -> pa.Table:
-    file, number, offset, which = group
+def _read_group(folder: Folder, hits: StoreHits, group: _Group) -> pa.Table:
+    entry, metadata, number, offset, which = group
 
     def rows() -> pa.Table:
-        opened = parquet_file(RangedFile(folder, file.entry), file.metadata)
+        opened = parquet_file(RangedFile(folder, entry), metadata)
         table = opened.read_row_group(number, ["key", "output"], use_threads=False)
         table = table.take(pa.array(hits.entries.row[which] - offset))
         keys = key_array.from_arrow(table["key"])
@@ -128,11 +122,11 @@ def _read_group(folder: Folder, hits: StoreHits, group: tuple[_Open, int, int, I
             "position": pa.array(hits.position[which]),
             "key": table["key"],
             "output": table["output"],
-            "paid_by": pa.repeat(paid_by(file.entry.path), table.num_rows),
+            "paid_by": pa.repeat(paid_by(entry.path), table.num_rows),
         }
         return pa.table(columns).filter(pa.array(right))
 
-    return reading(folder, file.entry, rows)
+    return reading(folder, entry, rows)
 
 
 def _checked(table: pa.Table) -> pa.Table:
