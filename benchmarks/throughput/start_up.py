@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds to the first token: of a job, and of ``import vllm`` and ``LLM()`` in a script.
+"""Seconds to the first token: of a job, of one with a kept engine, and of ``LLM()`` in a script.
 
 A cluster runs already, as a user's does. The first round finds vLLM's caches as they are, the later ones
 warm. Phases of a job: its driver's process until its checks begin (Python, Ray), and then those that its
-manifest has, until the first request is in an engine. Prints a JSON line a run as it comes, and `ratios` at
-the end: seconds of the script by those of the job, the median of the warm rounds.
+manifest has, until the first request is in an engine. The job with a kept engine takes that of a job before
+it, and ends it. Prints a JSON line a run as it comes, and `ratios` at the end: medians of the later rounds.
 
 usage: start_up.py DATA_FOLDER OUT_FOLDER WORKLOAD [ENGINE_ARGS_JSON] [ROUNDS]
 """
@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 from job import Task
 
 ROWS = 64
+KEPT = 600
+"""Seconds for which an engine waits for the next job."""
 SCRIPT = """
 import json, sys, time
 began = time.time()
@@ -46,14 +48,20 @@ def main() -> None:
     context = ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1")
     os.environ["RAY_ADDRESS"] = context.address_info["address"]
     found = []
+    fields = {"engine_args": engine}
     for _ in range(rounds):
         found.append((
             by_script(model, engine),
-            by_job(Task(rows, model, Path(out), {"engine_args": engine})),
+            by_job("job", Task(rows, model, Path(out), fields)),
+            by_kept_engine(Task(rows, model, Path(out), fields), Task(rows, model, Path(out), fields)),
         ))
-    warm = [round(script / job, 3) for script, job in found[1:]]
-    ratios = {"script to job, warm": statistics.median(warm)} if warm else {}
-    print("RESULT", json.dumps({"rounds": found, "ratios": ratios}))
+    later = found[1:]
+    each = {
+        "script to job, warm": [round(script / job, 3) for script, job, _ in later],
+        "job to kept engine, first request": [round(job / kept, 3) for _, job, kept in later],
+    }
+    ratios = {name: statistics.median(values) for name, values in each.items() if values}
+    print("RESULT", json.dumps({"rounds": found, "each": each, "ratios": ratios}))
 
 
 def some(source: Path, folder: Path) -> Path:
@@ -72,7 +80,7 @@ def by_script(model: Path, engine: dict[str, object]) -> float:
     return shown("script", dict(zip(names, map(float, line.split()[1:]), strict=True)))
 
 
-def by_job(task: Task) -> float:
+def by_job(name: str, task: Task) -> float:
     """The first request of a new job."""
     began = time.time()
     process = task.start(stdout=subprocess.PIPE)
@@ -83,7 +91,15 @@ def by_job(task: Task) -> float:
             checks = time.time()
     if process.wait() != 0:
         raise SystemExit(f"{task.destination}: the job failed")
-    return shown("job", {"driver": checks - began, **task.manifest()["timing"]["phases"]})
+    return shown(name, {"driver": checks - began, **task.manifest()["timing"]["phases"]})
+
+
+def by_kept_engine(first: Task, second: Task) -> float:
+    """The first request of a job that takes the engine of another one."""
+    first.fields = {**first.fields, "keep_warm": KEPT}
+    second.fields = {**second.fields, "keep_warm": 0}
+    first.run()
+    return by_job("job, kept engine", second)
 
 
 def shown(system: str, phases: dict[str, float]) -> float:

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -139,8 +140,8 @@ class Case:
     live: Live
     source: dict[int, dict[str, Any]]
     bucket: Bucket | None = None
-    since: float = 0.0
-    """Epoch seconds before which its engines were another run's."""
+    before: frozenset[str] = frozenset()
+    """Submissions of the run before, which had its engines."""
 
     def count(self, written_within: float) -> Count:
         """Count the requests to its engines; `written_within` as for :func:`.counting.count`."""
@@ -148,7 +149,7 @@ class Case:
         assert folder is not None
         assert place is not None
         prompts = {prompt_of(row) for row in self.source.values()}
-        asked = [engine for engine in engines(folder / "requests") if engine.opened >= self.since]
+        asked = [engine for engine in engines(folder / "requests") if engine.submission not in self.before]
         parts = Parts(place).all()
         return count(asked, parts, self.live.lost, self.live.submissions, prompts, written_within)
 
@@ -233,9 +234,9 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
         params |= {"replicas": 1}  # of each task
     if kill.kind == "full":
         small_disk.mount(folder / "destination")
+    before: frozenset[str] = frozenset()
     if pace.keep_warm and not mapped:
-        _leave_engines(world, f"chaos_{kill.mode}", params, folder)
-    since = time.time()
+        before = _leave_engines(world, f"chaos_{kill.mode}", params, folder)
     dag_run = _retried(lambda: world.airflow.api.trigger(dag, **params))
     evidence.append(dag_run)
     tasks = [dag_run.task("infer", number if mapped else -1) for number in range(len(places))]
@@ -244,20 +245,28 @@ def _start(setting: Setting, kill: Kill, folder: Path, evidence: list[Run], boun
             Live(task, pace.replicas, place, bound=bound, elsewhere=bucket, kept=bool(pace.keep_warm)),
             source,
             bucket,
-            since,
+            before,
         )
         for task, place, source in zip(tasks, places, sources, strict=True)
     ]
 
 
-def _leave_engines(world: World, dag: str, params: dict[str, Any], folder: Path) -> None:
-    """Let another run leave its engines for this one."""
+def _leave_engines(world: World, dag: str, params: dict[str, Any], folder: Path) -> frozenset[str]:
+    """Let another run leave its engines for this one; return its submissions."""
     earlier = folder / "earlier"
     earlier.mkdir()
     write_source(earlier, _ROWS_BEFORE, 0)
     places = {name: str(earlier / name) for name in ("source", "destination")}
     before = _retried(lambda: world.airflow.api.trigger(dag, **{**params, **places, "aws_conn_id": ""}))
-    wait_for("the run before", lambda: _state(before) in RUN_ENDED, _LONGEST)
+    found: set[str] = set()
+
+    def has_ended() -> bool:
+        with suppress(httpx.HTTPError, AssertionError, ValueError):  # a head is being replaced
+            found.update(job["submission_id"] for job in world.jobs.of(before.task("infer")))
+        return _state(before) in RUN_ENDED
+
+    wait_for("the run before", has_ended, _LONGEST)
+    return frozenset(found)
 
 
 def _left_behind(cases: Sequence[Case], seconds: float) -> int:

@@ -119,7 +119,7 @@ class KeptEngine:
                 self._heard_of_user = time.monotonic()
                 return True
         if before is not None and before.actor == user.actor:
-            self.end()  # its former process died, and may have died of this engine
+            self.end(at_once=True)  # its former process died, and may have died of this engine
         return False
 
     def send(self, user: User, messages: Sequence[bytes]) -> None:
@@ -165,20 +165,25 @@ class KeptEngine:
     def state(self) -> dict[str, Any]:
         """For people: what it is, whether it has a user, and the seconds until it ends."""
         with self._changed:
-            free = self._user is None
+            free = self._user is None and self._death is None
             left = round(max(0.0, self._ends_at - time.monotonic())) if free else None
         node = ray.get_runtime_context().get_node_id()
         return {"engine": self._title, "is_free": free, "ends_in": left, "gpus": self._gpus(), "node": node}
 
-    def end(self) -> None:
-        """End the engine, and this actor."""
+    def end(self, at_once: bool = False) -> None:
+        """End the engine, and this actor.
+
+        :param at_once: whether the engine's processes are killed: no one needs what they do.
+        """
         with self._changed:
             self._user = None
             self._death = self._death or EngineDeadError("The kept engine was ended.")
             self._changed.notify_all()
-        threading.Thread(target=self._end, name="raybatch-end", daemon=True).start()
+        threading.Thread(target=self._end, args=(at_once,), name="raybatch-end", daemon=True).start()
 
-    def _end(self) -> None:
+    def _end(self, at_once: bool) -> None:
+        if at_once:
+            self._front_end.kill()
         with self._sending:
             self._front_end.end(is_open=False)
         ray.kill(self._actor)
@@ -213,8 +218,9 @@ class KeptEngine:
                     self._changed.notify_all()
         except (*GONE, OSError):
             pass
+        death = self._front_end.death()
         with self._changed:
-            self._death = self._death or self._front_end.death()
+            self._death = self._death or death
             self._changed.notify_all()
         time.sleep(_LAST_WORD)
         self.end()
@@ -226,17 +232,17 @@ class KeptEngine:
             self._gpu.sample()
             self._steps = loading.steps()
             # Ray also tells of what it is about to place, so once is not enough.
-            waits = self._user is None and any(map(waits_for, self._resources))
+            waits = self._user is None and waits_for(self._resources)
             with self._changed:
-                now = time.monotonic()
-                if self._user is None:
+                now, is_free = time.monotonic(), self._user is None
+                if is_free:
                     ends = now >= self._ends_at or (waits and waited)
                 else:
                     ends = now - self._heard_of_user > SILENT
                 if ends:
                     self._user = _NOBODY
             if ends:
-                self.end()
+                self.end(at_once=not is_free)
                 return
             waited = waits
 

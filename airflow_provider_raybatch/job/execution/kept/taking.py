@@ -14,6 +14,7 @@ import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.execution.kept.keeper import KeptEngine, User
 from airflow_provider_raybatch.job.execution.kept.way import KeptFrontEnd
@@ -83,6 +84,7 @@ def take(
 
     :param is_needed: asked while it waits.
     :returns: the way to it; ``None`` if it is not needed any more.
+    :raises RaybatchError: the one that was made has ended at its start.
     """
     made: Any = None
     answer: Any = None
@@ -96,7 +98,14 @@ def take(
             made = _make(asked, environment, user)
             answer = made.take.remote(user)
         if ray.wait([answer], timeout=_LOOK_AGAIN)[0]:
-            ray.get(answer)
+            try:
+                ray.get(answer)
+            except ray.exceptions.RayError as error:
+                raise RaybatchError(
+                    f"keep_warm: the actor that keeps the engine ended at its start ({type(error).__name__}); its "
+                    "log on the cluster says why.",
+                    FailureClass.ENGINE_DEAD,
+                ) from error
             return KeptFrontEnd(made, user, asked.seconds)
         if not is_needed():
             ray.kill(made)
