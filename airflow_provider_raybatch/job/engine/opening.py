@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import json
-
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import host
@@ -34,7 +32,7 @@ def identity(spec: BatchInferenceSpec, model: str) -> str:
     :param spec: as it was checked, with the version of the model.
     :param model: digest of the model's files.
     """
-    return hex_digest(json.dumps([spec.engine, spec.model, spec.engine_args, model], sort_keys=True))
+    return json_digest([spec.engine, spec.model, spec.engine_args, model])
 
 
 def open_engine(

@@ -44,21 +44,26 @@ def test_every_argument_finds_its_place() -> None:
         "reuse": "s3://b/store/", "reuse_max_age": timedelta(days=1), "deduplicate": False,
         "on_clear": "regenerate",
         "max_error_fraction": 0.1, "max_errors": 9, "max_row_attempts": 2, "max_tokens_total": 1000,
-        "max_gpu_hours": 1.5, "keep_warm": timedelta(minutes=5), "flush_interval": timedelta(seconds=5),
+        "max_gpu_hours": 1.5, "flush_interval": timedelta(seconds=5),
         "no_progress_timeout": timedelta(minutes=5), "cluster_wait": 60,
         "orphan_timeout": timedelta(hours=1),
     }  # fmt: skip
     converted = {
         "limit": 5, "destination": "s3://b/out", "reuse": "s3://b/store", "reuse_max_age": 86400.0,
-        "keep_warm": 300.0, "flush_interval": 5.0, "no_progress_timeout": 300.0, "cluster_wait": 60.0,
+        "flush_interval": 5.0, "no_progress_timeout": 300.0, "cluster_wait": 60.0,
         "orphan_timeout": 3600.0,
     }  # fmt: skip
     not_given = dict.fromkeys((
         "messages", "messages_column", "prompt_column", "prompt_function", "prompt_function_digest",
-        "template_time", "postprocess_digest", "deadline",
+        "template_time", "postprocess_digest", "deadline", "keep_warm",
     ))  # fmt: skip
     plain = build_spec(given).model_dump(exclude={"submission", "schema_version"})
     assert plain == {**given, **converted, **not_given, "model_task": "generate"}
+
+
+def test_engines_may_be_kept() -> None:
+    assert spec(keep_warm=timedelta(minutes=5)).keep_warm == 300.0
+    assert spec(keep_warm="0").keep_warm == 0.0
 
 
 @pytest.mark.parametrize(
@@ -315,6 +320,13 @@ ONE_OF = (
         ({"max_tokens_total": 0}, "max_tokens_total: it must be at least 1"),
         ({"max_tokens_total": "many"}, "max_tokens_total: it must be a whole number"),
         ({"max_gpu_hours": 0}, "max_gpu_hours: it must be more than 0, but it is 0."),
+        ({"keep_warm": -1}, "keep_warm: it must be at least 0, but it is -1."),
+        ({"keep_warm": 90000}, "keep_warm: it must be at most 86400, but it is 90000."),
+        ({"keep_warm": "long"}, "keep_warm: 'long' is not a duration; give seconds or a timedelta."),
+        (
+            {"keep_warm": 60, "engine": "ray_data_llm"},
+            "keep_warm: engine 'ray_data_llm' ends its engines itself; use engine 'vllm', or leave keep_warm",
+        ),
         ({"flush_interval": 0}, "flush_interval: it must be more than 0, but it is 0."),
         (
             {"flush_interval": "often"},

@@ -38,7 +38,8 @@ _LOOKS = (1.0, 2.0)
 """Seconds between two looks, by chance: of several engines, one ends before the others look."""
 _LAST_WORD = 10.0
 """Seconds for the user to hear of the engine's death."""
-_REST = pickle.dumps([(0, "rest", None)])
+_END_SECONDS = 60.0
+_REST, _END = pickle.dumps([(0, "rest", None)]), pickle.dumps(None)
 _RESTS = bytes(ForkingPickler.dumps(RESTS))
 """As they go through the front end's pipe."""
 
@@ -90,7 +91,7 @@ class KeptEngine:
         self._heard_of_user = time.monotonic()
         self._ends_at = 0.0
         self._seconds = 0.0
-        self._has_engine = False
+        self._has_engine = self._is_ending = False
         self._death: EngineDeadError | None = None
         self._messages: deque[bytes] = deque()
         self._changed = threading.Condition()
@@ -98,6 +99,7 @@ class KeptEngine:
         self._actor = ray.get_runtime_context().current_actor
         self._front_end = OwnFrontEnd(of_vllm)
         self._sending = threading.Lock()
+        self._is_gone = threading.Event()
         self._gpu, self._steps = GpuMeter(), 0
         threading.Thread(target=self._hear, name="raybatch-front-end", daemon=True).start()
         threading.Thread(target=self._watch, name="raybatch-watch", daemon=True).start()
@@ -176,7 +178,9 @@ class KeptEngine:
         :param at_once: whether the engine's processes are killed: no one needs what they do.
         """
         with self._changed:
-            self._user = None
+            if self._is_ending:
+                return
+            self._is_ending, self._user = True, None
             self._death = self._death or EngineDeadError("The kept engine was ended.")
             self._changed.notify_all()
         threading.Thread(target=self._end, args=(at_once,), name="raybatch-end", daemon=True).start()
@@ -184,8 +188,10 @@ class KeptEngine:
     def _end(self, at_once: bool) -> None:
         if at_once:
             self._front_end.kill()
-        with self._sending:
-            self._front_end.end(is_open=False)
+        else:
+            self._post(_END)
+        self._is_gone.wait(_END_SECONDS)
+        self._front_end.kill()
         ray.kill(self._actor)
 
     def _post(self, *messages: bytes) -> None:
@@ -218,7 +224,8 @@ class KeptEngine:
                     self._changed.notify_all()
         except (*GONE, OSError):
             pass
-        death = self._front_end.death()
+        death = self._front_end.death()  # waits for its end, in this thread alone
+        self._is_gone.set()
         with self._changed:
             self._death = self._death or death
             self._changed.notify_all()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import ray
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.execution.kept.keeper import KeptEngine, User
@@ -67,7 +66,7 @@ def wanted(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr], plan:
     ]
     model = (spec.model or spec.engine).rstrip("/").rsplit("/", 1)[-1][-_LONGEST_MODEL:]
     return Wanted(
-        key=hex_digest(json.dumps(deciding, sort_keys=True, default=str)),
+        key=json_digest(deciding, default=str),
         title=f"{model}, made by {task.dag_id}.{task.task_id}" if task is not None else model,
         engine=spec.engine,
         model=model,
@@ -102,8 +101,8 @@ def take(
                 ray.get(answer)
             except ray.exceptions.RayError as error:
                 raise RaybatchError(
-                    f"keep_warm: the actor that keeps the engine ended at its start ({type(error).__name__}); its "
-                    "log on the cluster says why.",
+                    f"keep_warm: the engine's actor ended at its start ({type(error).__name__}); its log on "
+                    "the cluster says why.",
                     FailureClass.ENGINE_DEAD,
                 ) from error
             return KeptFrontEnd(made, user, asked.seconds)
