@@ -61,6 +61,7 @@ def test_the_next_job_takes_the_engine_of_the_one_before(task: RepeatedTask) -> 
     assert [task.asked(one) for one in (first, second)] == [40, 40]
 
 
+@pytest.mark.turn(2)
 def test_a_task_that_asks_for_no_more_time_ends_it(task: RepeatedTask) -> None:
     task.run("one", keep_warm=300)
     task.run("two", run_id="r2", keep_warm=0)
@@ -69,12 +70,14 @@ def test_a_task_that_asks_for_no_more_time_ends_it(task: RepeatedTask) -> None:
     assert not psutil.pid_exists(used(task)[0].pid)
 
 
+@pytest.mark.turn(1)
 def test_it_ends_at_its_time(task: RepeatedTask) -> None:
     task.run("one", keep_warm=1)
     wait_for("its end", lambda: not list(kept()), 30)
     assert not psutil.pid_exists(used(task)[0].pid)
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize(
     "others", [{"engine_args": {"max_num_seqs": 7}}, {"keep_warm": None}], ids=["engine", "not kept"]
 )
@@ -84,6 +87,7 @@ def test_another_engine_is_not_taken(task: RepeatedTask, others: dict[str, Any])
     assert len({engine.pid for engine in used(task)}) == 2
 
 
+@pytest.mark.turn(2)
 def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTask) -> None:
     task.input([*TEXTS, "poison"])
     made = task.run("one", keep_warm=300, engine_args={"kill_pattern": "poison"}, max_errors=1)
@@ -96,6 +100,7 @@ def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTas
     assert used(task)[-1].pid == used(task)[-2].pid
 
 
+@pytest.mark.turn(0)
 def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
     pace = {"seconds_per_token": 1.0, "max_num_seqs": 4}
     task.refused(
@@ -107,6 +112,7 @@ def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
     assert 0 < task.asked(rest) < len(TEXTS)
 
 
+@pytest.mark.turn(1)
 def test_an_engine_that_died_while_it_was_kept_is_not_handed_on(task: RepeatedTask) -> None:
     task.run("one", keep_warm=300)
     os.kill(used(task)[0].pid, signal.SIGKILL)
@@ -115,6 +121,7 @@ def test_an_engine_that_died_while_it_was_kept_is_not_handed_on(task: RepeatedTa
     assert len({engine.pid for engine in used(task)}) == 2
 
 
+@pytest.mark.turn(3)
 def test_it_makes_room_for_whatever_waits_for_its_gpu(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
