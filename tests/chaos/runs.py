@@ -163,9 +163,9 @@ class Case:
 
 def _run(setting: Setting, kill: Kill, lives: Lives, folder: Path, evidence: list[Run]) -> Result:
     world, pace = setting.world, setting.pace
-    began, started = time.time(), time.monotonic()
     bound = max(BOUND, _BOUND_LIVES * lives.get(("run", kill.mode), 0.0))
     cases = _start(setting, kill, folder, evidence, bound)
+    began, started = time.time(), time.monotonic()
     dag_run = evidence[0]
     own = cases[int(kill.choice * len(cases))].live
     world.live += [case.live for case in cases]
