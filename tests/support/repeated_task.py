@@ -75,7 +75,8 @@ class RepeatedTask:
             **fields,
         }
         self._submissions += 1
-        document["engine_args"] = {**document.get("engine_args", {}), "request_log": str(self._requests)}
+        if document["engine"] == "echo":
+            document["engine_args"] = {**document.get("engine_args", {}), "request_log": str(self._requests)}
         self.events.clear()
         spec = parse(BatchInferenceSpec, json.dumps(document))
         assert spec.submission is not None

@@ -121,6 +121,24 @@ def test_an_engine_that_died_while_it_was_kept_is_not_handed_on(task: RepeatedTa
     assert len({engine.pid for engine in used(task)}) == 2
 
 
+@pytest.mark.vllm
+@pytest.mark.turn(1)
+def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> None:
+    pytest.importorskip("vllm")
+    model = str(Path(__file__).parents[3] / "dags_examples/demo_model/model")
+    task.input([f"What industry is this company in: Redwood Dairy {number}" for number in range(40)])
+    asked = {"model": model, "engine": "vllm", "keep_warm": 300}
+
+    def responses(token: str, most: int) -> dict[str, str]:
+        found = task.run(token, run_id=token, sampling={"temperature": 0, "max_tokens": most}, **asked)
+        return answers(found)
+
+    whole, names = responses("one", 8), [name for name, _ in kept()]
+    cut = responses("two", 2)
+    assert [name for name, _ in kept()] == names != []
+    assert all(whole[row].startswith(text) and len(text) < len(whole[row]) for row, text in cut.items())
+
+
 @pytest.mark.turn(3)
 def test_it_makes_room_for_whatever_waits_for_its_gpu(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
