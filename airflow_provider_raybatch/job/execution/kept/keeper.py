@@ -78,14 +78,10 @@ class KeptEngine:
     """The actor's class.
 
     :param title: what it is, for people.
-    :param environment: variables of its processes, see
-        :func:`~airflow_provider_raybatch.job.control.private_package.environment`.
     :param user: who made it.
-    :param of_vllm: whether it is an engine of vLLM's.
     """
 
-    def __init__(self, title: str, environment: dict[str, SecretStr], user: User, of_vllm: bool) -> None:
-        set_environment(environment)
+    def __init__(self, title: str, user: User) -> None:
         self._title = title
         self._user: User | None = user
         self._heard_of_user = time.monotonic()
@@ -97,12 +93,27 @@ class KeptEngine:
         self._changed = threading.Condition()
         self._resources = {name for name, amount in _resources().items() if amount > 0}
         self._actor = ray.get_runtime_context().current_actor
-        self._front_end = OwnFrontEnd(of_vllm)
+        self._front_end: OwnFrontEnd | None = None
         self._sending = threading.Lock()
         self._is_gone = threading.Event()
         self._gpu, self._steps = GpuMeter(), 0
-        threading.Thread(target=self._hear, name="raybatch-front-end", daemon=True).start()
         threading.Thread(target=self._watch, name="raybatch-watch", daemon=True).start()
+
+    def begin(self, user: User, environment: dict[str, SecretStr], of_vllm: bool) -> None:
+        """Start the process of the front end.
+
+        :param environment: variables of its processes, see
+            :func:`~airflow_provider_raybatch.job.control.private_package.environment`. Not the constructor's,
+            since Ray keeps what an actor was made with as long as it lives.
+        :param of_vllm: whether it is an engine of vLLM's.
+        :raises GivenAwayError: the caller did not make this actor, or was silent.
+        """
+        self._check(user)
+        set_environment(environment)
+        self._front_end = OwnFrontEnd(of_vllm)
+        hear = threading.Thread(target=self._hear, args=(self._front_end,), name="raybatch-front-end")
+        hear.daemon = True
+        hear.start()
 
     def __repr__(self) -> str:
         """As Ray's dashboard shows the actor."""
@@ -186,15 +197,17 @@ class KeptEngine:
         threading.Thread(target=self._end, args=(at_once,), name="raybatch-end", daemon=True).start()
 
     def _end(self, at_once: bool) -> None:
-        if at_once:
+        if self._front_end is not None:
+            if at_once:
+                self._front_end.kill()
+            else:
+                self._post(_END)
+            self._is_gone.wait(_END_SECONDS)
             self._front_end.kill()
-        else:
-            self._post(_END)
-        self._is_gone.wait(_END_SECONDS)
-        self._front_end.kill()
         ray.kill(self._actor)
 
     def _post(self, *messages: bytes) -> None:
+        assert self._front_end is not None
         with self._sending, contextlib.suppress(*GONE):  # which the thread that hears finds out
             for message in messages:
                 self._front_end.connection.send_bytes(message)
@@ -212,10 +225,10 @@ class KeptEngine:
             self._has_engine = True
             self._ends_at = time.monotonic() + self._seconds
 
-    def _hear(self) -> None:
+    def _hear(self, front_end: OwnFrontEnd) -> None:
         try:
             while True:
-                message = self._front_end.connection.recv_bytes()
+                message = front_end.connection.recv_bytes()
                 if message == _RESTS:
                     self._rests()
                     continue
@@ -224,7 +237,7 @@ class KeptEngine:
                     self._changed.notify_all()
         except (*GONE, OSError):
             pass
-        death = self._front_end.death()  # waits for its end, in this thread alone
+        death = front_end.death()  # waits for its end, in this thread alone
         self._is_gone.set()
         with self._changed:
             self._death = self._death or death

@@ -94,8 +94,8 @@ def take(
                     ray.kill(made)
                 return KeptFrontEnd(keeper, user, asked.seconds)
         if made is None:
-            made = _make(asked, environment, user)
-            answer = made.take.remote(user)
+            made = _make(asked, user)
+            answer = made.begin.remote(user, environment, asked.engine == "vllm")
         if ray.wait([answer], timeout=_LOOK_AGAIN)[0]:
             try:
                 ray.get(answer)
@@ -145,7 +145,7 @@ def _takes(keeper: Any, user: User) -> bool:
     return False
 
 
-def _make(asked: Wanted, environment: dict[str, SecretStr], user: User) -> Any:
+def _make(asked: Wanted, user: User) -> Any:
     options: dict[str, Any] = {"num_cpus": 0, "num_gpus": asked.gpus}
     if asked.accelerator_type:
         options["accelerator_type"] = asked.accelerator_type
@@ -160,5 +160,5 @@ def _make(asked: Wanted, environment: dict[str, SecretStr], user: User) -> Any:
             max_restarts=0,
             **options,
         )
-        .remote(asked.title, environment, user, asked.engine == "vllm")
+        .remote(asked.title, user)
     )

@@ -60,10 +60,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def engine(cluster: Cluster) -> Iterator[KeptEngine]:
-    made = KeptEngine("echo", {}, FIRST, of_vllm=False)
+    made = KeptEngine("echo", FIRST)
+    made.begin(FIRST, {}, of_vllm=False)
     yield made
     made.end(at_once=True)
     assert cluster.killed.wait(30)
+    assert made._front_end is not None
     made._front_end.process.join(30)
     assert not psutil.pid_exists(made._front_end.process.pid or 0)
 
@@ -103,6 +105,16 @@ def test_it_has_one_user_at_a_time(engine: KeptEngine) -> None:
     with pytest.raises(GivenAwayError):
         engine.give_back(FIRST, 60, is_open=True)
     open_echo(engine, SECOND)
+
+
+def test_an_actor_that_waits_for_a_user_that_has_died_ends(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT", 0.5)
+    waiting = KeptEngine("echo", FIRST)
+    assert cluster.killed.wait(30)
+    with pytest.raises(GivenAwayError):
+        waiting.begin(FIRST, {}, of_vllm=False)
 
 
 def test_it_ends_at_its_time(engine: KeptEngine, cluster: Cluster) -> None:
@@ -149,6 +161,7 @@ def test_it_ends_when_its_user_has_died_and_starts_again(
 
 def test_the_death_of_the_engine_is_told_to_its_user(engine: KeptEngine, cluster: Cluster) -> None:
     open_echo(engine)
+    assert engine._front_end is not None
     os.kill(engine._front_end.process.pid or 0, 9)
     with pytest.raises(EngineDeadError, match="exit code -9") as raised:
         eventually(lambda: engine.receive(FIRST).messages)
