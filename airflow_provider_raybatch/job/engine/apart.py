@@ -63,7 +63,6 @@ class EngineApart:
         self._awaited: dict[int, Future[Any] | asyncio.Future[Any]] = {}
         self._calls: list[Call] = []
         self._forgotten: deque[int] = deque()
-        self._sending = threading.Lock()
         self._is_open = self._is_gone = False
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -138,8 +137,7 @@ class EngineApart:
 
     def close(self) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
-        with self._sending:
-            self._front_end.end(self._is_open)
+        self._front_end.end(self._is_open)
 
     def _ask(self, name: str, given: Any) -> Any:
         number, answered = next(self._numbers), Future[Any]()
@@ -165,7 +163,7 @@ class EngineApart:
         self._send(calls)
 
     def _send(self, calls: list[Call]) -> None:
-        with self._sending, contextlib.suppress(*GONE):  # which the other thread finds out
+        with contextlib.suppress(*GONE):  # which the other thread finds out
             self._front_end.send(calls)
 
     def _hear(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import threading
 from multiprocessing import util
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ class FrontEnd(Protocol):
     """The way to a front end, wherever it is. What :mod:`host` receives and sends goes through it."""
 
     def send(self, message: Any) -> None:
-        """Send it a message.
+        """Send it a message, from any thread.
 
         :raises OSError: it is gone.
         """
@@ -59,12 +60,22 @@ class OwnFrontEnd:
         self.process = context.Process(target=host.serve, args=(there,), name=host.TITLE)
         self.process.start()
         there.close()
+        self._sending = threading.Lock()
         # At this process's end, Python would wait for the other one, and that one for this.
         util.Finalize(self, self.process.kill, exitpriority=10)
 
     def send(self, message: Any) -> None:
         """See :class:`FrontEnd`."""
-        self.connection.send(message)
+        with self._sending:
+            self.connection.send(message)
+
+    def pass_on(self, pickled: bytes) -> None:
+        """Send it a message that is pickled already.
+
+        :raises OSError: it is gone.
+        """
+        with self._sending:
+            self.connection.send_bytes(pickled)
 
     def receive(self) -> Any:
         """See :class:`FrontEnd`."""
@@ -73,7 +84,7 @@ class OwnFrontEnd:
     def end(self, is_open: bool) -> None:
         """See :class:`FrontEnd`."""
         with contextlib.suppress(*GONE):
-            self.connection.send(None)
+            self.send(None)
         self.process.join(_END_SECONDS)
         self.process.kill()
 

@@ -94,7 +94,6 @@ class KeptEngine:
         self._resources = {name for name, amount in _resources().items() if amount > 0}
         self._actor = ray.get_runtime_context().current_actor
         self._front_end: OwnFrontEnd | None = None
-        self._sending = threading.Lock()
         self._is_gone = threading.Event()
         self._gpu, self._steps = GpuMeter(), 0
         threading.Thread(target=self._watch, name="raybatch-watch", daemon=True).start()
@@ -208,9 +207,9 @@ class KeptEngine:
 
     def _post(self, *messages: bytes) -> None:
         assert self._front_end is not None
-        with self._sending, contextlib.suppress(*GONE):  # which the thread that hears finds out
+        with contextlib.suppress(*GONE):  # which the thread that hears finds out
             for message in messages:
-                self._front_end.connection.send_bytes(message)
+                self._front_end.pass_on(message)
 
     def _check(self, user: User) -> None:
         with self._changed:

@@ -23,7 +23,8 @@ NAMESPACE = "raybatch"
 """Ray's namespace of the actors."""
 _PREFIX = "kept-engine"
 _ANSWER_SECONDS = 2.0
-_LOOK_AGAIN = 1.0
+_LOOK_AGAIN, _LONGEST_PAUSE = 1.0, 5.0
+"""Seconds between two looks for an engine that has become free: a thousand replicas may wait for room."""
 _OF_THE_JOB = ("working_dir", "_ray_commit")
 """Fields of a runtime environment that differ from job to job: its spec, and what Ray adds."""
 _LONGEST_MODEL = 60
@@ -87,6 +88,7 @@ def take(
     """
     made: Any = None
     answer: Any = None
+    pause = _LOOK_AGAIN
     while True:
         for keeper in _free(asked.key):
             if _takes(keeper, user):
@@ -96,7 +98,7 @@ def take(
         if made is None:
             made = _make(asked, user)
             answer = made.begin.remote(user, environment, asked.engine == "vllm")
-        if ray.wait([answer], timeout=_LOOK_AGAIN)[0]:
+        if ray.wait([answer], timeout=pause)[0]:
             try:
                 ray.get(answer)
             except ray.exceptions.RayError as error:
@@ -109,6 +111,7 @@ def take(
         if not is_needed():
             ray.kill(made)
             return None
+        pause = min(_LONGEST_PAUSE, 1.5 * pause)
 
 
 def idles(asked: Wanted) -> bool:
