@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's process ends with the job's result, whatever its other threads still do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import atexit, os, runpy
+from airflow_provider_raybatch.job.entry import main
+
+def job(arguments):
+    atexit.register(os.abort)  # as where a thread of Ray Data crashes in the interpreter's end
+    print("committed")
+    return {code}
+
+main.main = job
+runpy.run_module("airflow_provider_raybatch.job", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_exit_status_is_the_jobs(code: int) -> None:
+    command = [sys.executable, "-c", SCRIPT.format(code=code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (code, "committed\n")
