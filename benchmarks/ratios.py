@@ -32,6 +32,7 @@ TARGETS = {
     "sorted LLM.generate to job, W3": 0.95,
     "all tokens to forced tokens, W1 with choices": 1.25,
     "script to job, first request": None,
+    "job to kept engine, first request": None,
 }
 """The least that each ratio shall be, in the order of the page; ``None`` for those without such a figure."""
 

@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         "kept-for-a-dead-user",
         _KEEPER,
-        "                    ends = now - self._heard_of_user > SILENT\n",
+        "                    ends = now - self._heard_of_user > silent\n",
         "                    ends = False\n",
         "An engine whose job was killed holds its GPUs without end.",
         (f"{_KEEPER_TESTS}::test_it_ends_with_a_user_that_is_silent",),

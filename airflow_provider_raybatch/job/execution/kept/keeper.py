@@ -31,6 +31,7 @@ from airflow_provider_raybatch.job.execution.kept.demand import waits_for
 
 SILENT = 15.0
 """Seconds without a call after which the user counts as dead; it calls every two."""
+_LONGEST_IMPORT = 600.0
 _LONGEST_WAIT = 2.0
 _MORE = 0.002
 """Seconds in which further messages are waited for, so that a call takes several of a busy engine."""
@@ -87,7 +88,7 @@ class KeptEngine:
         self._heard_of_user = time.monotonic()
         self._ends_at = 0.0
         self._seconds = 0.0
-        self._has_engine = self._is_ending = False
+        self._has_engine = self._is_starting = self._is_ending = False
         self._death: EngineDeadError | None = None
         self._messages: deque[bytes] = deque()
         self._changed = threading.Condition()
@@ -109,7 +110,11 @@ class KeptEngine:
         """
         self._check(user)
         set_environment(environment)
-        self._front_end = OwnFrontEnd(of_vllm)
+        self._is_starting = True
+        try:
+            self._front_end = OwnFrontEnd(of_vllm)
+        finally:
+            self._heard_of_user, self._is_starting = time.monotonic(), False
         hear = threading.Thread(target=self._hear, args=(self._front_end,), name="raybatch-front-end")
         hear.daemon = True
         hear.start()
@@ -257,7 +262,9 @@ class KeptEngine:
                 if is_free:
                     ends = now >= self._ends_at or (waits and waited)
                 else:
-                    ends = now - self._heard_of_user > SILENT
+                    # Its user waits while vLLM is imported, for half a minute and more.
+                    silent = _LONGEST_IMPORT if self._is_starting else SILENT
+                    ends = now - self._heard_of_user > silent
                 if ends:
                     self._user = _NOBODY
             if ends:

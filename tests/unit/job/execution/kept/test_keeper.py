@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_raybatch.job.engine import host
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.engine.host import Opening
 from airflow_provider_raybatch.job.execution.kept import keeper as module
 from airflow_provider_raybatch.job.execution.kept.keeper import GivenAwayError, KeptEngine, User
@@ -147,6 +148,22 @@ def test_it_ends_with_a_user_that_is_silent(
 ) -> None:
     open_echo(engine)
     monkeypatch.setattr(module, "SILENT", 0.5)
+    assert cluster.killed.wait(30)
+
+
+def test_a_user_is_not_silent_while_the_engine_is_imported(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(of_vllm: bool) -> OwnFrontEnd:
+        time.sleep(2)
+        return OwnFrontEnd(of_vllm)
+
+    monkeypatch.setattr(module, "OwnFrontEnd", slowly)
+    monkeypatch.setattr(module, "SILENT", 1.0)
+    made = KeptEngine("echo", FIRST)
+    made.begin(FIRST, {}, of_vllm=False)
+    assert made.take(FIRST)
+    made.end(at_once=True)
     assert cluster.killed.wait(30)
 
 
