@@ -126,7 +126,8 @@ def test_an_engine_that_died_while_it_was_kept_is_not_handed_on(task: RepeatedTa
 def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> None:
     pytest.importorskip("vllm")
     model = str(Path(__file__).parents[3] / "dags_examples/demo_model/model")
-    task.input([f"What industry is this company in: Redwood Dairy {number}" for number in range(40)])
+    topics = ("photosynthesis", "gravity", "volcanoes")
+    task.input([f"Write one question and answer about: {topic}" for topic in topics])
     asked = {"model": model, "engine": "vllm", "keep_warm": 300}
 
     def responses(token: str, most: int) -> dict[str, str]:
