@@ -70,6 +70,8 @@ def serve(connection: Connection) -> None:
             message = connection.recv()
             if message is None:
                 break
+            if isinstance(message, list):
+                continue  # calls of an engine that rests already
             opening, function, arguments = message
             try:
                 made = (

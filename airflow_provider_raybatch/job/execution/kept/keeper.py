@@ -155,8 +155,12 @@ class KeptEngine:
         """
         self._check(user)
         with self._changed:
-            if self._changed.wait_for(lambda: self._messages or self._death, _LONGEST_WAIT):
+            if self._changed.wait_for(
+                lambda: self._messages or self._death or self._user != user, _LONGEST_WAIT
+            ):
                 self._changed.wait(_MORE)
+            if self._user != user and self._death is None:
+                raise GivenAwayError("The kept engine has another user.")
             if self._death is not None and not self._messages:
                 raise self._death
             messages = list(self._messages)
@@ -228,6 +232,7 @@ class KeptEngine:
             self._messages.clear()
             self._has_engine = True
             self._ends_at = time.monotonic() + self._seconds
+            self._changed.notify_all()
 
     def _hear(self, front_end: OwnFrontEnd) -> None:
         try:

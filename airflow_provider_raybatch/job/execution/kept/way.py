@@ -38,7 +38,7 @@ class KeptFrontEnd:
         self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._inbox: deque[bytes] = deque()
         self._has_ended = False
-        self._death = EngineDeadError("The actor that kept the engine has ended.")
+        self._death = EngineDeadError("The actor that kept the engine has ended.", killed=True)
         self.steps = 0
         self.gpu_utilization: float | None = None
         threading.Thread(target=self._send, name="raybatch-kept-engine", daemon=True).start()
