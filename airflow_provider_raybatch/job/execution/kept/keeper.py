@@ -36,7 +36,7 @@ _LONGEST_WAIT = 2.0
 _MORE = 0.002
 """Seconds in which further messages are waited for, so that a call takes several of a busy engine."""
 _LOOKS = (1.0, 2.0)
-"""Seconds between two looks, by chance: of several engines, one ends before the others look."""
+"""Seconds between two looks, by chance, so that engines do not all ask Ray at the same time."""
 _LAST_WORD = 10.0
 """Seconds for the user to hear of the engine's death."""
 _END_SECONDS = 60.0
