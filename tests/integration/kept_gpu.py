@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kept engine on a Ray with one GPU, which is only a number; prints what it saw.
+"""Kept engines on a Ray with two GPUs, which are only numbers; prints what it saw.
 
-A program of its own, since a process has one Ray. Usage: ``kept_gpu.py FOLDER``
+A program of its own, since a process has one Ray. Usage: ``kept_gpu.py FOLDER``; with an address of Ray and a
+run besides, it is one job of that run on that Ray.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ray
 
-from airflow_provider_raybatch.job.execution.kept.taking import kept
+from tests.support.engine_log import Engine, engines
+from tests.support.kept import end_all, kept
 from tests.support.repeated_task import RepeatedTask
 
-ON_A_GPU = {"tensor_parallel_size": 1}
+ON_A_GPU = {"tensor_parallel_size": 1, "max_num_seqs": 8}
+SLOW = {**ON_A_GPU, "seconds_per_token": 0.4}
+"""Forty rows of two words: four seconds."""
+ALONE = {"keep_warm": 600, "replicas": 1, "engine_args": ON_A_GPU}
+ROWS = [f"text {number}" for number in range(40)]
 
 
 @ray.remote(num_cpus=0, num_gpus=1)
-def gpu() -> str:
+def gpu(seconds: float = 0.0) -> str:
+    time.sleep(seconds)
     return "a GPU"
 
 
@@ -28,28 +41,154 @@ def free() -> float:
     return ray.available_resources().get("GPU", 0.0)
 
 
-def main(folder: Path) -> dict[str, object]:
-    task = RepeatedTask(folder)
-    task.input([f"text {number}" for number in range(40)])
-    task.run("one", keep_warm=600, engine_args=ON_A_GPU)
-    seen: dict[str, object] = {"free": free(), "kept": len(list(kept()))}
-    started = time.monotonic()
-    seen["task"] = ray.get(gpu.remote(), timeout=120)
-    seen["seconds"] = time.monotonic() - started
-    task.run("two", run_id="r2", keep_warm=600, engine_args=ON_A_GPU)
-    seen["kept again"] = len(list(kept()))
-    task.run("three", run_id="r3", engine_args={**ON_A_GPU, "max_num_seqs": 7})
-    seen["kept in the end"] = len(list(kept()))
+def until(happens: Callable[[], Any], seconds: float = 60.0) -> Any:
+    ends = time.monotonic() + seconds
+    while not (seen := happens()):
+        assert time.monotonic() < ends, (happens, kept())
+        time.sleep(0.1)
     return seen
 
 
+class Scenes:
+    """Each begins and ends without engines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.task = RepeatedTask(folder)
+        self.task.input(ROWS)
+        self.runs = 0
+
+    def run(self, **fields: Any) -> int:
+        """Run a job, and return the number of its good rows."""
+        self.runs += 1
+        made = self.task.run(
+            f"token {self.runs}",
+            run_id=f"r{self.runs}",
+            **{**ALONE, **fields},
+        )
+        return made.counts.ok
+
+    def engines(self) -> list[Engine]:
+        return engines(self.folder / "requests")
+
+    def ended(self) -> None:
+        end_all()
+        until(lambda: not kept() and free() == 2)
+
+    def both_are_kept(self) -> list[Any]:
+        self.run(replicas=2)
+        return [free(), len(kept())]
+
+    def one_makes_room_for_a_task(self) -> list[Any]:
+        got = ray.get(gpu.remote(), timeout=120)
+        time.sleep(5)  # in which the other one could see the same request
+        return [got, len(kept())]
+
+    def another_engine_finds_room(self) -> list[Any]:
+        self.run()  # takes the one that is left
+        self.run(replicas=2, engine_args={**SLOW, "max_num_seqs": 2})
+        kinds = [name.split(":")[1] for name in kept()]
+        self.ended()
+        return [len(kinds), len(set(kinds))]
+
+    def a_job_waits_for_its_like_and_takes_it(self) -> list[Any]:
+        """Both GPUs are in use; the other job's engine is the one that it waits for."""
+        others = gpu.remote(25)
+        before = len(self.engines())
+        command = [sys.executable, __file__, str(self.folder), ray.get_runtime_context().gcs_address, "other"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as other:
+            until(lambda: len(self.engines()) > before)
+            self.run(engine_args=SLOW)
+            assert other.wait(60) == 0
+        pids = {engine.pid for engine in self.engines()[before:]}
+        seen = [len(pids), len(kept())]
+        ray.get(others)
+        self.ended()
+        return seen
+
+    def one_that_waits_in_vain_is_ended(self) -> list[Any]:
+        """The second replica finds no GPU until the first has done all rows."""
+        others = gpu.remote(15)
+        until(lambda: free() == 1)
+        self.run(replicas=2)
+        seen = [len(kept())]
+        ray.get(others)
+        end_all()
+        time.sleep(5)  # in which Ray would start the one that waited
+        seen.append(len(kept()))
+        self.ended()
+        return seen
+
+    def a_replica_that_dies_leaves_its_engine_to_no_one(self) -> list[Any]:
+        before = len(self.engines())
+        killer = threading.Thread(target=self._kill_replica, args=(before,))
+        killer.start()
+        rows = self.run(engine_args=SLOW)
+        killer.join()
+        first, *_, last = self.engines()[before:]
+        seen = [len({engine.pid for engine in self.engines()[before:]}), rows == 40, len(kept())]
+        assert first.pid != last.pid
+        self.ended()
+        return seen
+
+    def _kill_replica(self, before: int) -> None:
+        until(lambda: len(self.engines()) > before and self.engines()[-1].asked)
+        os.kill(self._pids("MapWorker(MapBatches(Replica))")[0], signal.SIGKILL)
+
+    def an_engine_that_is_lost_while_it_starts(self) -> list[Any]:
+        before = len(self.engines())
+        killer = threading.Thread(target=self._kill_keeper)
+        killer.start()
+        rows = self.run(engine_args={**ON_A_GPU, "startup_seconds": 3.0})
+        killer.join()
+        seen = [1 + len(self.engines()[before:]), rows]
+        self.ended()
+        return seen
+
+    def _kill_keeper(self) -> None:
+        until(lambda: any(state is not None and not state.is_free for state in kept().values()))
+        time.sleep(1)
+        os.kill(self._pids("KeptEngine")[0], signal.SIGKILL)
+
+    def _pids(self, name: str) -> list[int]:
+        """Processes whose title says that they are this actor's, on this Ray alone."""
+        import psutil
+
+        return [
+            child.pid
+            for child in psutil.Process().children(recursive=True)
+            if name in " ".join(child.cmdline()) and "ray::" in " ".join(child.cmdline())
+        ]
+
+
+def main(folder: Path) -> dict[str, Any]:
+    scenes = Scenes(folder)
+    names = [name for name, one in vars(Scenes).items() if not name.startswith("_") and callable(one)]
+    return {
+        name.replace("_", " "): getattr(scenes, name)()
+        for name in names
+        if name not in {"run", "engines", "ended"}
+    }
+
+
+def job(folder: Path, run: str) -> None:
+    """One job beside the others."""
+    task = RepeatedTask(folder)
+    task.run(run, run_id=run, **{**ALONE, "engine_args": SLOW})
+
+
 if __name__ == "__main__":
-    ray.init(
-        address="local",
-        num_cpus=2,
-        num_gpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-    )
-    print(json.dumps(main(Path(sys.argv[1]))))
+    place = Path(sys.argv[1])
+    if sys.argv[2:]:
+        ray.init(address=sys.argv[2], log_to_driver=False, logging_level="error")
+        job(place, sys.argv[3])
+    else:
+        ray.init(
+            address="local",
+            num_cpus=3,
+            num_gpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+        )
+        print(json.dumps(main(place)))

@@ -23,7 +23,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import host
 from airflow_provider_raybatch.job.engine.base import EngineDeadError, EngineInfo, Renewable
 from airflow_provider_raybatch.job.engine.front_end import FrontEnd, OwnFrontEnd
-from airflow_provider_raybatch.job.engine.host import GONE, Answer, Call, Opening
+from airflow_provider_raybatch.job.engine.host import GONE, Answer, Call
 from airflow_provider_raybatch.job.row import Request, Response, RowFailure
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class EngineApart:
         :raises Exception: what the function raises.
         :raises EngineDeadError: the process has ended.
         """
-        returned: T = self._call(None, function, *arguments)
+        returned: T = self._call(False, function, *arguments)
         return returned
 
     def open(
@@ -83,16 +83,17 @@ class EngineApart:
         """Start the engine that `spec` asks for, or take the one that is there.
 
         :param opens: what does that there.
-        :param identity: over all that decides the engine; by default one that is there is not taken.
+        :param identity: over all that decides the engine: one that is there is taken if it has the same.
         :raises RaybatchError: it can't start.
         """
-        self.info = self._call(Opening(identity), opens, spec)
+        self._front_end.prepare(identity)
+        self.info = self._call(True, opens, spec)
         self._is_open = True
         threading.Thread(target=self._hear, name="raybatch-engine", daemon=True).start()
 
-    def _call(self, opening: Opening | None, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, opens: bool, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            self._front_end.send((opening, function, arguments))
+            self._front_end.send((opens, function, arguments))
             ((_, value, error),) = self._front_end.receive()
         except GONE:
             raise self._front_end.death() from None

@@ -78,6 +78,10 @@ class Engine(Protocol):
 class Renewable(Engine, Protocol):
     """An engine that can go from job to job."""
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether its processes have ended. Asked while it generates nothing."""
+
     def renewed(self, spec: BatchInferenceSpec) -> Renewable:
         """The same engine for another spec, which asks for an equal one. This object is not used any more."""
 

@@ -137,8 +137,13 @@ class EchoEngine:
             effective_sampling=self._sampling, sizes={"max_num_seqs": self._options.max_num_seqs}
         )
 
+    @property
+    def is_dead(self) -> bool:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
+        return False
+
     def renewed(self, spec: BatchInferenceSpec) -> EchoEngine:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         self._serve(spec)
         return self
 

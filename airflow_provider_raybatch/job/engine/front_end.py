@@ -33,6 +33,13 @@ class FrontEnd(Protocol):
         :raises EOFError: it is gone.
         """
 
+    def prepare(self, identity: str) -> None:
+        """Let its next message open an engine.
+
+        :param identity: over all that decides the engine, see :func:`opening.identity`.
+        :raises EngineDeadError: it is gone.
+        """
+
     def end(self, is_open: bool) -> None:
         """Let it go, for good or for others.
 
@@ -80,6 +87,9 @@ class OwnFrontEnd:
     def receive(self) -> Any:
         """See :class:`FrontEnd`."""
         return self.connection.recv()
+
+    def prepare(self, identity: str) -> None:
+        """See :class:`FrontEnd`. It has no engine yet."""
 
     def end(self, is_open: bool) -> None:
         """See :class:`FrontEnd`."""

@@ -16,7 +16,6 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -39,81 +38,53 @@ Answer = tuple[int, Any, BaseException | None]
 """The number of the call, what it returned or what it raised."""
 RESTS = "rests"
 """What comes instead of answers when the engine rests: there are none any more."""
-
-
-@dataclass(frozen=True)
-class Opening:
-    """A call that opens an engine.
-
-    :param identity: over all that decides the engine: one that rests here is taken if it has the same. Empty
-        for none.
-    """
-
-    identity: str = ""
+_LOOK_SECONDS = 1.0
+"""Between two looks whether an engine that rests has died."""
 
 
 def serve(connection: Connection) -> None:
     """Call the functions that come until one opens an engine; then serve it until the other side ends it.
 
-    Or until that side is gone, or lets the engine rest: then functions are called again, and the engine waits
-    for the call that opens it next.
+    Or until that side is gone, or lets the engine rest: then it waits for who opens it next.
     """
     with contextlib.suppress(ImportError):
         from setproctitle import setproctitle  # vLLM brings it
 
         setproctitle(TITLE)
-    resting = Resting()
+    resting: Renewable | None = None
     loop = _new_loop()  # one for all jobs: vLLM's engine has tasks in it
     asyncio.set_event_loop(loop)
     with contextlib.suppress(*GONE):
-        while True:
-            message = connection.recv()
-            if message is None:
-                break
+        while (message := _next(connection, resting)) is not None:
             if isinstance(message, list):
                 continue  # calls of an engine that rests already
-            opening, function, arguments = message
+            opens, function, arguments = message
             try:
-                made = (
-                    function(*arguments) if opening is None else resting.take(opening, function, *arguments)
-                )
+                if opens and resting is not None:
+                    made: Any = resting.renewed(*arguments)
+                else:
+                    made = function(*arguments)
             except Exception as error:
                 traceback.print_exc()  # it does not go with the exception
                 connection.send([(0, None, _portable(error))])
                 continue
-            if opening is None:
+            if not opens:
                 connection.send([(0, made, None)])
-            elif not _serve_engine(connection, made, loop):
+                continue
+            if not _serve_engine(connection, made, loop):
                 return
-            else:
-                resting = Resting(opening.identity, made)
-                connection.send(RESTS)
-    resting.close()
+            resting = made
+            connection.send(RESTS)
+    if resting is not None:
+        resting.close()
 
 
-class Resting:
-    """The engine that waits for the next one who opens it, if there is one."""
-
-    def __init__(self, identity: str = "", engine: Renewable | None = None) -> None:
-        self._identity = identity
-        self._engine = engine
-
-    def take(
-        self, opening: Opening, opens: Callable[[BatchInferenceSpec], Renewable], spec: BatchInferenceSpec
-    ) -> Renewable:
-        """This engine, for the requests of another spec; or a new one, when this one has made room for it."""
-        if self._engine is None or not opening.identity == self._identity != "":
-            self.close()
-            return opens(spec)
-        renewed = self._engine.renewed(spec)
-        self._engine = None
-        return renewed
-
-    def close(self) -> None:
-        """End it."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+def _next(connection: Connection, resting: Renewable | None) -> Any:
+    """The next message; ``None`` if that is the last, or the engine has died at rest."""
+    while resting is not None and not connection.poll(_LOOK_SECONDS):
+        if resting.is_dead:
+            return None
+    return connection.recv()
 
 
 def _serve_engine(connection: Connection, engine: Renewable, loop: asyncio.AbstractEventLoop) -> bool:

@@ -26,32 +26,33 @@ def import_engine(
     return EngineApart() if spec.engine == "vllm" and not spans_nodes else None
 
 
-def identity(spec: BatchInferenceSpec, model: str) -> str:
+def identity(spec: BatchInferenceSpec, files: str) -> str:
     """32 hex digits over what an engine is made of; the rest of a spec decides only what it is asked.
 
     :param spec: as it was checked, with the version of the model.
-    :param model: digest of the model's files.
+    :param files: digest of the files of model and tokenizer.
     """
-    return json_digest([spec.engine, spec.model, spec.engine_args, model])
+    return json_digest([spec.engine, spec.model, spec.engine_args, files])
 
 
 def open_engine(
     spec: BatchInferenceSpec,
     spans_nodes: bool = False,
     apart: EngineApart | None = None,
-    model: str = "",
+    files: str = "",
 ) -> Engine:
     """Start the engine that `spec` asks for.
 
     :param spans_nodes: whether its GPUs are the bundles of this actor's placement group, one each. vLLM finds
         them in the actor's own process alone.
     :param apart: the process that it shall have.
-    :param model: digest of the model's files. Where a kept process has an equal engine, that one is taken.
+    :param files: digest of the files of model and tokenizer. Where a kept process has an equal engine, that
+        one is taken.
     :raises RaybatchError: it can't start.
     """
     if apart is not None:
         opens = host.open_echo if spec.engine == "echo" else host.open_vllm
-        apart.open(spec, opens, identity(spec, model))
+        apart.open(spec, opens, identity(spec, files))
         return apart
     if spec.engine == "echo":
         from airflow_provider_raybatch.job.engine.echo import EchoEngine

@@ -102,8 +102,13 @@ class VllmEngine:
             versions={"vllm": vllm.__version__},
         )
 
+    @property
+    def is_dead(self) -> bool:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
+        return bool(self._llm.errored)
+
     def renewed(self, spec: BatchInferenceSpec) -> VllmEngine:
-        """See :class:`~airflow_provider_raybatch.job.engine.base.Engine`."""
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         self._serve(spec)
         return self
 

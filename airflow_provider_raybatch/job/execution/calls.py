@@ -29,12 +29,11 @@ class Model:
     """What engines load.
 
     :param spec: as it was checked, with the version of the model.
-    :param digest: of the model's files, see
-        :class:`~airflow_provider_raybatch.contract.manifest.Digests`.
+    :param files: digest of the files of model and tokenizer.
     """
 
     spec: BatchInferenceSpec
-    digest: str = ""
+    files: str = ""
 
 
 @dataclass(frozen=True)

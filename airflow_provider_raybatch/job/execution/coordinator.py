@@ -11,6 +11,7 @@ Replicas start while the driver still checks the job. They learn here which mode
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, GoneError, Grant, Model, Report
+from airflow_provider_raybatch.job.execution.kept.broker import Broker
+from airflow_provider_raybatch.job.execution.kept.tenancy import User
 from airflow_provider_raybatch.job.execution.pieces import Ordinals
 from airflow_provider_raybatch.job.execution.question import Answer, Inquiry, Question
 from airflow_provider_raybatch.job.execution.queue import PullQueue
@@ -54,10 +57,12 @@ class Coordinator:
     """The actor's class.
 
     :param folder: the destination.
+    :param broker: makes what finds kept engines for replicas; by default each has an engine of its own.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, broker: Callable[[], Broker] | None = None) -> None:
         self._folder = folder
+        self._broker = None if broker is None else broker()
         self._model: Model | Literal[False] | None = None
         self._assignment: Any = None
         self._inquiry = Inquiry()
@@ -107,12 +112,29 @@ class Coordinator:
             self._bury(earlier, engine_died=False, begun=begun)
         self._deaths.setdefault(actor, 0)
         self._actors[process] = actor
-        self._inquiry.heard_of(process)
-        self._starting.add(process)
+        if self._broker is None:
+            self._starts(process)
         self._silence[process] = 0.0
         found = self._found.get(actor, 0)
         # A death counts until it is known which row is to blame for it.
         return max(self._deaths[actor] - found - 1, found)
+
+    def engine_for(self, user: User, node: str) -> Any:
+        """The actor that keeps an engine for a replica's process; ``None`` while it waits for one.
+
+        :param node: id of its node.
+        :raises RaybatchError: there will be none.
+        """
+        assert self._broker is not None
+        keeper = self._broker.engine_for(user, node) if user.process in self._actors else None
+        if keeper is not None:
+            self._starts(user.process)
+        return keeper
+
+    def _starts(self, process: str) -> None:
+        """It has what its engine needs of the cluster."""
+        self._inquiry.heard_of(process)
+        self._starting.add(process)
 
     def is_needed(self, process: str, name: str = "") -> bool:
         """Whether a process that starts shall open its engine. If not, it is as if it had left.
@@ -225,8 +247,10 @@ class Coordinator:
         """
         self._reports[report.replica] = replace(report, seen=time.time())
         self._silence[report.replica] = 0.0
-        if report.replica in self._actors:
+        if report.replica in self._actors and report.state != "waiting":
             self._inquiry.heard_of(report.replica)
+        if report.state == "ended":
+            self._needs_no_engine(report.replica)
         return self._draining, self._queue.wants(report.replica)
 
     # The driver.
@@ -256,6 +280,16 @@ class Coordinator:
     def dismiss(self) -> None:
         """Let replicas leave that have got no rows: the job is refused, or has nothing to do."""
         self._model = self._assignment = False
+
+    def close(self) -> bool:
+        """Make no more engines.
+
+        :returns: whether a replica has one that is to be kept, and has not given it back.
+        """
+        if self._broker is None:
+            return False
+        self._broker.close()
+        return self._broker.has_given
 
     def engine(self) -> EngineInfo | None:
         """Description of the engine that started last, ``None`` before the first."""
@@ -300,6 +334,10 @@ class Coordinator:
         self._not_needed.add(process)
         self._left_names.add(self._names.get(process, ""))
 
+    def _needs_no_engine(self, process: str) -> None:
+        if self._broker is not None:
+            self._broker.gone(process)
+
     def _known(self, process: str) -> None:
         if process not in self._actors:
             raise GoneError(f"replica {process!r} was taken for lost; its rows are others' now.")
@@ -324,6 +362,7 @@ class Coordinator:
         :param is_silent: whether it may have written what it could not report.
         """
         actor = self._actors.pop(process)
+        self._needs_no_engine(process)
         self._inquiry.ended(process)
         self._names.pop(process, None)
         self._starting.discard(process)

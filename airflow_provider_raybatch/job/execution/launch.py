@@ -18,7 +18,8 @@ from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.execution.calls import Model
-from airflow_provider_raybatch.job.execution.kept import taking
+from airflow_provider_raybatch.job.execution.kept.roll import Roll
+from airflow_provider_raybatch.job.execution.kept.wanted import wanted
 from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.replicas import Replicas
@@ -69,8 +70,8 @@ class Launch:
         sizing = plan.make(spec, rows, self._cluster)
         is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
         if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
-            kept = taking.wanted(spec, environment, sizing)
-            self._starts_soon = cluster_view.has_idle(sizing) or (kept is not None and taking.idles(kept))
+            kept = wanted(spec, environment, sizing)
+            self._starts_soon = cluster_view.has_idle(sizing) or (kept is not None and _idles(kept.key))
             self._replicas = Replicas(spec, environment, folder, sizing)
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
@@ -115,3 +116,8 @@ class Launch:
             else:
                 self._replicas.dismiss()
             self._replicas = None
+
+
+def _idles(key: str) -> bool:
+    """Whether an engine is kept that can be taken."""
+    return any(state is not None and state.is_free for state in Roll(key).look().values())

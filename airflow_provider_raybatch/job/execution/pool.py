@@ -218,6 +218,7 @@ def _check_moving(
     longest = job.spec.no_progress_timeout
     if now - tracker.last_change <= longest:
         return
+    reports = [report for report in reports if report.state != "waiting"]
     starting = sum(report.state == "starting" for report in reports)
     ready = len(reports) - starting
     if not reports:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import threading
 import time
 import warnings
+from functools import partial
 from typing import Any
 
 import ray
@@ -26,7 +28,9 @@ from airflow_provider_raybatch.job.execution.actors import ReplicaActors
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
-from airflow_provider_raybatch.job.execution.kept import taking
+from airflow_provider_raybatch.job.execution.kept.broker import Broker
+from airflow_provider_raybatch.job.execution.kept.roll import NAMESPACE, maker_name
+from airflow_provider_raybatch.job.execution.kept.wanted import wanted
 from airflow_provider_raybatch.job.execution.pipeline import Pipeline
 from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
@@ -39,6 +43,9 @@ _ACTORS_EVERY = 2.0
 _SOON = 10.0
 """Seconds in which a replica starts if there is room for it: its process takes two to five."""
 _LOOK_AGAIN = 0.05
+_CLOSE_SECONDS = 30.0
+_GIVE_BACK_SECONDS = 10.0
+"""For replicas that have got no rows to give kept engines back."""
 
 
 class Replicas:
@@ -54,8 +61,8 @@ class Replicas:
     ) -> None:
         self.plan = plan
         self.began = self._looked = time.time()
-        # Beside the driver, so that it is there as long as the driver is, and ends with this run.
-        self.board: Any = ray.remote(**on_this_node())(Coordinator).remote(folder)
+        self._wanted = wanted(spec, environment, plan)
+        self.board = self._coordinator(folder)
         leave = plan.fewest < plan.replicas
         self._actors = ReplicaActors(plan) if plan.spans_nodes or leave else None
         self.pipeline = Pipeline(lambda: self._dataset(spec, environment), spec, lambda row: None)
@@ -102,6 +109,9 @@ class Replicas:
     def dismiss(self) -> None:
         """End those that have got no rows: one that starts its engine when it has, or with the driver."""
         self.board.dismiss.remote()
+        ends = time.monotonic() + _GIVE_BACK_SECONDS
+        while ray.get(self.board.close.remote(), timeout=_CLOSE_SECONDS) and time.monotonic() < ends:
+            time.sleep(_LOOK_AGAIN)
         threading.Thread(target=self._end_the_last, daemon=True).start()
 
     def _end_the_last(self) -> None:
@@ -115,7 +125,18 @@ class Replicas:
         if self._actors is not None:
             self._actors.close()
         with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self.board.close.remote(), timeout=_CLOSE_SECONDS)
+        with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(self.board)
+
+    def _coordinator(self, folder: Folder) -> Any:
+        # Beside the driver, so that it is there as long as the driver is, and ends with this run.
+        options = on_this_node()
+        if self._wanted is None:
+            return ray.remote(**options)(Coordinator).remote(folder)
+        maker = secrets.token_hex(4)
+        options |= {"name": maker_name(maker), "namespace": NAMESPACE}
+        return ray.remote(**options)(Coordinator).remote(folder, partial(Broker, self._wanted, maker))
 
     def _dataset(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr]) -> ray.data.Dataset:
         """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.
@@ -131,8 +152,7 @@ class Replicas:
         options: dict[str, Any] = {"num_cpus": plan.cpus, "max_restarts": -1, "max_task_retries": -1}
         if self._actors is not None:
             options["ray_remote_args_fn"] = self._actors.options()
-        wanted = taking.wanted(spec, environment, plan)
-        if wanted is None and not plan.spans_nodes:
+        if self._wanted is None and not plan.spans_nodes:
             options["num_gpus"] = plan.gpus
             if plan.accelerator_type:
                 options["accelerator_type"] = plan.accelerator_type
@@ -140,7 +160,7 @@ class Replicas:
         warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
         return work.map_batches(
             Replica,
-            fn_constructor_args=(spec, environment, self.board, plan.spans_nodes, wanted),
+            fn_constructor_args=(spec, environment, self.board, plan.spans_nodes, self._wanted),
             batch_size=1,
             batch_format="numpy",
             # One ticket each, so that whoever comes late finds one.

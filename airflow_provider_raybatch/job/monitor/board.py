@@ -21,12 +21,12 @@ _REPORT_TIMEOUT = 30.0
 class ReplicaReport:
     """A replica's progress, cumulative since its process started.
 
-    :param state: ``starting``, ``ready``, ``drained`` after an order to end, or ``ended`` if another process
-        has replaced it, or no rows were left for it.
+    :param state: ``waiting`` for a kept engine, ``starting``, ``ready``, ``drained`` after an order to end,
+        or ``ended`` if another process has replaced it, or no rows were left for it.
     :param tokens_in_flight: that requests without an answer have so far; it falls when they are answered.
     :param loaded: grows while it loads its model, see
         :mod:`airflow_provider_raybatch.job.engine.loading`.
-    :param started: epoch seconds at which its process began to start the engine.
+    :param started: epoch seconds at which its process began to start the engine, or got a kept one.
     :param startup_seconds: from then until the engine was ready.
     :param imported: epoch seconds at which the engine's package was imported and the model was checked.
     :param first_request: epoch seconds of its first request, 0 before it.

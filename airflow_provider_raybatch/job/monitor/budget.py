@@ -46,9 +46,9 @@ class Budget:
                 "limit and clear the task to go on.",
                 FailureClass.LIMIT_REACHED,
             )
-        # A replica reports once it has its GPUs. One that waits for them, or whose node died, is silent.
+        # A replica that reports has its GPUs, unless it says that it waits. If its node died, it is silent.
         held = self.unseen or sum(
-            report.state != "ended" and now - report.seen <= _SILENT for report in reports
+            report.state not in {"waiting", "ended"} and now - report.seen <= _SILENT for report in reports
         )
         self.gpu_hours += self.gpus * held * (now - self.checked) / 3600
         self.checked = now

@@ -122,7 +122,7 @@ def make_ready(
         _wait_for_engine_node(spec, journal.began_before(), emit)
         start_up.ended("nodes")
         checked = _check_engine(spec, requests, environment, emit, launch)
-        launch.load(Model(_as_checked(spec, checked), checked.digests.model))
+        launch.load(Model(_as_checked(spec, checked), f"{checked.digests.model}-{checked.digests.tokenizer}"))
         start_up.ended("model")
     else:  # an empty night needs neither nodes nor the model
         checked = _unchecked(spec)

@@ -16,12 +16,11 @@ from typing import Any
 
 import psutil
 import pytest
-import ray
 
 from airflow_provider_raybatch.contract.failures import FailureClass
-from airflow_provider_raybatch.job.execution.kept.taking import kept
 from tests.integration.end_to_end.waiting import wait_for
 from tests.support.engine_log import Engine, engines
+from tests.support.kept import end_all, kept
 from tests.support.repeated_task import RepeatedTask, answers
 
 pytestmark = pytest.mark.slow
@@ -33,24 +32,20 @@ TEXTS = [f"text {number}" for number in range(40)]
 def none_left(task: RepeatedTask) -> Iterator[None]:
     task.input(TEXTS)
     yield
-    for _, keeper in kept():
-        keeper.end.remote()
-    wait_for("no kept engine", lambda: not list(kept()), 60)
+    end_all()
+    wait_for("no kept engine", lambda: not kept(), 60)
 
 
 def used(task: RepeatedTask) -> list[Engine]:
     return sorted(engines(task._requests), key=lambda engine: engine.opened)
 
 
-def states() -> list[dict[str, Any]]:
-    return [ray.get(keeper.state.remote()) for _, keeper in kept()]
-
-
 def test_the_next_job_takes_the_engine_of_the_one_before(task: RepeatedTask) -> None:
     first = task.run("one", keep_warm=300)
-    (state,) = states()
-    assert state["is_free"]
-    assert 0 < state["ends_in"] <= 300
+    (state,) = kept().values()
+    assert state is not None
+    assert state.is_free
+    assert 0 < state.ends_in <= 300
     second = task.run(
         "two", run_id="r2", prompt="other {row.text}", keep_warm=300, sampling={"max_tokens": 2}
     )
@@ -66,14 +61,14 @@ def test_a_task_that_asks_for_no_more_time_ends_it(task: RepeatedTask) -> None:
     task.run("one", keep_warm=300)
     task.run("two", run_id="r2", keep_warm=0)
     assert len({engine.pid for engine in used(task)}) == 1
-    wait_for("its end", lambda: not list(kept()), 30)
+    wait_for("its end", lambda: not kept(), 30)
     assert not psutil.pid_exists(used(task)[0].pid)
 
 
 @pytest.mark.turn(1)
 def test_it_ends_at_its_time(task: RepeatedTask) -> None:
     task.run("one", keep_warm=1)
-    wait_for("its end", lambda: not list(kept()), 30)
+    wait_for("its end", lambda: not kept(), 30)
     assert not psutil.pid_exists(used(task)[0].pid)
 
 
@@ -106,10 +101,20 @@ def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
     task.refused(
         FailureClass.CANCELLED, token="one", stops=True, keep_warm=300, engine_args=pace, flush_interval=1
     )
-    assert [state["is_free"] for state in states()] == [True]
+    assert [state and state.is_free for state in kept().values()] == [True]
     rest = task.run("one", keep_warm=300, engine_args=pace)
     assert len({engine.pid for engine in used(task)}) == 1
     assert 0 < task.asked(rest) < len(TEXTS)
+
+
+@pytest.mark.turn(3)
+def test_a_job_without_work_leaves_the_engine_to_the_next(task: RepeatedTask) -> None:
+    task.run("one", keep_warm=300)
+    again = task.run("two", keep_warm=300)
+    assert (again.counts.ok, task.asked(again)) == (40, 0)
+    assert [state and state.is_free for state in kept().values()] == [True]
+    task.run("three", run_id="r2", keep_warm=300)
+    assert len({engine.pid for engine in used(task)}) == 1
 
 
 @pytest.mark.turn(1)
@@ -134,14 +139,14 @@ def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> 
         found = task.run(token, run_id=token, sampling={"temperature": 0, "max_tokens": most}, **asked)
         return answers(found)
 
-    whole, names = responses("one", 8), [name for name, _ in kept()]
+    whole, names = responses("one", 8), list(kept())
     cut = responses("two", 2)
-    assert [name for name, _ in kept()] == names != []
+    assert list(kept()) == names != []
     assert all(whole[row].startswith(text) and len(text) < len(whole[row]) for row, text in cut.items())
 
 
 @pytest.mark.turn(3)
-def test_it_makes_room_for_whatever_waits_for_its_gpu(tmp_path: Path) -> None:
+def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
         done = subprocess.run(
@@ -154,11 +159,15 @@ def test_it_makes_room_for_whatever_waits_for_its_gpu(tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=400,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert (seen["free"], seen["kept"]) == (0, 1)
-    assert seen["task"] == "a GPU"
-    assert (seen["kept again"], seen["kept in the end"]) == (1, 0)
+    assert seen["both are kept"] == [0, 2]
+    assert seen["one makes room for a task"] == ["a GPU", 1]
+    assert seen["another engine finds room"] == [2, 1]
+    assert seen["a job waits for its like and takes it"] == [1, 1]
+    assert seen["one that waits in vain is ended"] == [1, 0]
+    assert seen["a replica that dies leaves its engine to no one"] == [2, True, 1]
+    assert seen["an engine that is lost while it starts"] == [2, 40]

@@ -5,7 +5,7 @@ import argparse
 
 import ray
 
-from airflow_provider_raybatch.job.execution.kept.taking import kept
+from airflow_provider_raybatch.job.execution.kept.roll import Roll
 
 _ANSWER_SECONDS = 30.0
 
@@ -13,20 +13,15 @@ parser = argparse.ArgumentParser(prog="python -m airflow_provider_raybatch.job.e
 parser.add_argument("--end", action="store_true", help="end those that no job uses")
 arguments = parser.parse_args()
 ray.init("auto", log_to_driver=False, logging_level="ERROR")
-found = False
-for name, keeper in kept():
-    try:
-        state = ray.get(keeper.state.remote(), timeout=_ANSWER_SECONDS)
-    except ray.exceptions.GetTimeoutError:
-        print(f"{name}: waits for room on the cluster")
+roll = Roll()
+states = roll.look()
+for name, state in sorted(states.items()):
+    if state is None:
+        print(f"{name}: waits for room on the cluster, or does not answer")
         continue
-    except ray.exceptions.RayError:
-        continue  # it has ended meanwhile
-    found = True
-    use = f"waits for {state['ends_in']} s more" if state["is_free"] else "in use"
-    ends = arguments.end and state["is_free"]
-    if ends:
-        keeper.end.remote()
-    print(f"{name}: {state['engine']}, {state['gpus']:g} GPUs, {use}{'; ending' if ends else ''}")
-if not found:
+    use = f"waits for {state.ends_in:.0f} s more" if state.is_free else "in use"
+    if arguments.end and ray.get(roll.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
+        use = "ending"
+    print(f"{name}: {state.title}, {state.amounts.get('GPU', 0):g} GPUs, {use}")
+if not states:
     print("no engine is kept")

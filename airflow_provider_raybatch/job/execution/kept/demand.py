@@ -1,32 +1,138 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether something on the cluster waits for resources that a kept engine holds."""
+"""Which idle engines make room for what waits on the cluster.
+
+Each decides for itself, from what all see: so one request ends the engines on one node that are in its way,
+and no others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+Amounts = Mapping[str, float]
+"""Ray's resources by name."""
 
-def waits_for(resources: Collection[str]) -> bool:
-    """Whether an actor, a task or a placement group of any job waits for one of these resources.
+_LEAST = 1e-6
 
-    Ray has no public call for it; its autoscaler asks the same. `False` where Ray does not tell.
+
+@dataclass(frozen=True)
+class Request:
+    """What an actor, a task, or a bundle of a placement group waits for.
+
+    :param labels: that its node must have, by name.
     """
-    if not resources:
-        return False
+
+    amounts: Amounts
+    labels: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is there."""
+
+    free: Amounts
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A kept engine without a user.
+
+    :param since: seconds for which it has been idle.
+    """
+
+    name: str
+    node: str
+    amounts: Amounts
+    since: float
+
+
+def in_the_way(requests: Iterable[Request], nodes: Mapping[str, Node], idle: Sequence[Idle]) -> set[str]:
+    """Names of the engines that must end so that these requests find room; longest idle ones first.
+
+    A request that finds room as it is, or could not on any of these nodes, ends none.
+    """
+    free = {name: dict(node.free) for name, node in nodes.items()}
+    left = sorted(idle, key=lambda one: (-one.since, one.name))
+    ended: set[str] = set()
+    for request in requests:
+        ways = []
+        for name, node in nodes.items():
+            way = _way(request.amounts, free[name], [one for one in left if one.node == name])
+            if way is not None and _matches(request, node):
+                ways.append((len(way), name, way))
+        if not ways:
+            continue
+        _, place, way = min(ways, key=lambda found: found[:2])
+        for one in way:
+            _add(free[place], one.amounts, 1)
+            left.remove(one)
+            ended.add(one.name)
+        _add(free[place], request.amounts, -1)
+    return ended
+
+
+def _way(amounts: Amounts, free: Amounts, idle: Iterable[Idle]) -> list[Idle] | None:
+    """Engines of one node whose end makes room; ``None`` if even the end of all does not."""
+    room, way = dict(free), []
+    for one in idle:
+        if _fits(amounts, room):
+            break
+        if any(amounts.get(name, 0) > room.get(name, 0) + _LEAST for name in one.amounts):
+            _add(room, one.amounts, 1)
+            way.append(one)
+    return way if _fits(amounts, room) else None
+
+
+def _fits(amounts: Amounts, room: Amounts) -> bool:
+    return all(room.get(name, 0) + _LEAST >= amount for name, amount in amounts.items())
+
+
+def _matches(request: Request, node: Node) -> bool:
+    return all(node.labels.get(name) in values for name, values in request.labels.items())
+
+
+def _add(room: dict[str, float], amounts: Amounts, sign: int) -> None:
+    for name, amount in amounts.items():
+        room[name] = room.get(name, 0) + sign * amount
+
+
+def pending() -> tuple[list[Request], dict[str, Node]]:
+    """What waits on this cluster, and its nodes by id.
+
+    Ray has no public call for it; its autoscaler asks the same. Nothing where Ray does not tell: kept engines
+    then end at their time.
+    """
     try:
         from ray._private.worker import global_worker
         from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
         state = get_cluster_resource_state(global_worker.gcs_client)
-        return any(bundle.get(name, 0) > 0 for bundle in _bundles(state) for name in resources)
-    except Exception:  # of Ray's private API; the engine then ends at its time
-        return False
+        requests = [
+            _request(one.request) for one in state.pending_resource_requests for _ in range(max(1, one.count))
+        ]
+        for group in state.pending_gang_resource_requests:
+            requests += map(_request, group.requests)
+        nodes = {
+            node.node_id.hex(): Node(dict(node.available_resources), dict(node.labels))
+            for node in state.node_states
+        }
+    except Exception:  # of Ray's private API
+        return [], {}
+    return requests, nodes
 
 
-def _bundles(state: Any) -> Iterator[dict[str, float]]:
-    for pending in state.pending_resource_requests:
-        yield dict(pending.request.resources_bundle)
-    for group in state.pending_gang_resource_requests:
-        for request in group.requests:
-            yield dict(request.resources_bundle)
+def _request(asked: Any) -> Request:
+    """Of label selectors, the first, which Ray tries first, and of it what names values that are wanted."""
+    labels: dict[str, frozenset[str]] = {}
+    for selector in list(asked.label_selectors)[:1]:
+        for one in selector.label_constraints:
+            if one.operator == _IN:
+                labels[one.label_key] = frozenset(one.label_values)
+    return Request(dict(asked.resources_bundle), labels)
+
+
+_IN = 1
+"""``LABEL_OPERATOR_IN`` of Ray's autoscaler.proto."""

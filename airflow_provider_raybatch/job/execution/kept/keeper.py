@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The actor that keeps an engine: it outlives its job, holds the GPUs, and passes messages to the front end.
 
-It has one user at a time, and ends at its time, when others wait for its GPUs, when its user is silent or has
-died, and when its engine has. So an engine that may be broken is never handed on.
+It ends with its front end, when its user is silent or has died, and when :mod:`tenancy` says so. So an engine
+that may be broken is never handed on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
 import ray
 from pydantic import SecretStr
@@ -27,11 +27,10 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter
 from airflow_provider_raybatch.job.engine.host import GONE, RESTS
-from airflow_provider_raybatch.job.execution.kept.demand import waits_for
+from airflow_provider_raybatch.job.execution.kept.demand import Idle, in_the_way, pending
+from airflow_provider_raybatch.job.execution.kept.roll import KeptState, Roll
+from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, Tenancy, User
 
-SILENT = 15.0
-"""Seconds without a call after which the user counts as dead; it calls every two."""
-_LONGEST_IMPORT = 600.0
 _LONGEST_WAIT = 2.0
 _MORE = 0.002
 """Seconds in which further messages are waited for, so that a call takes several of a busy engine."""
@@ -46,24 +45,12 @@ _RESTS = bytes(ForkingPickler.dumps(RESTS))
 
 
 @dataclass(frozen=True)
-class User:
-    """The replica that has the engine.
-
-    :param actor: id of its actor, which Ray starts again after a death.
-    :param process: its process.
-    """
-
-    actor: str
-    process: str
-
-
-@dataclass(frozen=True)
 class Heard:
     """What a call of :meth:`KeptEngine.receive` brings.
 
     :param messages: of the front end, pickled.
     :param steps: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
-    :param gpu_utilization: mean since the engine is kept, ``None`` without a GPU.
+    :param gpu_utilization: mean since this user has the engine, ``None`` without a GPU.
     """
 
     messages: list[bytes]
@@ -71,98 +58,148 @@ class Heard:
     gpu_utilization: float | None
 
 
-class GivenAwayError(Exception):
-    """The caller is not the user of this engine, or is no longer."""
-
-
 class KeptEngine:
     """The actor's class.
 
     :param title: what it is, for people.
-    :param user: who made it.
     """
 
-    def __init__(self, title: str, user: User) -> None:
+    def __init__(self, title: str) -> None:
         self._title = title
-        self._user: User | None = user
-        self._heard_of_user = time.monotonic()
-        self._ends_at = 0.0
-        self._seconds = 0.0
-        self._has_engine = self._is_starting = self._is_ending = False
+        self._tenancy = Tenancy(time.monotonic())
+        self._changed = threading.Condition()
+        """Guards the tenancy, the messages and the front ends."""
+        self._posting = threading.Lock()
+        """Held while a message of the user is passed on, so that none comes after the order to rest."""
+        self._front_end: OwnFrontEnd | None = None
+        """The process that the user talks to."""
+        self._resting: OwnFrontEnd | None = None
+        """One with an engine that no user has opened since its rest."""
+        self._identity = ""
+        """Over all that decides the engine."""
+        self._of_vllm = True
+        self._is_ending = False
         self._death: EngineDeadError | None = None
         self._messages: deque[bytes] = deque()
-        self._changed = threading.Condition()
-        self._resources = {name for name, amount in _resources().items() if amount > 0}
-        self._actor = ray.get_runtime_context().current_actor
-        self._front_end: OwnFrontEnd | None = None
-        self._is_gone = threading.Event()
+        context = ray.get_runtime_context()
+        self._actor, self._node = context.current_actor, context.get_node_id()
+        self._name = context.get_actor_name()
+        self._amounts = {name: float(one) for name, one in context.get_assigned_resources().items() if one}
         self._gpu, self._steps = GpuMeter(), 0
         threading.Thread(target=self._watch, name="raybatch-watch", daemon=True).start()
-
-    def begin(self, user: User, environment: dict[str, SecretStr], of_vllm: bool) -> None:
-        """Start the process of the front end.
-
-        :param environment: variables of its processes, see
-            :func:`~airflow_provider_raybatch.job.control.private_package.environment`. Not the constructor's,
-            since Ray keeps what an actor was made with as long as it lives.
-        :param of_vllm: whether it is an engine of vLLM's.
-        :raises GivenAwayError: the caller did not make this actor, or was silent.
-        """
-        self._check(user)
-        set_environment(environment)
-        self._is_starting = True
-        try:
-            self._front_end = OwnFrontEnd(of_vllm)
-        finally:
-            self._heard_of_user, self._is_starting = time.monotonic(), False
-        hear = threading.Thread(target=self._hear, args=(self._front_end,), name="raybatch-front-end")
-        hear.daemon = True
-        hear.start()
 
     def __repr__(self) -> str:
         """As Ray's dashboard shows the actor."""
         return f"KeptEngine({self._title})"
 
+    # For whoever looks for an engine.
+
+    def state(self) -> KeptState:
+        """What it is, and whether it has a user."""
+        with self._changed:
+            is_free = self._tenancy.is_free
+            since, ends_in = self._tenancy.rests(time.monotonic()) if is_free else (0.0, 0.0)
+        return KeptState(self._title, is_free, since, ends_in, self._node, self._amounts)
+
     def take(self, user: User) -> bool:
-        """Become its user.
+        """Give it to a user.
 
         :returns: whether it was free, or is this one's already.
         """
         with self._changed:
-            before = self._user
-            if before is None and self._death is None:
-                self._user, self._gpu = user, GpuMeter()
-            if self._user == user:
-                self._heard_of_user = time.monotonic()
-                return True
-        if before is not None and before.actor == user.actor:
-            self.end(at_once=True)  # its former process died, and may have died of this engine
-        return False
+            was_free = self._tenancy.is_free
+            if was_free:
+                self._messages.clear()
+                self._gpu = GpuMeter()
+            return self._tenancy.take(user, time.monotonic())
+
+    def abandon(self, user: User) -> None:
+        """End it, if this is its user: it died, or has heard nothing of it."""
+        with self._changed:
+            is_users = self._tenancy.is_of(user)
+        if is_users:
+            self.end(at_once=True)
+
+    def end_if_free(self) -> bool:
+        """End it, if it has no user.
+
+        :returns: whether it does.
+        """
+        with self._changed:
+            ends = self._tenancy.is_free and self._tenancy.end()
+        if ends:
+            self.end()
+        return ends
+
+    # For its user.
+
+    def begin(self, user: User, environment: dict[str, SecretStr], of_vllm: bool) -> None:
+        """Start the process of the front end, if there is none.
+
+        :param environment: variables of its processes, see
+            :func:`~airflow_provider_raybatch.job.control.private_package.environment`. Not the constructor's,
+            since Ray keeps what an actor was made with as long as it lives.
+        :param of_vllm: whether it is an engine of vLLM's.
+        :raises GivenAwayError: the caller is not the user.
+        """
+        with self._waited_for(user):
+            set_environment(environment)
+            self._of_vllm = of_vllm
+            if self._resting is None and self._front_end is None:
+                self._start()
 
     def send(self, user: User, messages: Sequence[bytes]) -> None:
-        """Pass messages on to the front end.
+        """Pass messages on to the front end. While none is opened, it is one without an engine.
 
-        :raises GivenAwayError: the caller has the engine no longer.
+        :raises GivenAwayError: the caller is not the user.
         """
-        self._check(user)
-        self._post(*messages)
+        if messages and self._front_end is None:
+            with self._waited_for(user):
+                self._start()
+        with self._posting:
+            self._check(user)
+            if self._front_end is not None:
+                _post(self._front_end, *messages)
+
+    def prepare(self, user: User, identity: str) -> None:
+        """Let the next message open the engine that rests here, if it is an equal one. Else it is ended.
+
+        And so is its process: what vLLM knows of a tokenizer's files, it never reads again.
+
+        :param identity: over all that decides the engine.
+        :raises GivenAwayError: the caller is not the user.
+        """
+        with self._waited_for(user):
+            with self._changed:
+                resting, self._resting = self._resting, None
+                fresh = self._front_end
+                is_equal = resting is not None and identity == self._identity
+                if is_equal:
+                    self._front_end = resting
+                self._identity = identity
+            if is_equal and fresh is not None:
+                fresh.kill()
+            elif not is_equal and resting is not None:
+                resting.end(is_open=True)
+            if self._front_end is None:
+                self._start()
 
     def receive(self, user: User) -> Heard:
         """Wait a little for messages of the front end.
 
-        :raises GivenAwayError: the caller has the engine no longer.
+        :raises GivenAwayError: the caller is not the user, or is no longer.
         :raises EngineDeadError: the front end has ended.
         """
         self._check(user)
         with self._changed:
             if self._changed.wait_for(
-                lambda: self._messages or self._death or self._user != user, _LONGEST_WAIT
+                lambda: self._messages or self._death or not self._tenancy.is_of(user), _LONGEST_WAIT
             ):
                 self._changed.wait(_MORE)
-            if self._user != user and self._death is None:
-                raise GivenAwayError("The kept engine has another user.")
             if self._death is not None and not self._messages:
                 raise self._death
+            if not self._tenancy.is_of(user):
+                raise GivenAwayError("The kept engine has another user.")
             messages = list(self._messages)
             self._messages.clear()
         return Heard(messages, self._steps, self._gpu.mean)
@@ -172,24 +209,27 @@ class KeptEngine:
 
         :param seconds: for which it waits at most; 0 ends it.
         :param is_open: whether the user has opened it.
+        :raises GivenAwayError: the caller is not the user.
         """
-        self._check(user)
-        if seconds <= 0 or not (is_open or self._has_engine):
+        with self._posting:
+            with self._changed:
+                self._tenancy.give_back(user, seconds, time.monotonic())
+                self._messages.clear()
+                keeps = seconds > 0 and (is_open or self._resting is not None)
+                asked = self._front_end
+                if not is_open:
+                    self._front_end = None  # it has answered a question, or failed to open an engine
+            if keeps and is_open and asked is not None:
+                _post(asked, _REST)
+        if not keeps:
             self.end()
-            return
-        self._seconds = seconds
-        if is_open:
-            self._post(_REST)
-        else:
-            self._rests()
+        elif not is_open:
+            if asked is not None:
+                asked.kill()
+            with self._changed:
+                self._tenancy.has_come_to_rest(time.monotonic())
 
-    def state(self) -> dict[str, Any]:
-        """For people: what it is, whether it has a user, and the seconds until it ends."""
-        with self._changed:
-            free = self._user is None and self._death is None
-            left = round(max(0.0, self._ends_at - time.monotonic())) if free else None
-        node = ray.get_runtime_context().get_node_id()
-        return {"engine": self._title, "is_free": free, "ends_in": left, "gpus": self._gpus(), "node": node}
+    # The actor itself.
 
     def end(self, at_once: bool = False) -> None:
         """End the engine, and this actor.
@@ -197,92 +237,117 @@ class KeptEngine:
         :param at_once: whether the engine's processes are killed: no one needs what they do.
         """
         with self._changed:
-            if self._is_ending:
-                return
-            self._is_ending, self._user = True, None
-            self._death = self._death or EngineDeadError("The kept engine was ended.")
+            self._tenancy.end()
+            is_first, self._is_ending = not self._is_ending, True
+            self._death = self._death or EngineDeadError("The kept engine was ended.", killed=True)
             self._changed.notify_all()
-        threading.Thread(target=self._end, args=(at_once,), name="raybatch-end", daemon=True).start()
+        if is_first:
+            # Whatever hangs then, it must not hold a GPU.
+            longest = threading.Timer(2 * _END_SECONDS, _leave)
+            longest.daemon = True
+            longest.start()
+            threading.Thread(target=self._end, name="raybatch-end", daemon=True).start()
+        if at_once:
+            for front_end in self._front_ends():
+                front_end.kill()
 
-    def _end(self, at_once: bool) -> None:
-        if self._front_end is not None:
-            if at_once:
-                self._front_end.kill()
-            else:
-                self._post(_END)
-            self._is_gone.wait(_END_SECONDS)
-            self._front_end.kill()
-        ray.kill(self._actor)
+    def _end(self) -> None:
+        for front_end in self._front_ends():
+            front_end.end(is_open=True)
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(self._actor)
+        _leave()
 
-    def _post(self, *messages: bytes) -> None:
-        assert self._front_end is not None
-        with contextlib.suppress(*GONE):  # which the thread that hears finds out
-            for message in messages:
-                self._front_end.pass_on(message)
+    def _front_ends(self) -> list[OwnFrontEnd]:
+        return [one for one in (self._front_end, self._resting) if one is not None]
+
+    @contextlib.contextmanager
+    def _waited_for(self, user: User) -> Iterator[None]:
+        with self._changed:
+            self._tenancy.begin_wait(user, time.monotonic())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._tenancy.end_wait(user, time.monotonic())
 
     def _check(self, user: User) -> None:
         with self._changed:
-            if self._user != user:
-                raise GivenAwayError("The kept engine has another user, or has ended.")
-            self._heard_of_user = time.monotonic()
+            self._tenancy.hear(user, time.monotonic())
 
-    def _rests(self) -> None:
+    def _start(self) -> None:
+        """Start a front end for the user."""
+        made = OwnFrontEnd(self._of_vllm)
         with self._changed:
-            self._user = None
-            self._messages.clear()
-            self._has_engine = True
-            self._ends_at = time.monotonic() + self._seconds
-            self._changed.notify_all()
+            self._front_end = made
+        threading.Thread(target=self._hear, args=(made,), name="raybatch-front-end", daemon=True).start()
 
     def _hear(self, front_end: OwnFrontEnd) -> None:
-        try:
+        with contextlib.suppress(*GONE, OSError):
             while True:
                 message = front_end.connection.recv_bytes()
-                if message == _RESTS:
-                    self._rests()
-                    continue
                 with self._changed:
-                    self._messages.append(message)
+                    if front_end is not self._front_end:
+                        continue
+                    if message == _RESTS:
+                        self._front_end, self._resting = None, front_end
+                        self._tenancy.has_come_to_rest(time.monotonic())
+                    else:
+                        self._messages.append(message)
                     self._changed.notify_all()
-        except (*GONE, OSError):
-            pass
-        death = front_end.death()  # waits for its end, in this thread alone
-        self._is_gone.set()
+        with self._changed:
+            is_needed = front_end in self._front_ends()
+            was_free = is_needed and self._tenancy.is_free and self._tenancy.end()
+        death = front_end.death()  # waits for the end of its process
+        if not is_needed:
+            return
         with self._changed:
             self._death = self._death or death
             self._changed.notify_all()
-        time.sleep(_LAST_WORD)
+        if not was_free:
+            time.sleep(_LAST_WORD)
         self.end()
 
     def _watch(self) -> None:
-        waited = False
+        was_wanted = False
         while True:
             time.sleep(random.uniform(*_LOOKS))
-            self._gpu.sample()
+            with contextlib.suppress(Exception):  # of NVML's
+                self._gpu.sample()
             self._steps = loading.steps()
             # Ray also tells of what it is about to place, so once is not enough.
-            waits = self._user is None and waits_for(self._resources)
+            is_wanted = self._tenancy.is_free and self._is_wanted()
             with self._changed:
-                now, is_free = time.monotonic(), self._user is None
-                if is_free:
-                    ends = now >= self._ends_at or (waits and waited)
-                else:
-                    # Its user waits while vLLM is imported, for half a minute and more.
-                    silent = _LONGEST_IMPORT if self._is_starting else SILENT
-                    ends = now - self._heard_of_user > silent
-                if ends:
-                    self._user = _NOBODY
-            if ends:
-                self.end(at_once=not is_free)
+                verdict = self._tenancy.verdict(time.monotonic(), is_wanted and was_wanted)
+                if verdict != "stay":
+                    self._tenancy.end()
+            if verdict != "stay":
+                self.end(at_once=verdict == "kill")
                 return
-            waited = waits
+            was_wanted = is_wanted
 
-    def _gpus(self) -> float:
-        return float(_resources().get("GPU", 0.0))
+    def _is_wanted(self) -> bool:
+        """Whether it must end so that others find room."""
+        requests, nodes = pending()
+        if not (requests and self._amounts):
+            return False
+        try:
+            states = Roll().look()
+        except ray.exceptions.RayError:
+            return False
+        idle = [
+            Idle(name, state.node, state.amounts, state.since)
+            for name, state in states.items()
+            if state is not None and state.is_free
+        ]
+        return self._name in in_the_way(requests, nodes, idle)
 
 
-_NOBODY = User("", "")
+def _leave() -> None:
+    os._exit(1)
 
 
-def _resources() -> dict[str, float]:
-    return dict(ray.get_runtime_context().get_assigned_resources())
+def _post(front_end: OwnFrontEnd, *messages: bytes) -> None:
+    with contextlib.suppress(*GONE):  # which the thread that hears finds out
+        for message in messages:
+            front_end.pass_on(message)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import queue
 import threading
@@ -11,14 +12,17 @@ from collections import deque
 from typing import Any
 
 import ray
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.execution.kept.keeper import User
+from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, User
 
 _HEARTBEAT = 2.0
 _TOGETHER = 0.002
 """Seconds in which messages are gathered for one call."""
-_GIVE_BACK_SECONDS = 60.0
+_GIVE_BACK_SECONDS = 30.0
+_LOST = (ray.exceptions.RayError, EngineDeadError, GivenAwayError)
+"""What a call of the actor raises where this one has its engine no more."""
 
 
 class KeptFrontEnd:
@@ -41,7 +45,20 @@ class KeptFrontEnd:
         self._death = EngineDeadError("The actor that kept the engine has ended.", killed=True)
         self.steps = 0
         self.gpu_utilization: float | None = None
-        threading.Thread(target=self._send, name="raybatch-kept-engine", daemon=True).start()
+        self._sender = threading.Thread(target=self._send, name="raybatch-kept-engine", daemon=True)
+        self._sender.start()
+
+    def begin(self, environment: dict[str, SecretStr], of_vllm: bool) -> None:
+        """Let it import what its engine needs, unless it has.
+
+        :param environment: variables of its processes.
+        :raises EngineDeadError: the engine is lost.
+        """
+        self._call("begin", environment, of_vllm)
+
+    def prepare(self, identity: str) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
+        self._call("prepare", identity)
 
     def send(self, message: Any) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
@@ -55,9 +72,8 @@ class KeptFrontEnd:
             if self._has_ended:
                 raise EOFError
             try:
-                heard = ray.get(self._keeper.receive.remote(self._user))
-            except (ray.exceptions.RayError, EngineDeadError) as error:
-                self._lost(error)
+                heard = self._call("receive")
+            except EngineDeadError:
                 raise EOFError from None
             self._inbox.extend(heard.messages)
             self.steps, self.gpu_utilization = heard.steps, heard.gpu_utilization
@@ -68,34 +84,36 @@ class KeptFrontEnd:
         if self._has_ended:
             return
         self._has_ended = True
+        given = self._keeper.give_back.remote(self._user, self._seconds, is_open)
         try:
-            given = self._keeper.give_back.remote(self._user, self._seconds, is_open)
             ray.get(given, timeout=_GIVE_BACK_SECONDS)
-        except ray.exceptions.RayError:
+        except _LOST:
             self.kill()
 
     def kill(self) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
-        if not self._has_ended:
-            self._has_ended = True
-            ray.kill(self._keeper)
+        self._has_ended = True
+        self._keeper.abandon.remote(self._user)
 
     def death(self) -> EngineDeadError:
         """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
         return self._death
 
-    def _lost(self, error: Exception) -> None:
-        cause = getattr(error, "cause", error)
-        if isinstance(cause, EngineDeadError):
-            self._death = cause
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            return ray.get(getattr(self._keeper, name).remote(self._user, *arguments))
+        except _LOST as error:
+            cause = getattr(error, "cause", error)
+            if isinstance(cause, EngineDeadError):
+                self._death = cause
+            raise self._death from error
 
     def _send(self) -> None:
-        while not self._has_ended:
-            messages = self._waiting()
-            try:
-                ray.get(self._keeper.send.remote(self._user, messages))
-            except ray.exceptions.RayError:
-                return  # which the thread that receives finds out
+        with contextlib.suppress(EngineDeadError):
+            while not self._has_ended:
+                self._call("send", self._waiting())
+            return
+        self.kill()  # else the thread that receives would keep it alive
 
     def _waiting(self) -> list[bytes]:
         messages = []

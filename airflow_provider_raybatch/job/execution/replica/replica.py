@@ -24,8 +24,8 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter
 from airflow_provider_raybatch.job.engine.opening import import_engine, open_engine
 from airflow_provider_raybatch.job.execution.calls import GoneError
-from airflow_provider_raybatch.job.execution.kept.keeper import User
-from airflow_provider_raybatch.job.execution.kept.taking import Wanted, take
+from airflow_provider_raybatch.job.execution.kept.tenancy import User
+from airflow_provider_raybatch.job.execution.kept.wanted import Wanted
 from airflow_provider_raybatch.job.execution.kept.way import KeptFrontEnd
 from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.replica.asking import Asker, read_columns
@@ -61,12 +61,13 @@ class Replica(Workplace):
         spans_nodes: bool,
         wanted: Wanted | None = None,
     ) -> None:
-        began = time.time()
         set_environment(environment)
-        self._actor = _actor()
+        actor = _actor()
         # In another container, process numbers begin anew.
-        process = f"{self._actor}-{os.getpid()}-{secrets.token_hex(4)}"
-        report = ReplicaReport(replica=process, node=_node(), started=began)
+        process = f"{actor}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._user = User(actor, process)
+        state = "starting" if wanted is None else "waiting"
+        report = ReplicaReport(process, _node(), state, started=time.time())
         super().__init__(spec.submission, board, report)
         self._gpu: GpuMeter | None = None
         self._kept: KeptFrontEnd | None = None
@@ -77,33 +78,66 @@ class Replica(Workplace):
             if not self._is_needed():
                 self._leave()
                 return
-            if wanted is not None:
-                self._kept = take(wanted, environment, User(self._actor, process), self._is_needed)
-                if self._kept is None:
+            try:
+                if not self._open(spec, environment, spans_nodes, wanted):
                     self._leave()
                     return
-            apart = import_engine(spec, spans_nodes, self._kept)
-            self.report.imported = time.time()
-            while isinstance(checked := _told(board.model, process), Question):
-                self._answer(checked, apart)
-            if not (checked and self._is_needed()):
-                if apart is not None:
-                    apart.close()
-                self._leave()
-                return
-            self.engine = open_engine(checked.spec, spans_nodes, apart, checked.digest)
-        self._gpu = GpuMeter() if self._kept is None else None
+            except EngineDeadError:
+                if wanted is None:
+                    raise
+                os._exit(ENGINE_DIED)  # begin anew, with another one
+        self._gpu = GpuMeter() if wanted is None else None
         board.describe.remote(self.engine.info)
-        self.report.startup_seconds = round(time.time() - began, 2)
+        self.report.startup_seconds = round(time.time() - self.report.started, 2)
         self.cpu_before = time.process_time()
         self.report.state = "ready"
         self.reporter.send()
 
+    def _open(
+        self,
+        spec: BatchInferenceSpec,
+        environment: dict[str, SecretStr],
+        spans_nodes: bool,
+        wanted: Wanted | None,
+    ) -> bool:
+        """Open the engine.
+
+        :returns: `False` if it is not needed.
+        """
+        if wanted is not None:
+            keeper = self._wait_for_engine()
+            if keeper is None:
+                return False
+            self._kept = KeptFrontEnd(keeper, self._user, wanted.seconds)
+            self._kept.begin(environment, spec.engine == "vllm")
+        apart = import_engine(spec, spans_nodes, self._kept)
+        self.report.imported = time.time()
+        while isinstance(checked := _told(self.board.model, self.process), Question):
+            self._answer(checked, apart)
+        if not (checked and self._is_needed()):
+            if apart is not None:
+                apart.close()
+            return False
+        self.engine = open_engine(checked.spec, spans_nodes, apart, checked.files)
+        return True
+
+    def _wait_for_engine(self) -> Any:
+        """The actor that keeps an engine for this one; ``None`` if it is not needed any more."""
+        pause = _FIRST_LOOK
+        while self._is_needed():
+            keeper = ray.get(self.board.engine_for.remote(self._user, self.report.node))
+            if keeper is not None:
+                self.report.state, self.report.started = "starting", time.time()
+                return keeper
+            time.sleep(pause)
+            pause = min(_LAST_LOOK, 1.1 * pause)
+        return None
+
     def _check_starts(self, spec: BatchInferenceSpec) -> None:
-        path = path_of(spec.destination, self._actor)
+        path = path_of(spec.destination, self._user.actor)
         begun = left_by_the_last(path)
         self.begun = BegunRows(path)
-        in_vain = ray.get(self.board.start.remote(self._actor, self.process, begun))
+        in_vain = ray.get(self.board.start.remote(self._user.actor, self.process, begun))
         most = spec.max_restarts
         if in_vain > most:
             raise RaybatchError(
@@ -136,7 +170,7 @@ class Replica(Workplace):
     def _measure(self) -> None:
         if self._has_left:
             return
-        if self.report.state == "starting":
+        if self.report.state in {"waiting", "starting"}:
             self.report.loaded = loading.steps() if self._kept is None else self._kept.steps
         else:
             self.report.tokens_in_flight = self.engine.tokens_in_flight()

@@ -231,11 +231,10 @@ class Opened(EchoEngine):
         return Opened.opened
 
 
-@pytest.mark.parametrize(("second", "opened"), [("a", 1), ("b", 2), ("", 2)])
-def test_an_engine_that_rests_is_taken_by_who_wants_the_same(second: str, opened: int) -> None:
+def test_an_engine_that_rests_answers_for_the_next() -> None:
     front_end = Resting()
     first = EngineApart(front_end)
-    first.open(asking(**HANGS), Opened, "a")
+    first.open(asking(**HANGS), Opened)
     (stuck,) = first.encode([Request(prompt="forever")])
 
     async def leave() -> None:
@@ -248,13 +247,28 @@ def test_an_engine_that_rests_is_taken_by_who_wants_the_same(second: str, opened
     asyncio.run(asyncio.wait_for(leave(), 60))
     front_end.rests.clear()
     later = EngineApart(front_end)
-    assert later.call(os.getpid) == front_end.process.pid
-    later.open(spec(engine="echo", engine_args=HANGS, sampling={"max_tokens": 1}), Opened, second)
-    assert later.tokens_in_flight() == opened
+    later.open(spec(engine="echo", engine_args=HANGS, sampling={"max_tokens": 1}), Opened)
+    assert later.tokens_in_flight() == 1
     ((made, tokens),) = answers(later, ["one two"])
     assert (made.completions[0].text, tokens) == ("one", (2, 1))
     OwnFrontEnd.end(front_end, True)
     assert not front_end.process.is_alive()
+
+
+class Dies(EchoEngine):
+    """Dies when its requests are over, as vLLM's processes may while it rests."""
+
+    is_dead = True
+
+
+def test_the_process_ends_with_an_engine_that_dies_at_rest() -> None:
+    front_end = Resting()
+    engine = EngineApart(front_end)
+    engine.open(asking(), Dies)
+    assert answers(engine, ["one"])[0][1] == (1, 1)
+    engine.close()
+    front_end.process.join(30)
+    assert front_end.process.exitcode == 0
 
 
 SCRIPT = """

@@ -13,13 +13,16 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 
 from airflow_provider_raybatch.job.engine import host
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
-from airflow_provider_raybatch.job.engine.host import Opening
 from airflow_provider_raybatch.job.execution.kept import keeper as module
-from airflow_provider_raybatch.job.execution.kept.keeper import GivenAwayError, KeptEngine, User
+from airflow_provider_raybatch.job.execution.kept import tenancy
+from airflow_provider_raybatch.job.execution.kept.demand import Request
+from airflow_provider_raybatch.job.execution.kept.keeper import KeptEngine
+from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, User
 from tests.support.specs import spec
 
 FIRST, SECOND = User("actor 1", "process 1"), User("actor 2", "process 2")
@@ -35,10 +38,12 @@ class Cluster:
     def __init__(self) -> None:
         self.waits = False
         self.killed = threading.Event()
+        self.exceptions = ray.exceptions
         self.context = SimpleNamespace(
             current_actor="itself",
-            get_assigned_resources=lambda: {"GPU": 1.0},
+            get_assigned_resources=lambda: {"GPU": 1.0, "CPU": 0.0},
             get_node_id=lambda: "node",
+            get_actor_name=lambda: "kept-engine",
         )
 
     def get_runtime_context(self) -> Any:
@@ -53,28 +58,45 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(module, "ray", made)
-    monkeypatch.setattr(module, "waits_for", lambda resources: made.waits and resources == {"GPU"})
+    monkeypatch.setattr(module, "pending", lambda: ([Request({"GPU": 1.0}, {})] if made.waits else [], {}))
+    monkeypatch.setattr(module, "in_the_way", lambda requests, nodes, idle: {"kept-engine"})
+    monkeypatch.setattr(module, "Roll", lambda: SimpleNamespace(look=dict))
     monkeypatch.setattr(module, "_LOOKS", (0.05, 0.1))
     monkeypatch.setattr(module, "_LAST_WORD", 0.1)
+    monkeypatch.setattr(module, "_leave", lambda: None)
+    monkeypatch.setattr(tenancy, "KEPT_FOR_ITS_LIKE", 0.0)
     return made
 
 
 @pytest.fixture
 def engine(cluster: Cluster) -> Iterator[KeptEngine]:
-    made = KeptEngine("echo", FIRST)
+    made = KeptEngine("echo")
+    assert made.take(FIRST)
     made.begin(FIRST, {}, of_vllm=False)
     yield made
+    processes = [front_end.process for front_end in made._front_ends()]
     made.end(at_once=True)
     assert cluster.killed.wait(30)
-    assert made._front_end is not None
-    made._front_end.process.join(30)
-    assert not psutil.pid_exists(made._front_end.process.pid or 0)
+    for process in processes:
+        process.join(30)
+        assert not psutil.pid_exists(process.pid or 0)
 
 
-def open_echo(engine: KeptEngine, user: User = FIRST) -> None:
+def open_echo(engine: KeptEngine, user: User = FIRST, identity: str = "echo") -> int:
+    """The process in which it is then."""
     asked = spec(engine="echo")
-    engine.send(user, [pickle.dumps((Opening("echo"), host.open_echo, (asked,)))])
+    engine.prepare(user, identity)
+    engine.send(user, [pickle.dumps((True, host.open_echo, (asked,)))])
     assert answers(engine, user) == [(0, host.open_echo(asked).info, None)]
+    assert engine._front_end is not None
+    return engine._front_end.process.pid or 0
+
+
+def pid_of(engine: KeptEngine, user: User) -> int:
+    """The process that answers a question."""
+    engine.send(user, [pickle.dumps((False, os.getpid, ()))])
+    ((_, pid, _),) = answers(engine, user)
+    return int(pid)
 
 
 def answers(engine: KeptEngine, user: User) -> Any:
@@ -89,33 +111,60 @@ def eventually(ask: Callable[[], Any]) -> Any:
     return found
 
 
-def rest(engine: KeptEngine, seconds: float = 60.0) -> None:
-    open_echo(engine)
+def rest(engine: KeptEngine, seconds: float = 60.0) -> int:
+    pid = open_echo(engine)
     engine.give_back(FIRST, seconds, is_open=True)
-    eventually(lambda: engine.state()["is_free"])
+    eventually(lambda: engine.state().is_free)
+    return pid
 
 
-def test_it_has_one_user_at_a_time(engine: KeptEngine) -> None:
-    assert engine.take(FIRST)
+def test_the_next_user_has_the_same_engine(engine: KeptEngine) -> None:
     assert not engine.take(SECOND)
-    rest(engine)
-    assert engine.state()["ends_in"] in range(55, 61)
+    pid = rest(engine)
+    assert 55 <= engine.state().ends_in <= 60
     assert engine.take(SECOND)
-    with pytest.raises(GivenAwayError):
-        engine.receive(FIRST)
-    with pytest.raises(GivenAwayError):
-        engine.give_back(FIRST, 60, is_open=True)
-    open_echo(engine, SECOND)
+    engine.begin(SECOND, {}, of_vllm=False)
+    for call in (engine.receive, lambda user: engine.give_back(user, 60, is_open=True)):
+        with pytest.raises(GivenAwayError):
+            call(FIRST)
+    assert open_echo(engine, SECOND) == pid
 
 
-def test_an_actor_that_waits_for_a_user_that_has_died_ends(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SILENT", 0.5)
-    waiting = KeptEngine("echo", FIRST)
-    assert cluster.killed.wait(30)
+def test_an_engine_of_other_files_is_ended_with_its_process(engine: KeptEngine) -> None:
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    assert open_echo(engine, SECOND, identity="other files") != pid
+    eventually(lambda: not psutil.pid_exists(pid))
+
+
+def test_questions_do_not_go_to_the_engine_that_rests(engine: KeptEngine) -> None:
+    """VLLM's functions remember files that they have read."""
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    asked = pid_of(engine, SECOND)
+    assert asked != pid
+    assert open_echo(engine, SECOND) == pid
+    eventually(lambda: not psutil.pid_exists(asked))
+
+
+def test_who_only_asked_leaves_the_engine_to_the_next(engine: KeptEngine) -> None:
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    pid_of(engine, SECOND)
+    engine.give_back(SECOND, 60, is_open=False)
+    assert engine.take(FIRST)
+    assert open_echo(engine) == pid
+
+
+def test_what_comes_after_the_return_reaches_no_one(engine: KeptEngine) -> None:
+    open_echo(engine)
+    late = [pickle.dumps([(1, "tokens_in_flight", pickle.dumps(None))])]
+    engine.give_back(FIRST, 60, is_open=True)
     with pytest.raises(GivenAwayError):
-        waiting.begin(FIRST, {}, of_vllm=False)
+        engine.send(FIRST, late)
+    eventually(lambda: engine.state().is_free)
+    assert engine.take(SECOND)
+    assert engine.receive(SECOND).messages == []
 
 
 def test_it_ends_at_its_time(engine: KeptEngine, cluster: Cluster) -> None:
@@ -135,6 +184,14 @@ def test_an_engine_that_was_never_opened_is_not_kept(engine: KeptEngine, cluster
     assert cluster.killed.wait(30)
 
 
+def test_one_that_may_have_failed_to_open_is_not_kept(engine: KeptEngine, cluster: Cluster) -> None:
+    rest(engine)
+    assert engine.take(SECOND)
+    engine.prepare(SECOND, "echo")
+    engine.give_back(SECOND, 60, is_open=False)
+    assert cluster.killed.wait(30)
+
+
 def test_it_makes_room_while_it_has_no_user(engine: KeptEngine, cluster: Cluster) -> None:
     cluster.waits = True
     time.sleep(0.5)
@@ -147,7 +204,7 @@ def test_it_ends_with_a_user_that_is_silent(
     engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_echo(engine)
-    monkeypatch.setattr(module, "SILENT", 0.5)
+    monkeypatch.setattr(tenancy, "SILENT", 0.5)
     assert cluster.killed.wait(30)
 
 
@@ -159,28 +216,55 @@ def test_a_user_is_not_silent_while_the_engine_is_imported(
         return OwnFrontEnd(of_vllm)
 
     monkeypatch.setattr(module, "OwnFrontEnd", slowly)
-    monkeypatch.setattr(module, "SILENT", 1.0)
-    made = KeptEngine("echo", FIRST)
+    monkeypatch.setattr(tenancy, "SILENT", 1.0)
+    made = KeptEngine("echo")
+    made.take(FIRST)
     made.begin(FIRST, {}, of_vllm=False)
     assert made.take(FIRST)
     made.end(at_once=True)
     assert cluster.killed.wait(30)
 
 
-def test_it_ends_when_its_user_has_died_and_starts_again(
-    engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SILENT", 1000.0)
+def test_only_its_user_can_abandon_it(engine: KeptEngine, cluster: Cluster) -> None:
     open_echo(engine)
-    assert not engine.take(User(FIRST.actor, "process 3"))
+    engine.abandon(SECOND)
+    assert engine.take(FIRST)
+    assert not engine.end_if_free()
+    engine.abandon(FIRST)
+    assert cluster.killed.wait(30)
+
+
+def test_people_end_one_that_is_free(engine: KeptEngine, cluster: Cluster) -> None:
+    rest(engine)
+    assert engine.end_if_free()
+    assert not engine.take(SECOND)
     assert cluster.killed.wait(30)
 
 
 def test_the_death_of_the_engine_is_told_to_its_user(engine: KeptEngine, cluster: Cluster) -> None:
-    open_echo(engine)
-    assert engine._front_end is not None
-    os.kill(engine._front_end.process.pid or 0, 9)
+    os.kill(open_echo(engine), 9)
     with pytest.raises(EngineDeadError, match="exit code -9") as raised:
         eventually(lambda: engine.receive(FIRST).messages)
     assert raised.value.killed
     assert cluster.killed.wait(30)
+
+
+def test_an_engine_that_dies_at_rest_is_not_handed_on(
+    engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.kill(rest(engine), 9)
+    assert cluster.killed.wait(30)
+    assert not engine.take(SECOND)
+
+
+def test_an_end_that_hangs_is_cut_short(
+    engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OwnFrontEnd, "end", lambda self, is_open: time.sleep(60))
+    monkeypatch.setattr(module, "_END_SECONDS", 0.5)
+    left = threading.Event()
+    monkeypatch.setattr(module, "_leave", left.set)
+    open_echo(engine)
+    engine.give_back(FIRST, 0, is_open=True)
+    assert left.wait(30)
+    cluster.killed.set()  # by its process's end

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from airflow_provider_raybatch.job.execution.kept import taking
-from airflow_provider_raybatch.job.execution.kept.taking import Wanted, wanted
+from airflow_provider_raybatch.job.execution.kept import wanted as module
+from airflow_provider_raybatch.job.execution.kept.wanted import Wanted, wanted
 from airflow_provider_raybatch.job.planning.plan import Cluster, make
 from tests.support.specs import TASK, submitted
 
@@ -23,7 +23,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The runtime environment of the job."""
     runtime_env = dict(RUNTIME_ENV)
     context = SimpleNamespace(runtime_env=runtime_env)
-    monkeypatch.setattr(taking.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(module.ray, "get_runtime_context", lambda: context)
     return runtime_env
 
 

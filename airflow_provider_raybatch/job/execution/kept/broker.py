@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds an engine for each replica of a job that waits for one: an idle one, or else a new one.
+
+It is a part of the job's coordinator, so a thousand replicas do not each ask a thousand engines. An actor
+that it makes waits for room like any other, and is ended where it is not needed any more: it belongs to no
+job, so Ray would keep it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.execution.kept.keeper import KeptEngine
+from airflow_provider_raybatch.job.execution.kept.roll import NAMESPACE, Roll, name_of
+from airflow_provider_raybatch.job.execution.kept.tenancy import User
+from airflow_provider_raybatch.job.execution.kept.wanted import Wanted
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between two looks: less than an idle engine of the same kind waits before it makes room."""
+_TAKE_SECONDS = 10.0
+_MOST_FAILURES = 3
+"""Actors in a row that ended before they had started."""
+
+
+class Broker:
+    """Of one job.
+
+    :param wanted: the engine that its replicas want.
+    :param maker: 8 hex digits of its own, see
+        :func:`~airflow_provider_raybatch.job.execution.kept.roll.maker_name`.
+    """
+
+    def __init__(self, wanted: Wanted, maker: str) -> None:
+        self._wanted = wanted
+        self._maker = maker
+        self._numbers = itertools.count()
+        self._roll = Roll(wanted.key)
+        self._waiting: dict[User, str] = {}
+        """The node of each replica that waits."""
+        self._given: dict[str, tuple[User, Any]] = {}
+        """What each process has got."""
+        self._made: dict[str, Any] = {}
+        """Actors that have not started, by name."""
+        self._failures = 0
+        self._changed = threading.Condition()
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._run, name="raybatch-broker", daemon=True)
+        self._thread.start()
+
+    def engine_for(self, user: User, node: str) -> Any:
+        """The actor that keeps an engine, which `user` has then; ``None`` while it must wait for one.
+
+        :param node: id of its node.
+        :raises RaybatchError: there will be none.
+        """
+        with self._changed:
+            if user.process in self._given:
+                return self._given[user.process][1]
+            if self._failures >= _MOST_FAILURES:
+                raise RaybatchError(
+                    f"keep_warm: {self._failures} actors that should keep an engine ended at their start; "
+                    "their logs on the cluster say why.",
+                    FailureClass.ENGINE_DEAD,
+                )
+            if user not in self._waiting:
+                self._waiting[user] = node
+                self._changed.notify_all()
+        return None
+
+    def gone(self, process: str) -> None:
+        """A process needs none any more, or has died. An engine that it has not given back may be broken."""
+        with self._changed:
+            self._waiting = {user: node for user, node in self._waiting.items() if user.process != process}
+            user, actor = self._given.pop(process, (None, None))
+            self._changed.notify_all()
+        if actor is not None:
+            actor.abandon.remote(user)
+
+    @property
+    def has_given(self) -> bool:
+        """Whether a living process has an engine."""
+        with self._changed:
+            return bool(self._given)
+
+    def close(self) -> None:
+        """End what waits for room."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+        self._thread.join()
+        for actor in self._made.values():
+            ray.kill(actor)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            with self._changed:
+                if not (self._waiting or self._made):
+                    pause = _FIRST_PAUSE
+                self._changed.wait_for(lambda: self._has_ended or self._waiting or self._made)
+                if self._has_ended:
+                    return
+            with contextlib.suppress(ray.exceptions.RayError):  # the cluster is busy, and will be asked again
+                self._look()
+            with self._changed:
+                self._changed.wait_for(lambda: self._has_ended, pause)
+            pause = min(_LONGEST_PAUSE, 1.5 * pause)
+
+    def _look(self) -> None:
+        states = self._roll.look()
+        for name, state in states.items():
+            if state is not None:
+                self._made.pop(name, None)
+                if state.is_free and (user := self._first_waiting()) is not None:
+                    self._give(self._roll.actor(name), user)
+        with self._changed:
+            waiting = list(self._waiting.items())
+            self._failures += len(self._made.keys() - states.keys())
+        for name in self._made.keys() - states.keys():
+            del self._made[name]
+        for name in list(self._made)[len(waiting) :]:
+            ray.kill(self._made.pop(name))
+        for user, node in waiting[len(self._made) :]:
+            self._make(user, node)
+
+    def _first_waiting(self) -> User | None:
+        with self._changed:
+            return next(iter(self._waiting), None)
+
+    def _give(self, actor: Any, user: User) -> None:
+        try:
+            has_taken = ray.get(actor.take.remote(user), timeout=_TAKE_SECONDS)
+        except ray.exceptions.RayError:  # it has ended meanwhile
+            return
+        if not has_taken:
+            return
+        with self._changed:
+            self._failures = 0
+            if self._waiting.pop(user, None) is not None:
+                self._given[user.process] = user, actor
+                return
+        actor.abandon.remote(user)  # it has left meanwhile
+
+    def _make(self, user: User, node: str) -> None:
+        options: dict[str, Any] = {"num_cpus": 0, "num_gpus": self._wanted.gpus}
+        if self._wanted.accelerator_type:
+            options["accelerator_type"] = self._wanted.accelerator_type
+        if not self._wanted.gpus:
+            # It asks for nothing that Ray counts, so it belongs where the replica's CPUs are.
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+        name = name_of(self._wanted.key, self._wanted.model, self._maker, next(self._numbers))
+        self._made[name] = (
+            ray
+            .remote(KeptEngine)
+            .options(
+                name=name,
+                namespace=NAMESPACE,
+                lifetime="detached",
+                max_concurrency=16,
+                max_restarts=0,
+                **options,
+            )
+            .remote(self._wanted.title)
+        )

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has a kept engine, and for how long; the clock is the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raybatch.job.execution.kept.tenancy import (
+    KEPT_FOR_ITS_LIKE,
+    LONGEST_RETURN,
+    LONGEST_START,
+    SILENT,
+    UNUSED,
+    GivenAwayError,
+    Tenancy,
+    User,
+)
+
+FIRST, SECOND = User("actor 1", "process 1"), User("actor 2", "process 2")
+
+
+@pytest.fixture
+def tenancy() -> Tenancy:
+    return Tenancy(now=100.0)
+
+
+def used(tenancy: Tenancy, now: float = 100.0) -> Tenancy:
+    assert tenancy.take(FIRST, now)
+    return tenancy
+
+
+def rested(tenancy: Tenancy, seconds: float = 60.0, now: float = 100.0) -> Tenancy:
+    used(tenancy, now).give_back(FIRST, seconds, now)
+    tenancy.has_come_to_rest(now)
+    return tenancy
+
+
+def test_one_user_at_a_time(tenancy: Tenancy) -> None:
+    used(tenancy)
+    assert tenancy.take(FIRST, 101.0)
+    assert not tenancy.take(SECOND, 101.0)
+    tenancy.give_back(FIRST, 60.0, 101.0)
+    assert not tenancy.take(SECOND, 101.0)  # something of the first is still in it
+    tenancy.has_come_to_rest(102.0)
+    assert tenancy.take(SECOND, 103.0)
+    for call in (tenancy.hear, lambda user, now: tenancy.give_back(user, 60.0, now)):
+        with pytest.raises(GivenAwayError):
+            call(FIRST, 103.0)
+
+
+def test_a_new_one_waits_for_its_first_user(tenancy: Tenancy) -> None:
+    assert tenancy.verdict(100.0 + UNUSED - 1, is_wanted=False) == "stay"
+    assert tenancy.verdict(100.0 + UNUSED, is_wanted=False) == "end"
+
+
+def test_it_rests_for_its_time(tenancy: Tenancy) -> None:
+    rested(tenancy, 60.0, now=200.0)
+    assert tenancy.rests(210.0) == (10.0, 50.0)
+    assert tenancy.verdict(259.0, is_wanted=False) == "stay"
+    assert tenancy.verdict(260.0, is_wanted=False) == "end"
+
+
+def test_it_makes_room_after_a_while_of_rest(tenancy: Tenancy) -> None:
+    rested(tenancy)
+    assert tenancy.verdict(100.0 + KEPT_FOR_ITS_LIKE - 1, is_wanted=True) == "stay"
+    assert tenancy.verdict(100.0 + KEPT_FOR_ITS_LIKE, is_wanted=True) == "end"
+    assert used(tenancy).verdict(100.0 + KEPT_FOR_ITS_LIKE, is_wanted=True) == "stay"
+
+
+def test_a_silent_user_is_dead(tenancy: Tenancy) -> None:
+    used(tenancy).hear(FIRST, 110.0)
+    assert tenancy.verdict(110.0 + SILENT, is_wanted=False) == "stay"
+    assert tenancy.verdict(111.0 + SILENT, is_wanted=False) == "kill"
+
+
+def test_a_user_that_waits_for_it_is_not_silent(tenancy: Tenancy) -> None:
+    used(tenancy).begin_wait(FIRST, 100.0)
+    assert tenancy.verdict(100.0 + LONGEST_START, is_wanted=False) == "stay"
+    assert tenancy.verdict(101.0 + LONGEST_START, is_wanted=False) == "kill"
+    tenancy.end_wait(FIRST, 150.0)
+    assert tenancy.verdict(151.0 + SILENT, is_wanted=False) == "kill"
+
+
+def test_the_wait_of_one_user_is_not_the_next_ones(tenancy: Tenancy) -> None:
+    used(tenancy).begin_wait(FIRST, 100.0)
+    tenancy.give_back(FIRST, 60.0, 100.0)
+    tenancy.has_come_to_rest(100.0)
+    assert tenancy.take(SECOND, 100.0)
+    tenancy.end_wait(FIRST, 100.0)
+    assert tenancy.verdict(101.0 + SILENT, is_wanted=False) == "kill"
+
+
+def test_a_return_that_hangs_is_ended(tenancy: Tenancy) -> None:
+    used(tenancy).give_back(FIRST, 3600.0, 100.0)
+    assert tenancy.verdict(100.0 + LONGEST_RETURN, is_wanted=True) == "stay"
+    assert tenancy.verdict(101.0 + LONGEST_RETURN, is_wanted=False) == "kill"
+
+
+def test_what_has_ended_is_nobodys(tenancy: Tenancy) -> None:
+    assert tenancy.end()
+    assert not tenancy.end()
+    assert not tenancy.take(FIRST, 100.0)
+    tenancy.has_come_to_rest(100.0)
+    assert not tenancy.is_free
+    used_one = used(Tenancy(100.0))
+    assert not used_one.end()
+    assert not used_one.is_of(FIRST)
