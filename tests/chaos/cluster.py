@@ -39,10 +39,11 @@ class ChaosCluster:
 
     :param workers: number of worker nodes.
     :param cpus: CPUs of each worker node, as Ray counts them.
+    :param gpus: GPUs of each, which are only numbers.
     """
 
-    def __init__(self, workers: int = 2, cpus: int = 2) -> None:
-        self._cpus = cpus
+    def __init__(self, workers: int = 2, cpus: int = 2, gpus: int = 4) -> None:
+        self._sizes = {"num-cpus": cpus, "num-gpus": gpus}
         (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
         self._names = [f"127.0.0.{number + 2}" for number in range(workers)]
@@ -100,7 +101,7 @@ class ChaosCluster:
 
     def replace_worker(self, worker: str) -> None:
         """Start a new node in place of a lost one."""
-        self._workers[worker] = WorkerNode(worker, self._gcs_address, self._cpus)
+        self._workers[worker] = WorkerNode(worker, self._gcs_address, self._sizes)
         self._wait_for_nodes()
 
     def replace_all(self) -> None:
@@ -127,7 +128,7 @@ class ChaosCluster:
         home = Path(self._guard.cmdline()[self._guard.cmdline().index("--home") + 1])
         self._gcs_address = (home / "ray_current_cluster").read_text().strip()
         for name in self._names:
-            self._workers[name] = WorkerNode(name, self._gcs_address, self._cpus)
+            self._workers[name] = WorkerNode(name, self._gcs_address, self._sizes)
         self._wait_for_nodes()
 
     def _wait_for_nodes(self) -> None:
@@ -138,7 +139,7 @@ class ChaosCluster:
             # `ray start` gives a raylet 30 s, which is too short on a busy machine, so it is repeated.
             if node.failed:
                 node.end()
-                self._workers[name] = WorkerNode(name, self._gcs_address, self._cpus)
+                self._workers[name] = WorkerNode(name, self._gcs_address, self._sizes)
         try:
             answer = httpx.get(f"{self.url}/api/v0/nodes?limit=1000", timeout=30)
             nodes = answer.json()["data"]["result"]["result"]
@@ -154,13 +155,13 @@ class ChaosCluster:
 class WorkerNode:
     """A node that joins a head's cluster; a reaper keeps its processes together."""
 
-    def __init__(self, address: str, gcs_address: str, cpus: int) -> None:
+    def __init__(self, address: str, gcs_address: str, sizes: dict[str, int]) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
         self._pipe, write_end = os.pipe()
         options = {
             "address": gcs_address,
             "node-ip-address": address,
-            "num-cpus": cpus,
+            **sizes,
             "temp-dir": self.home,
             "object-store-memory": _STORE_BYTES,
             "dashboard-agent-listen-port": 0,

@@ -56,6 +56,7 @@ class Pace:
                 "max_num_seqs": self.slots,
                 "startup_spread": self.startup_spread,
                 "request_log": str(folder / "requests"),
+                **({"tensor_parallel_size": 1} if self.keep_warm else {}),  # so it has a GPU
             },
             "replicas": self.replicas,
             "batch_size": self.batch_size,

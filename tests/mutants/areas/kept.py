@@ -72,8 +72,8 @@ MUTANTS = (
     Mutant(
         "all-idle-engines-make-room",
         _DEMAND,
-        "        if _fits(amounts, room):\n            break\n",
-        "",
+        "if any(amounts.get(name, 0) > room.get(name, 0) + _LEAST for name in one.amounts):",
+        "if one.amounts:",
         "One request for a GPU ends all engines that wait.",
         (f"{_DEMAND_TESTS}::test_one_node",),
     ),

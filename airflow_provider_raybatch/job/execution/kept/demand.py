@@ -78,8 +78,6 @@ def _way(amounts: Amounts, free: Amounts, idle: Iterable[Idle]) -> list[Idle] | 
     """Engines of one node whose end makes room; ``None`` if even the end of all does not."""
     room, way = dict(free), []
     for one in idle:
-        if _fits(amounts, room):
-            break
         if any(amounts.get(name, 0) > room.get(name, 0) + _LEAST for name in one.amounts):
             _add(room, one.amounts, 1)
             way.append(one)
