@@ -25,7 +25,7 @@ class KeptState:
 
     :param title: what it is, for people.
     :param since: seconds for which it has had no user; 0 if it has one.
-    :param ends_in: seconds until it ends, if nobody takes it.
+    :param ends_in: seconds until it ends, if no one takes it.
     :param node: id of its node.
     :param amounts: Ray's resources that it holds, by name.
     """

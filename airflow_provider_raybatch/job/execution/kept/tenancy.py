@@ -107,7 +107,7 @@ class Tenancy:
             self._phase, self._since, self._ends_at = "free", now, now + self._seconds
 
     def end(self) -> bool:
-        """Let nobody have it any more.
+        """Let no one have it any more.
 
         :returns: whether it was free.
         """
