@@ -10,6 +10,7 @@ usage: kept_on_gpu.py DATA_FOLDER OUT_FOLDER WORKLOAD [ENGINE_ARGS_JSON]
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -91,7 +92,7 @@ class Steps:
 
 def _whole(manifest: dict[str, Any]) -> None:
     counts = manifest["counts"]
-    assert counts["ok"] == counts["total"], f"rows are lost: {counts}"
+    assert counts["ok"] == counts["input"], f"rows are lost: {counts}"
 
 
 def _engines() -> set[int]:
@@ -99,10 +100,12 @@ def _engines() -> set[int]:
 
 
 def _titled(name: str) -> list[int]:
+    """Processes below this one, which is its Ray's parent."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if name in " ".join(process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if name in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
     return found
 
 

@@ -2,8 +2,8 @@
 """Pairs of one ``LLM.generate`` with all rows and one job over them, in turns on one GPU.
 
 A machine's speed drifts by some percent within minutes, so the two runs of a pair follow each other directly,
-and a ratio is the median over pairs. Prints a JSON line per run as it ends, and `ratios` at the end: seconds
-of ``LLM.generate`` by those of the job.
+and a ratio is the median over pairs. Prints a JSON line per run as it ends, with the cores that its processes
+used, and `ratios` at the end: seconds of ``LLM.generate`` by those of the job.
 
 usage: pairs.py DATA_FOLDER OUT_FOLDER WORKLOAD [--pairs N] [--gpu N] [--cores FIRST:END] [--engine ARGS_JSON]
 """
@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cpu_rates import CpuRates
 from two_gpus import HERE, environment, measured
 
 
@@ -37,8 +38,11 @@ def main() -> None:
     Path(given.out).mkdir(parents=True, exist_ok=True)
     pairs = []
     for _ in range(given.pairs):
-        ceiling = by_llm(given.data, given.workload, given.engine, given.gpu)
-        pairs.append((ceiling, measured(given.data, given.out, given.workload, 1, given.engine, given.gpu)))
+        with CpuRates("LLM.generate"):
+            ceiling = by_llm(given.data, given.workload, given.engine, given.gpu)
+        with CpuRates("job"):
+            job = measured(given.data, given.out, given.workload, 1, given.engine, given.gpu)
+        pairs.append((ceiling, job))
     ratios = [round(ceiling / job, 3) for ceiling, job in pairs]
     name = f"LLM.generate to job, {given.workload}" + (f", cores {given.cores}" if given.cores else "")
     print("RESULT", json.dumps({"pairs": pairs, "each": ratios, "ratios": {name: statistics.median(ratios)}}))
