@@ -91,20 +91,29 @@ def measured(
 
 
 def job(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any]) -> None:
-    import ray
+    start_ray(replicas)
+    print("RESULT", json.dumps(result(data, out, name, replicas, fields)), flush=True)
 
-    from airflow_provider_raybatch.contract.base import parse
-    from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
-    from airflow_provider_raybatch.job.driver import run
+
+def start_ray(gpus: int) -> None:
+    import ray
 
     ray.init(
         address="local",
-        num_gpus=replicas,
+        num_gpus=gpus,
         include_dashboard=False,
         _node_ip_address="127.0.0.1",
         logging_level="error",
     )
-    place = out / f"{name}-{replicas}-{int(time.time())}"
+
+
+def result(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Run a job on the Ray of this process, and return what it took."""
+    from airflow_provider_raybatch.contract.base import parse
+    from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+    from airflow_provider_raybatch.job.driver import run
+
+    place = out / f"{name}-{replicas}-{time.time_ns()}"
     document = {
         "source": [str(data / name)],
         "messages_column": "messages",
@@ -134,7 +143,7 @@ def job(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any])
         for one in manifest["replicas"]
     }
     last = max(ends.values())
-    result = {
+    return {
         "system": f"job, {replicas} replicas",
         "workload": name,
         "rows": manifest["counts"]["ok"],
@@ -156,8 +165,6 @@ def job(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any])
         "stages": manifest["stages"],
         "ratios": {"ends_within": round((last - min(ends.values())) / seconds, 3)},
     }
-    print("RESULT", json.dumps(result), flush=True)
-    ray.shutdown()
 
 
 if __name__ == "__main__":
