@@ -26,7 +26,7 @@ from airflow_provider_raybatch.contract.arguments.sampling import SamplingArgume
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.preflight import model_check
+from airflow_provider_raybatch.job.preflight import model_check, model_version
 from airflow_provider_raybatch.job.preflight.model_check import Checked
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -83,7 +83,7 @@ def _place(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Path | None
     if home is None or not _is_folder(spec.model) or any(map(_exists, _texts(spec.engine_args))):
         return None
     try:
-        files = model_check.model_digest(spec.model, "")
+        files = model_version.model_digest(spec.model, "")
     except OSError:
         return None
     content = {
