@@ -229,7 +229,7 @@ def _commit(name: str, revision: str | None, resolved: str | None, file: str) ->
     if Path(name).is_dir():
         return ""
     if resolved and COMMIT.fullmatch(resolved):
-        return resolved
+        return str(resolved)  # of a class of huggingface_hub, which the driver's node need not have
     from huggingface_hub import try_to_load_from_cache
 
     try:
