@@ -314,6 +314,29 @@ def test_a_check_is_found_again_as_it_was(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.generation_defaults
 
 
+def test_an_offline_check_by_name_is_found_again(
+    hub_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the cache's branch or its files are others."""
+    from airflow_provider_raybatch.job.preflight import known_models, model_check
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    repository = hub_cache / "models--acme--kept"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs/main").write_text("a" * 40)
+    for commit in ("a" * 40, "b" * 40):
+        shutil.copytree(MODEL, repository / "snapshots" / commit)
+    job, requests = spec(model="acme/kept"), [Request(messages=SUM)]
+    found = known_models.check_model(job, requests, {})
+    assert found.revisions == {"revision": "a" * 40, "tokenizer_revision": "a" * 40}
+    monkeypatch.delattr(model_check, "check_model")
+    assert known_models.check_model(job, requests, {}) == found
+    (repository / "snapshots" / ("a" * 40) / "generation_config.json").unlink()
+    assert known_models.kept(job, requests, {}) is None
+    (repository / "refs/main").write_text("b" * 40)
+    assert known_models.kept(job, requests, {}) is None
+
+
 def test_hub_model_is_loaded_at_the_commit_that_was_checked(hub_cache: Path) -> None:
     """Even if the hub's main branch or another node's cache has another commit when the engine starts."""
     from airflow_provider_raybatch.job.engine import vllm_compat

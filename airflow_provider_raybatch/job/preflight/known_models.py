@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of models that passed, kept on the node that made them: the check imports vLLM, which takes long.
 
-A check is found again only for the same files, arguments, sampling and versions. One whose outcome depends on
-more than that is not kept: models by name, whose version the hub decides; files that arguments name; chat
-templates that print the date. Where a sampled prompt may be too long, the check is made anew.
+A check is found again only for the same files, arguments, sampling and versions. The files of a model by name
+are those of the commit that the hub gives for it now, to this job's token. Where it gives none, the check
+is made, and says what is wrong. A check whose outcome depends on more is not kept: files or models that
+arguments name; code of the model; chat templates that print the date. Where a sampled prompt may be too long,
+the check is made anew.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from airflow_provider_raybatch.contract.arguments.sampling import SamplingArgume
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.job.preflight import model_check
+from airflow_provider_raybatch.job.preflight import model_check, model_version
 from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -47,19 +50,25 @@ def check_model(
 
     :raises PreflightError: whatever is wrong, as one sentence.
     """
-    place = _place(spec, requests)
+    version = _current(spec, environment)
+    place = _place(spec, requests, version)
     known = _kept(place, spec, requests)
     if known is not None:
         return known
     found = model_check.check_model(spec, requests, environment)
-    if place is not None and not found.prints_date and not found.overlong:
+    if place is not None and version is not None and _is_lasting(found, spec, version):
         _write(place, found)
     return found
 
 
-def kept(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Checked | None:
-    """A check that is kept on this node, if there is one. Looking takes no import of vLLM."""
-    return _kept(_place(spec, requests), spec, requests)
+def kept(
+    spec: BatchInferenceSpec, requests: Sequence[Request], environment: Mapping[str, SecretStr]
+) -> Checked | None:
+    """A check that is kept on this node, if there is one.
+
+    Looking takes no import of vLLM; for a model by name, it takes one request to the hub.
+    """
+    return _kept(_place(spec, requests, _current(spec, environment)), spec, requests)
 
 
 def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Request]) -> Checked | None:
@@ -67,6 +76,25 @@ def _kept(place: Path | None, spec: BatchInferenceSpec, requests: Sequence[Reque
     if known is None or not _surely_fit(requests, known.context):
         return None
     return replace(known, digests=known.digests.model_copy(update={"spec": spec.response_digest}))
+
+
+def _current(spec: BatchInferenceSpec, environment: Mapping[str, SecretStr]) -> Version | None:
+    """The version of the model that the check would read; ``None`` if the check may not be kept."""
+    if any(map(_exists, _texts(spec.engine_args))):
+        return None
+    token = environment.get("HF_TOKEN")
+    plain = None if token is None else token.get_secret_value()
+    return model_version.current(spec.model, spec.engine_args, plain)
+
+
+def _is_lasting(found: Checked, spec: BatchInferenceSpec, version: Version) -> bool:
+    """Whether a later check would find the same: not if the model's branch has moved meanwhile."""
+    return (
+        not found.prints_date
+        and not found.overlong
+        and found.revisions == version.revisions
+        and model_version.was_read(spec.model, spec.engine_args, version)
+    )
 
 
 def folder() -> Path | None:
@@ -77,14 +105,10 @@ def folder() -> Path | None:
     return None
 
 
-def _place(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Path | None:
+def _place(spec: BatchInferenceSpec, requests: Sequence[Request], version: Version | None) -> Path | None:
     """The file of a check; ``None`` if it may not be kept."""
     home = folder()
-    if home is None or not _is_folder(spec.model) or any(map(_exists, _texts(spec.engine_args))):
-        return None
-    try:
-        files = model_check.model_digest(spec.model, "")
-    except OSError:
+    if home is None or version is None:
         return None
     content = {
         "versions": [
@@ -93,7 +117,7 @@ def _place(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Path | None
             _version("transformers"),
             _version("xgrammar"),
         ],
-        "files": files,
+        "files": version.files,
         "asked": spec.model_dump(mode="json", include=_ASKED),
         "engine": [spec.engine, spec.engine_args],
         "accelerator": [spec.gpus_per_replica, spec.accelerator_type],
@@ -109,10 +133,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, (Mapping, Sequence)):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _texts(inner)
-
-
-def _is_folder(name: str) -> bool:
-    return name.startswith("/") and Path(name).is_dir()
 
 
 def _exists(name: str) -> bool:

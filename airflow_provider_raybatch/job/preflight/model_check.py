@@ -6,10 +6,8 @@ Runs as a Ray task where the engine will run.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +21,10 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
+from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 _OLDEST_VLLM = (0, 26)
-_HASHED_WHOLE = 64 * 1024 * 1024
-_SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _PROBES = (
     [{"role": "user", "content": "x"}],
     [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}],
@@ -232,8 +228,8 @@ def _revisions(args: dict[str, Any], config: Any) -> dict[str, str]:
 def _commit(name: str, revision: str | None, resolved: str | None, file: str) -> str:
     if Path(name).is_dir():
         return ""
-    if resolved and _COMMIT.fullmatch(resolved):
-        return resolved
+    if resolved and COMMIT.fullmatch(resolved):
+        return str(resolved)  # of a class of huggingface_hub, which the driver's node need not have
     from huggingface_hub import try_to_load_from_cache
 
     try:
@@ -241,7 +237,7 @@ def _commit(name: str, revision: str | None, resolved: str | None, file: str) ->
     except ValueError:
         return ""  # no name of the hub's, such as a bucket
     commit = Path(cached).parent.name if isinstance(cached, str) else ""
-    return commit if _COMMIT.fullmatch(commit) else ""
+    return commit if COMMIT.fullmatch(commit) else ""
 
 
 def _check_reasoning(spec: BatchInferenceSpec, chats: _Chats, requests: Sequence[Request]) -> None:
@@ -277,40 +273,11 @@ def _tokenizer_state(tokenizer: Any) -> str:
     return str(backend.to_str()) if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
 
 
-def model_digest(name: str, revision: str) -> str:
-    """What tells one version of a model from another.
-
-    Of a folder: the names and sizes of its files with their content, of large ones samples of it: weights
-    that were trained further differ everywhere. Of a hub's model: its name and commit.
-    """
-    folder = Path(name)
-    if folder.is_dir():
-        state = hashlib.sha256()
-        for path in sorted(file for file in folder.iterdir() if file.is_file()):
-            state.update(f"{path.name}:{path.stat().st_size}\n".encode())
-            for piece in _content(path):
-                state.update(piece)
-        return state.hexdigest()[:32]
-    return hex_digest(f"{name}@{revision}")
-
-
 def _digest_of_generation_config(args: dict[str, Any], config: Any) -> str:
     """Of one in a folder of its own; the model's is among the model's files."""
     if args.get("generation_config", "auto") in {"auto", "vllm"}:
         return ""
     return "-" + hex_digest(json.dumps(vllm_compat.generation_config(config), sort_keys=True, default=str))
-
-
-def _content(path: Path) -> Iterator[bytes]:
-    """A file's content, of a large one samples from its beginning to its end."""
-    size = path.stat().st_size
-    if size <= _HASHED_WHOLE:
-        yield path.read_bytes()
-        return
-    with path.open("rb") as stream:
-        for number in range(_SAMPLES):
-            stream.seek((size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
-            yield stream.read(_SAMPLE_BYTES)
 
 
 def _digest(text: str) -> str:

@@ -206,7 +206,7 @@ def _checked_model(
     """By a check that is kept here, in a replica that has started, or else in a task."""
     node = cluster_view.gpu_node(spec.accelerator_type)
     if node in {None, ray.get_runtime_context().get_node_id()}:
-        known = known_models.kept(spec, requests)
+        known = known_models.kept(spec, requests, environment)
         if known is not None:
             return known
     check = known_models.check_model

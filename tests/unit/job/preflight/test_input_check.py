@@ -16,7 +16,6 @@ from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
-from airflow_provider_raybatch.job.preflight import model_check
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source
 from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import asking, spec
@@ -161,13 +160,3 @@ def test_missing_column_is_reported_under_its_field(
     assert str(caught.value) == (
         f"{field}: the source has no column 'Text'; did you mean 'text' (its columns: text, id)."
     )
-
-
-def test_weights_of_the_same_size_are_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_check, "_HASHED_WHOLE", 1024)
-    weights = tmp_path / "model.safetensors"
-    digests = set()
-    for filling in (b"\0", b"\1"):
-        weights.write_bytes(b"same head" + filling * 10_000_000)
-        digests.add(model_check.model_digest(str(tmp_path), ""))
-    assert len(digests) == 2

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job.preflight import known_models, model_check
+from airflow_provider_raybatch.job.preflight import known_models, model_check, model_version
 from airflow_provider_raybatch.job.preflight.model_check import Checked
+from airflow_provider_raybatch.job.preflight.model_version import Version
 from airflow_provider_raybatch.job.row import Request
 from tests.support.specs import spec
 
@@ -116,10 +118,82 @@ def test_files_that_arguments_name_are_looked_at_each_time(checks: Checks, neste
     assert checks.made == 2
 
 
-def test_a_model_of_the_hub_is_looked_up_each_time(checks: Checks) -> None:
+class Names:
+    """Stands for the hub.
+
+    :ivar commit: that the name has now; empty if the hub does not tell.
+    :ivar was_read: whether the check got all of its files.
+    :ivar tokens: with which it was asked.
+    """
+
+    def __init__(self) -> None:
+        self.commit = "a" * 40
+        self.was_read = True
+        self.tokens: list[str | None] = []
+
+    def current(self, model: str, engine_args: Any, token: str | None) -> Version | None:
+        self.tokens.append(token)
+        return Version(f"{model}@{self.commit}", self.commit) if self.commit else None
+
+    @property
+    def found(self) -> Checked:
+        return dataclasses.replace(FOUND, revisions=Version("", self.commit).revisions)
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    names = Names()
+    monkeypatch.setattr(model_version, "current", names.current)
+    monkeypatch.setattr(model_version, "was_read", lambda *_: names.was_read)
+    return names
+
+
+def test_a_model_by_name_is_checked_once_a_commit(checks: Checks, names: Names) -> None:
+    for commit in ("a" * 40, "b" * 40):
+        names.commit = commit
+        checks.found = names.found
+        first, second = checks.ask(model="acme/tiny"), checks.ask(model="acme/tiny")
+        assert first.revisions == second.revisions == names.found.revisions
+    assert checks.made == 2
+    names.commit = ""
+    checks.ask(model="acme/tiny")
+    checks.ask(model="acme/tiny")
+    assert checks.made == 4
+
+
+def test_a_check_of_another_commit_is_not_kept(checks: Checks, names: Names) -> None:
+    """The branch has moved after the hub was asked, or the check has read an older commit in the cache."""
+    checks.found = names.found
+    names.commit = "b" * 40
     checks.ask(model="acme/tiny")
     checks.ask(model="acme/tiny")
     assert checks.made == 2
+
+
+def test_a_check_that_missed_files_is_not_kept(checks: Checks, names: Names) -> None:
+    checks.found = names.found
+    names.was_read = False
+    checks.ask(model="acme/tiny")
+    checks.ask(model="acme/tiny")
+    assert checks.made == 2
+
+
+def test_the_hub_is_asked_with_the_token_of_the_job(
+    checks: Checks, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver, which looks first, never has it in its environment."""
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    job = spec(engine="vllm", model="acme/tiny")
+    environment = {"HF_TOKEN": SecretStr("hf_job")}
+    assert known_models.kept(job, [], environment) is None
+    checks.found = names.found
+    known_models.check_model(job, [], environment)
+    found = known_models.kept(job, [], environment)
+    assert found is not None
+    assert found.revisions == names.found.revisions
+    assert known_models.kept(job, [], {}) == found
+    assert names.tokens == ["hf_job"] * 3 + [None]
+    assert "HF_TOKEN" not in os.environ
 
 
 def test_a_refusal_is_not_kept(checks: Checks) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.job.output.journal import Journal
@@ -29,6 +31,20 @@ def test_the_engine_loads_the_revision_that_was_checked() -> None:
         "tokenizer_revision": COMMIT,
     }
     assert ready._as_checked(asked, Checked()) == asked
+
+
+def test_a_kept_check_is_looked_up_for_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = pytest.importorskip("airflow_provider_raybatch.job.preflight.ready")
+    environment = {"HF_TOKEN": SecretStr("hf_job")}
+    found = {"hf_job": Checked(context=400)}
+    here = SimpleNamespace(get_node_id=lambda: "head")
+    monkeypatch.setattr(ready.ray, "get_runtime_context", lambda: here)
+    monkeypatch.setattr(ready.cluster_view, "gpu_node", lambda _: "head")
+    monkeypatch.setattr(
+        ready.known_models, "kept", lambda _, __, given: found[given["HF_TOKEN"].get_secret_value()]
+    )
+    job = spec(engine="vllm", model="acme/tiny")
+    assert ready._checked_model(job, [], environment, launch=None) == found["hf_job"]
 
 
 def claimed_the_day_before(destination: Folder, at: float) -> None:

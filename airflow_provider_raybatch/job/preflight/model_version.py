@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files a model has now: those in its folder, or those of the commit that the hub gives for its name.
+
+The hub is asked for ``config.json`` with the job's own token, by one request that downloads nothing. A token
+without access to a private or gated model gets no answer, and so no version. Two kinds of files are read
+without asking the hub, as ``huggingface_hub`` itself does: those of a commit that the job names and the
+node's cache has, and all in offline mode. There, access to the cache is access to the model.
+
+Nothing here imports vLLM, PyTorch or transformers, or changes the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_raybatch.contract.digest import hex_digest
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+"""A commit of the hub's, as a whole text."""
+
+_TIMEOUT = 5.0
+"""Seconds for the hub to accept a connection, and then to answer."""
+_CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
+_OF_TOKENIZER = ("tokenizer_config.json", "chat_template.jinja")
+_ELSEWHERE = {"code_revision", "hf_config_path", "hf_token", "model_weights", "tokenizer"}
+"""Engine arguments that name other files, or another token for them."""
+_HASHED_WHOLE = 64 * 1024 * 1024
+_SAMPLES, _SAMPLE_BYTES = 64, 64 * 1024
+
+
+@dataclass(frozen=True)
+class Version:
+    """The files of a model at one time.
+
+    :param files: differs wherever a check may read other files.
+    :param commit: the hub's; empty for a folder.
+    """
+
+    files: str
+    commit: str = ""
+
+    @property
+    def revisions(self) -> dict[str, str]:
+        """The engine arguments that hold model and tokenizer to it."""
+        return {"revision": self.commit, "tokenizer_revision": self.commit} if self.commit else {}
+
+
+def current(model: str, engine_args: Mapping[str, Any], token: str | None) -> Version | None:
+    """The version that a check would read now.
+
+    :param token: the job's for the hub; ``None`` for the one that the node has, if any.
+    :returns: ``None`` where it is not known: the hub does not answer within 5 seconds, or refuses the token;
+        the model is no name of the hub's, such as ``s3://...``; a check would also read other files.
+    """
+    if _reads_other_files(engine_args):
+        return None
+    try:
+        if model.startswith("/"):
+            return Version(model_digest(model, "")) if Path(model).is_dir() else None
+        return None if _is_elsewhere(model) else _on_hub(model, engine_args, token)
+    except Exception:  # huggingface_hub and its HTTP client each raise their own; the head may have neither
+        return None
+
+
+def was_read(model: str, engine_args: Mapping[str, Any], version: Version) -> bool:
+    """Whether a check that has just passed had all files of this version before it.
+
+    Transformers passes over optional files that it can't load, even if the hub only failed to send them. The
+    cache then has neither the file nor the note that the commit lacks it.
+    """
+    return version.commit == "" or _is_offline() or _is_cached(model, engine_args, version.commit)
+
+
+def _is_cached(model: str, engine_args: Mapping[str, Any], commit: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    files = [_CONFIG, *_OF_TOKENIZER]
+    if engine_args.get("generation_config") != "vllm":
+        files.append(_GENERATION_CONFIG)
+    return all(try_to_load_from_cache(model, file, revision=commit) is not None for file in files)
+
+
+def _is_offline() -> bool:
+    from huggingface_hub import constants
+
+    return constants.HF_HUB_OFFLINE
+
+
+def _on_hub(model: str, engine_args: Mapping[str, Any], token: str | None) -> Version | None:
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+    revision = engine_args.get("revision")
+    if _is_offline():
+        return _in_cache(model, revision)
+    if revision and COMMIT.fullmatch(revision) and _is_cached(model, engine_args, revision):
+        commit: str | None = revision
+    else:
+        url = hf_hub_url(model, _CONFIG, revision=revision)
+        commit = get_hf_file_metadata(url, token=token, timeout=_TIMEOUT).commit_hash
+    return Version(f"{constants.ENDPOINT}/{model}@{commit}", commit) if commit else None
+
+
+def _in_cache(model: str, revision: str | None) -> Version | None:
+    """By commit and files: a cache may have some files of a commit, and get the others later."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(model, _CONFIG, revision=revision)
+    if not isinstance(config, str):
+        return None
+    snapshot = Path(config).parent
+    return Version(f"{model}@{snapshot.name}-{model_digest(str(snapshot), '')}", snapshot.name)
+
+
+def _reads_other_files(engine_args: Mapping[str, Any]) -> bool:
+    """Whether a check reads more than the model's files at one revision.
+
+    Code of a model (``trust_remote_code``) may come from further models, at their main branches.
+    """
+    return (
+        not _ELSEWHERE.isdisjoint(engine_args)
+        or bool(engine_args.get("trust_remote_code"))
+        or engine_args.get("tokenizer_revision") not in (None, engine_args.get("revision"))
+        or engine_args.get("generation_config", "auto") not in ("auto", "vllm")
+    )
+
+
+def _is_elsewhere(model: str) -> bool:
+    """Whether vLLM takes this name for a relative path, or looks for names in another place than the hub."""
+    from_modelscope = os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}
+    return from_modelscope or "VLLM_MODEL_REDIRECT_PATH" in os.environ or Path(model).exists()
+
+
+def model_digest(name: str, revision: str) -> str:
+    """What tells one version of a model from another.
+
+    Of a folder: the names and sizes of its files with their content, of large ones samples of it: weights
+    that were trained further differ everywhere. Of a hub's model: its name and commit.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        state = hashlib.sha256()
+        for path in sorted(file for file in folder.iterdir() if file.is_file()):
+            state.update(f"{path.name}:{path.stat().st_size}\n".encode())
+            for piece in _content(path):
+                state.update(piece)
+        return state.hexdigest()[:32]
+    return hex_digest(f"{name}@{revision}")
+
+
+def _content(path: Path) -> Iterator[bytes]:
+    """A file's content, of a large one samples from its beginning to its end."""
+    size = path.stat().st_size
+    if size <= _HASHED_WHOLE:
+        yield path.read_bytes()
+        return
+    with path.open("rb") as stream:
+        for number in range(_SAMPLES):
+            stream.seek((size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
+            yield stream.read(_SAMPLE_BYTES)
