@@ -23,8 +23,8 @@ from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
 _MOST_BYTES = 8 * 2**30
-"""Of input. Parts of regrouped rows have ordinals from all over the input, so each published file is made of
-pieces of all parts; with more input, reading those would take longer than computing prefixes twice."""
+"""Of input. Parts of regrouped rows have ordinals from all over the input. So each published file is made of
+pieces of all parts, and publishing reads parts more often, the more files there are."""
 _AT_ONCE_BYTES = 64 * 2**20
 """Of input that a task reads, and of a bucket."""
 _MOST_CHUNKS = 64
