@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,11 +17,12 @@ from airflow_provider_raybatch.contract.secrets import Secrets
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control.control import Control
-from airflow_provider_raybatch.job.execution import pool
+from airflow_provider_raybatch.job.execution import pool, regroup
 from airflow_provider_raybatch.job.execution.cpu_tasks import spread
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
-from airflow_provider_raybatch.job.execution.rows_to_do import input_of
+from airflow_provider_raybatch.job.execution.rows_to_do import Input, input_of
+from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.budget import Budget, spent
 from airflow_provider_raybatch.job.monitor.claim import ClaimWatch
@@ -33,8 +34,9 @@ from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.publish import Range, Target, publish
 from airflow_provider_raybatch.job.output.report import report
-from airflow_provider_raybatch.job.parts.ledger import add_up
+from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
@@ -143,7 +145,9 @@ def _finish(
         todo = (
             work(source, sizing.rows_per_chunk, resolved, reuse_plan.repetitions)
             if of_ray
-            else launch.replicas(job, sizing, input_of(source, resolved, reuse_plan.repetitions))
+            else launch.replicas(
+                job, sizing, _rows_to_do(ready, sizing, resolved, reuse_plan.repetitions, emit)
+            )
         )
 
         has_begun = False
@@ -187,6 +191,18 @@ def _finish(
         remember(ready.store, job.folder, parts_of_task(job), emit, job.task)
     cleanup.collect(job.folder, journal)
     return manifest.summary()
+
+
+def _rows_to_do(
+    ready: Ready, sizing: Plan, resolved: RowMask, repetitions: Mapping[int, int], emit: Emit
+) -> Input:
+    """The rows without an answer: in the order of the input, or those whose prompts begin alike together."""
+    todo = input_of(ready.source, resolved, repetitions)
+    if not ready.prefix or not regroup.pays(todo, sizing):
+        return todo
+    emit(events.Notice(message="many prompts begin alike; their rows are brought together first"))
+    items = work(ready.source, ROWS_PER_CHUNK, resolved)
+    return regroup.regrouped(ready.job, items, todo, ready.prefix)
 
 
 def publish_over_the_cluster(

@@ -19,16 +19,20 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.execution import buckets, regroup
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
-from airflow_provider_raybatch.job.execution.rows_to_do import input_of
+from airflow_provider_raybatch.job.execution.rows_to_do import Input, input_of
+from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
+from airflow_provider_raybatch.job.parts.ledger import RowMask
 from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.reuse.remaining import work as work_of
 from airflow_provider_raybatch.job.work import Done, Job
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import submitted
@@ -64,11 +68,27 @@ class Handle:
         return call
 
 
+def in_buckets(job: Job, source: Source, resolved: RowMask, prefix: int, number: int, at_once: int) -> Input:
+    """Return rows in buckets, whose slices are there themselves instead of references to them.
+
+    :param at_once: rows of a chunk; a task has eight chunks.
+    """
+    items = work_of(source, at_once, resolved)
+    cut = buckets.Cut(job, prefix, number, np.dtype(np.uint32))
+    made = [buckets.slices(items[first : first + 8], cut) for first in range(0, len(items), 8)]
+    together = buckets.buckets([found for found, *_ in made], [slices for _, *slices in made], most=1000)
+    return regroup.in_buckets(together, 1000.0, {})
+
+
 class Place:
-    """A destination, a source and a coordinator, and replicas that work on them in this process."""
+    """A destination, a source and a coordinator, and replicas that work on them in this process.
+
+    :ivar prefix: characters of a prompt that decide its bucket; 0 for none.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 8) -> None:
         self.batch = batch
+        self.prefix = 0
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
         monkeypatch.setattr(replica_module, "_name", lambda: "")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
@@ -93,11 +113,14 @@ class Place:
         })
         source = look_at_source(spec, None)
         chosen = dataclasses.replace(plan.make(spec, source.rows, CLUSTER), rows_per_chunk=self.batch)
+        job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
         if self.board is None:
             done = np.isin(np.arange(source.rows), list(resolved))
+            todo = input_of(source, done)
+            if self.prefix:
+                todo = in_buckets(job, source, done, self.prefix, number=3, at_once=100)
             self.board = Coordinator(self.out)
-            self.board.begin(input_of(source, done), "parts/0", chosen.fewest, ())
-        job = Job(spec, source.listing, self.out, "parts/0", Keyer(spec, {}, Digests()))
+            self.board.begin(todo, "parts/0", chosen.fewest, ())
         return Replica(spec, {}, Handle(self.board, job, chosen), spans_nodes=False)
 
     @property

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
+from airflow_provider_raybatch.job.execution.buckets import Bucket
 from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, GoneError, Grant, Model, Report
 from airflow_provider_raybatch.job.execution.kept.broker import Broker
 from airflow_provider_raybatch.job.execution.kept.tenancy import User
@@ -47,7 +48,7 @@ class Order:
     """
 
     grant: Grant
-    chunks: dict[int, Chunk]
+    chunks: dict[int, Chunk | Bucket]
     repetitions: dict[int, int]
     is_finished: bool
     leaves: bool = False
@@ -385,7 +386,7 @@ class Coordinator:
             if part.path not in self._reported:
                 self._reported.add(part.path)
                 rows, _ = parts.outcomes(self._folder, part)
-                self._queue.finish(process, rows.astype(np.int64))
+                self._queue.finish(process, self._input.numbers(rows.astype(np.int64)))
                 latest = self._reports.get(process, ReplicaReport(process, ""))
                 self._news.append((time.time(), Done([part], {}, latest)))
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import ray
@@ -53,12 +53,39 @@ def spread(
 
     :param at_once: tasks that run concurrently, at most.
     """
-    task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(function)
+    return (made for made, _ in _spread(function, items, shared, at_once, 1))
+
+
+def spread_in_parts(
+    function: Callable[[Item, Shared], Sequence[Any]],
+    items: Sequence[Item],
+    shared: Shared,
+    at_once: int,
+    parts: int,
+) -> Iterable[tuple[Any, list[Any]]]:
+    """As :func:`spread`, of a function that returns several values.
+
+    :param parts: how many it returns.
+    :returns: of each item the first value, and references to the others, which stay where they were made.
+    """
+    return _spread(function, items, shared, at_once, parts)
+
+
+def _spread(
+    function: Callable[..., Any], items: Sequence[Any], shared: Any, at_once: int, parts: int
+) -> Iterator[tuple[Any, list[Any]]]:
+    task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", num_returns=parts)(function)
     given = ray.put(shared)
-    running: deque[Any] = deque()
+    running: deque[list[Any]] = deque()
+
+    def oldest() -> tuple[Any, list[Any]]:
+        first, *others = running.popleft()
+        return ray.get(first), others
+
     for item in items:
-        running.append(task.remote(item, given))
+        returned = task.remote(item, given)
+        running.append(returned if parts > 1 else [returned])
         if len(running) >= at_once:
-            yield ray.get(running.popleft())
+            yield oldest()
     while running:
-        yield ray.get(running.popleft())
+        yield oldest()

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from airflow_provider_raybatch.job.execution.pieces import Pieces
+from airflow_provider_raybatch.job.execution.buckets import Bucket
+from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.parts.ledger import RowMask
@@ -23,13 +24,15 @@ _WHOLE = 2**62
 class Input:
     """The rows to be done.
 
-    :param chunks: what is read at once, in the order of the input.
+    The queue numbers rows as they come in `chunks`: in buckets, that is not the order of the input.
+
+    :param chunks: what is read at once: in the order of the input, or in buckets of rows that begin alike.
     :param sizes: bytes of each.
-    :param settled: for each row of the input whether nothing is to be done for it, a bit each.
-    :param repetitions: by ordinal, how many rows before it ask the same sampled request.
+    :param settled: for each row whether nothing is to be done for it, a bit each.
+    :param repetitions: by number of a row, how many rows before it ask the same sampled request.
     """
 
-    chunks: Sequence[Chunk]
+    chunks: Sequence[Chunk] | Sequence[Bucket]
     sizes: Sequence[int]
     settled: npt.NDArray[np.uint8]
     repetitions: Mapping[int, int] = field(default_factory=dict)
@@ -39,6 +42,11 @@ class Input:
         rows = [chunk.rows for chunk in self.chunks]
         done = np.unpackbits(self.settled, count=sum(rows)).astype(np.bool_)
         return Pieces(rows, self.sizes, done)
+
+    def numbers(self, ordinals: Ordinals) -> Ordinals:
+        """The numbers of rows of the input, in the queue's order."""
+        order = [chunk.ordinals for chunk in self.chunks if isinstance(chunk, Bucket)]
+        return np.flatnonzero(np.isin(np.concatenate(order), ordinals)) if order else ordinals
 
 
 def input_of(source: Source, settled: RowMask, repetitions: Mapping[int, int] | None = None) -> Input:

@@ -19,7 +19,7 @@ calls anyway."""
 _LEAST_SECONDS = 0.5
 """So long it may take until what it asks for can begin (the call, a read, tokenising), so rows of that time
 wait in it until the end."""
-_WINDOW = 4.0
+WINDOW = 4.0
 """So many times its slots a replica holds while there is much to do, so that it can let the long ones among
 them begin first."""
 _WINDOW_BYTES = 2.0**28
@@ -44,6 +44,6 @@ def share(
     least = 1.0 if pace is None else max(1.0, pace * _LEAST_SECONDS)
     lead = max(least, min(wanted, free * soon / 2))
     fair = max(1, min(slots, math.ceil(unanswered * part)), math.ceil(unanswered * soon))
-    window = min(_WINDOW * slots, _WINDOW_BYTES / max(1.0, row_bytes))
+    window = min(WINDOW * slots, _WINDOW_BYTES / max(1.0, row_bytes))
     rows = min(max(slots + math.ceil(lead), int(window)), fair)
     return rows, max(0, rows - math.ceil(lead / 2))

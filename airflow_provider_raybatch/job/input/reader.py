@@ -94,13 +94,10 @@ class Reader:
         :param content: what :meth:`content` gave.
         :param positions: in the chunk, in any order.
         """
-        if isinstance(content, pa.Table):
-            # Slices, since Arrow can't take rows of every type.
-            runs = [content.slice(first, count) for first, count in _runs(positions)]
-            table = pa.concat_tables(runs or [content.slice(0, 0)])
-            return self._rows_of(chunk.file, table, len(positions))
-        rows = [content[position] for position in positions]
-        return ChunkRows(rows, None, self._partitions[chunk.file], self._shown(chunk.file))
+        some = _some(content, positions)
+        if isinstance(some, pa.Table):
+            return self._rows_of(chunk.file, some, len(positions))
+        return ChunkRows(some, None, self._partitions[chunk.file], self._shown(chunk.file))
 
     def _shown(self, file: int) -> dict[str, Any]:
         """The values of the partition that the prompt needs."""
@@ -189,6 +186,23 @@ class Reader:
             self._headers[number], _ = text_start(self._listing.files[number], buffered, True)
             buffered.detach()
         return self._headers[number]
+
+
+def picked(content: Content, positions: Sequence[int]) -> Content:
+    """A copy of some rows, so that the others need not be kept.
+
+    :param content: what :meth:`Reader.content` gave.
+    """
+    some = _some(content, positions)
+    return some.combine_chunks() if isinstance(some, pa.Table) else some
+
+
+def _some(content: Content, positions: Sequence[int]) -> Content:
+    if not isinstance(content, pa.Table):
+        return [content[position] for position in positions]
+    # Slices, since Arrow can't take rows of every type.
+    runs = [content.slice(first, count) for first, count in _runs(positions)]
+    return pa.concat_tables(runs or [content.slice(0, 0)])
 
 
 def _runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.engine import echo
+from airflow_provider_raybatch.job.execution import prefixes
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
 from airflow_provider_raybatch.job.execution.launch import Launch
@@ -58,6 +59,8 @@ class Ready:
     :param earlier: what earlier submissions finished of the same input and request configuration.
     :param store: the response store, if there is one.
     :param regenerate: whether existing responses are ignored, because the user asked for new ones.
+    :param prefix: characters by which prompts that begin alike are told apart; 0 where few rows do, or those
+        that do lie together.
     """
 
     job: Job
@@ -69,6 +72,7 @@ class Ready:
     store: ResponseStore | None
     regenerate: bool
     versions: dict[str, str]
+    prefix: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,14 @@ def make_ready(
     )
     earlier = look_back(destination, run_folder, source.rows)
     regenerate = spec.on_clear == "regenerate" and journal.is_cleared()
-    return Ready(job, source, journal, earlier, tolerance, checked, store, regenerate, versions)
+    prefix = prefixes.scattered_prefix(_texts(spec, requests), source.rows)
+    return Ready(job, source, journal, earlier, tolerance, checked, store, regenerate, versions, prefix)
+
+
+def _texts(spec: BatchInferenceSpec, requests: Sequence[Request]) -> list[str]:
+    """What the engine will be asked: with `deduplicate`, equal prompts once."""
+    texts = [prefixes.text_of(request) for request in requests]
+    return list(dict.fromkeys(texts)) if spec.deduplicate else texts
 
 
 def request_config_digest(spec: BatchInferenceSpec, submission: Submission, keyer: Keyer) -> str:

@@ -14,7 +14,33 @@ _QUESTION = "job/execution/question.py"
 _FORK_SERVER, _FORK_SERVER_TESTS = "job/engine/fork_server.py", "job/engine/test_fork_server.py"
 _ACTORS, _ACTORS_TESTS = "job/execution/actors.py", "job/execution/test_actors.py"
 
+_BUCKETS_TESTS = "job/execution/replica/test_rows_in_buckets.py"
+
 MUTANTS = (
+    Mutant(
+        "ordinals-taken-for-numbers-of-the-queue",
+        _COORDINATOR,
+        "self._input.numbers(rows.astype(np.int64))",
+        "rows.astype(np.int64)",
+        "After the death of a replica with rows in buckets, written rows are asked again, or others never.",
+        (f"{_BUCKETS_TESTS}::test_what_a_lost_replica_has_written_is_found",),
+    ),
+    Mutant(
+        "numbers-of-the-queue-written-as-ordinals",
+        "job/execution/replica/workplace.py",
+        "outcome(ordered[place].position,",
+        "outcome(ordered[place].ordinal,",
+        "Answers of rows in buckets belong to other rows of the input.",
+        (f"{_BUCKETS_TESTS}::test_rows_keep_their_ordinals",),
+    ),
+    Mutant(
+        "missing-row-of-a-bucket-overlooked",
+        "job/execution/buckets.py",
+        "if not np.isin(ordinals, self._ordinals).all():",
+        "if False:",
+        "If a prompt function changes its mind after a node is lost, a row gets the answer of another one.",
+        ("job/execution/test_buckets.py::test_a_row_that_another_call_put_elsewhere_is_missed",),
+    ),
     Mutant(
         "question-waits-for-a-lost-node",
         _QUESTION,

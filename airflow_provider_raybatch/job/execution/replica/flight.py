@@ -27,6 +27,8 @@ _LEAD = 1.0
 class Row:
     """One row on its way through a replica.
 
+    :param ordinal: its number in the queue.
+    :param position: its ordinal in the input, which is another where the queue has buckets.
     :param rows: with which it was read, and its place in them.
     :param encoded: what the engine takes.
     :param result: what it gave, or why the row never got there.
@@ -34,6 +36,7 @@ class Row:
     """
 
     ordinal: int
+    position: int
     asked: Asked
     rows: ChunkRows
     place: int

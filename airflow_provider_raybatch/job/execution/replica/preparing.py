@@ -14,6 +14,7 @@ import ray
 
 from airflow_provider_raybatch.job.engine.base import Engine
 from airflow_provider_raybatch.job.execution import prefixes
+from airflow_provider_raybatch.job.execution.buckets import Bucket, Gathered
 from airflow_provider_raybatch.job.execution.coordinator import Order
 from airflow_provider_raybatch.job.execution.replica import lengths
 from airflow_provider_raybatch.job.execution.replica.asking import Asked, Asker
@@ -82,8 +83,8 @@ class Preparer:
         self._shares = shares
         self._begun = begun
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._contents: dict[int, asyncio.Task[Content]] = {}
-        self._chunks: dict[int, Chunk] = {}
+        self._contents: dict[int, asyncio.Task[Content | Gathered]] = {}
+        self._chunks: dict[int, Chunk | Bucket] = {}
         self._released: set[int] = set()
         self.pending = 0
         """Rows that are not prepared yet."""
@@ -159,11 +160,13 @@ class Preparer:
                 for place, row in enumerate(batch.tolist())
                 if row in order.repetitions
             }
-            asked = await self._thread(self._asker.ask, [found.rows[place] for found, place in rows], numbers)
+            asked = await self._thread(
+                self._asker.ask, [found.rows[place] for found, place, _ in rows], numbers
+            )
             watch.add("render", start)
             made = [
-                Row(ordinal, one, found, place, label=_label(one))
-                for ordinal, one, (found, place) in zip(batch.tolist(), asked, rows, strict=True)
+                Row(ordinal, position, one, found, place, label=_label(one))
+                for ordinal, one, (found, place, position) in zip(batch.tolist(), asked, rows, strict=True)
             ]
             self._begun.end(batch.tolist())
         except BaseException:
@@ -221,26 +224,33 @@ class Preparer:
                 row.encoded = one
 
     def _rows_of(
-        self, order: Order, batch: Any, chunks: Any, contents: dict[int, Content]
-    ) -> list[tuple[ChunkRows, int]]:
-        """Each row of a batch, as what was read with it and its place there."""
+        self, order: Order, batch: Any, chunks: Any, contents: dict[int, Any]
+    ) -> list[tuple[ChunkRows, int, int]]:
+        """Each row of a batch, as what was read with it, its place there, and its ordinal in the input."""
         found: list[Any] = [None] * len(batch)
         for piece, content in contents.items():
-            chunk: Chunk = order.chunks[piece]
+            chunk = order.chunks[piece]
             places = np.flatnonzero(chunks == piece)
-            rows = self._reader.rows(chunk, content, (batch[places] - chunk.ordinal).tolist())
-            for number, place in enumerate(places.tolist()):
-                found[place] = (rows, number)
+            inside = batch[places] - chunk.ordinal
+            if isinstance(chunk, Bucket):
+                rows = content.rows(self._reader, chunk.ordinals[inside].astype(np.int64))
+            else:
+                read = self._reader.rows(chunk, content, inside.tolist())
+                rows = [(read, number, row) for number, row in enumerate(batch[places].tolist())]
+            for place, row in zip(places.tolist(), rows, strict=True):
+                found[place] = row
         return found
 
-    async def _content(self, piece: int, order: Order, borrowed: set[int]) -> Content:
+    async def _content(self, piece: int, order: Order, borrowed: set[int]) -> Content | Gathered:
         """What is read of a piece at once: by this replica, or by another one."""
         if piece not in self._contents:
             self._contents[piece] = asyncio.ensure_future(self._get(piece, order, borrowed))
         return await asyncio.shield(self._contents[piece])
 
-    async def _get(self, piece: int, order: Order, borrowed: set[int]) -> Content:
+    async def _get(self, piece: int, order: Order, borrowed: set[int]) -> Content | Gathered:
         chunk = order.chunks[piece]
+        if isinstance(chunk, Bucket):
+            return await self._thread(_gathered, chunk)
         if piece in borrowed:
             content = await self._borrowed(piece)
             if content is not None:
@@ -256,6 +266,8 @@ class Preparer:
         """Let others have what was read with some rows; what is not here any more, they read themselves."""
         known, unknown = {}, {}
         for piece in set(_pieces_by_row(self._chunks)(rows).tolist()):
+            if isinstance(self._chunks[piece], Bucket):
+                continue  # CPU tasks have shared it
             task = self._contents.get(piece)
             if task is not None and task.done() and not task.cancelled() and task.exception() is None:
                 known[piece] = task.result()
@@ -280,7 +292,7 @@ class Preparer:
         return None
 
 
-def _pieces_by_row(chunks: Mapping[int, Chunk]) -> Callable[[Any], Any]:
+def _pieces_by_row(chunks: Mapping[int, Chunk | Bucket]) -> Callable[[Any], Any]:
     """Finds the number of the chunk in which each of some rows lies, by their ordinals."""
     numbers = np.array(sorted(chunks, key=lambda piece: chunks[piece].ordinal), dtype=np.int64)
     starts = np.array([chunks[piece].ordinal for piece in numbers.tolist()], dtype=np.int64)
@@ -306,3 +318,7 @@ def _got(references: list[Any]) -> Content | None:
         return ray.get(references[0], timeout=_PATIENCE)
     except ray.exceptions.RayError:
         return None
+
+
+def _gathered(bucket: Bucket) -> Gathered:
+    return Gathered(ray.get(list(bucket.slices)))

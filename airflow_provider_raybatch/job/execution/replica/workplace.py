@@ -74,12 +74,12 @@ class Workplace:
     def write(self, rows: Sequence[Row]) -> list[parts.Part]:
         """One part, unless its rows are very large or of several types."""
         task = self.job.task
-        ordered = sorted(rows, key=lambda row: row.ordinal)
+        ordered = sorted(rows, key=lambda row: row.position)
         written = []
         for places, table in portions([(row.rows, row.place) for row in ordered]):
             self._parts += 1
             outcomes = [
-                ordered[place].asked.outcome(ordered[place].ordinal, ordered[place].result)
+                ordered[place].asked.outcome(ordered[place].position, ordered[place].result)
                 for place in places
             ]
             name = stem(self.job.part_folder, self.process, f"{self._parts:06d}")

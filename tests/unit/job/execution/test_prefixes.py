@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from airflow_provider_raybatch.job.execution import prefixes
@@ -39,3 +41,41 @@ def test_a_chat_begins_with_its_first_message() -> None:
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     assert prefixes.text_of(Request(messages=[chat[0], image, chat[1]])) == "Be brief."
     assert prefixes.text_of(Request(prompt="Once")) == "Once"
+
+
+def documents(number: int, rows: int, size: int = 2 * prefixes.LONG) -> list[str]:
+    """Return the prompts of so many rows on each of so many documents, document by document."""
+    return [
+        f"{document:05d} {'x' * size} question {row}" for document in range(number) for row in range(rows)
+    ]
+
+
+def shuffled(texts: list[str]) -> list[str]:
+    return random.Random(7).sample(texts, len(texts))
+
+
+@pytest.mark.parametrize(
+    ("texts", "rows", "pays"),
+    [
+        (shuffled(documents(250, 4)), 1000, True),
+        (shuffled(documents(1000, 4))[:1000], 4000, True),  # 1,000 rows are looked at
+        (shuffled(documents(20_000, 4))[:1000], 80_000, True),  # of four rows in the sample, some two
+        (documents(250, 4), 1000, False),  # together on disk
+        (shuffled(documents(8, 125)), 1000, False),  # any order serves them from the cache
+        (shuffled(documents(1000, 1)), 1000, False),
+        (shuffled(documents(250, 4, size=100)), 1000, False),
+        (shuffled([*documents(960, 1), *documents(10, 4)]), 1000, False),  # too few rows share one
+        ([], 0, False),
+    ],
+)
+def test_rows_that_share_a_prefix_lie_apart(texts: list[str], rows: int, pays: bool) -> None:
+    size = prefixes.scattered_prefix(texts, rows)
+    assert size >= prefixes.LONG if pays else size == 0
+
+
+def test_what_all_prompts_share_is_no_group() -> None:
+    """Groups are told apart by what comes after it."""
+    system = "y" * 5000
+    texts = [system + text for text in shuffled(documents(250, 4))]
+    assert prefixes.scattered_prefix(texts, 1000) > len(system) + prefixes.LONG
+    assert not prefixes.scattered_prefix([system + text for text in shuffled(documents(1000, 1))], 1000)

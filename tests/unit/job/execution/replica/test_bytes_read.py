@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,11 +15,14 @@ import pytest
 
 from airflow_provider_raybatch.job.execution.replica import preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.input import opening
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
-from tests.support.replicas import Place, lines, until, work
+from tests.support import replicas as replicas_module
+from tests.support.replicas import Place, in_buckets, lines, until, work
 
 
 class Store(LocalFolder):
@@ -95,26 +98,59 @@ def test_the_input_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, replicas: int
 ) -> None:
     place = stored(make, tmp_path, monkeypatch)
-    all_of_them = []
-    for number in range(replicas):
-        monkeypatch.setattr(replica_module, "_actor", lambda number=number: f"actor-{number}")
-        engine_args = {"seconds_per_token": 0.0005 * (1 + number % 3)}
-        all_of_them.append(
-            place.replica(engine="echo", rows_in_flight=100, replicas=replicas, engine_args=engine_args)
-        )
+    all_of_them = several(place, monkeypatch, replicas)
     Store.asked = 0
-
-    async def story() -> None:
-        await asyncio.gather(*(work(replica) for replica in all_of_them))
-
-    asyncio.run(story())
+    size = work_together(place, all_of_them)
     assert place.board is not None
-    assert place.board._queue.is_finished
-    size = sum(file.stat().st_size for file in place.source.iterdir())
     # A replica reads a piece again if the rows of another replica are late in the object store. That is rare,
     # except on a busy machine and at the end of the input.
     again = max(place.board._input.sizes) * (replicas - 1)
     assert Store.asked <= 1.1 * size + again
+
+
+@pytest.mark.turn(0)
+@pytest.mark.parametrize("make", [parquet_of_row_groups, one_large_text])
+def test_rows_in_buckets_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    """By the tasks that bring them together; replicas read none of them from storage."""
+    place, read = stored(make, tmp_path, monkeypatch), [0]
+
+    def counted(*arguments: Any, **named: Any) -> Input:
+        Store.asked = 0
+        made = in_buckets(*arguments, **named)
+        read[0] = Store.asked
+        return made
+
+    place.prefix = 10
+    monkeypatch.setattr(replicas_module, "in_buckets", counted)
+    all_of_them = several(place, monkeypatch, 8)
+    Store.asked = 0
+    size = work_together(place, all_of_them)
+    assert read[0] <= 1.1 * size
+    assert Store.asked == 0
+
+
+def several(place: Place, monkeypatch: pytest.MonkeyPatch, count: int) -> list[Replica]:
+    """Start replicas of different speeds."""
+    all_of_them = []
+    for number in range(count):
+        monkeypatch.setattr(replica_module, "_actor", lambda number=number: f"actor-{number}")
+        engine_args = {"seconds_per_token": 0.0005 * (1 + number % 3)}
+        all_of_them.append(
+            place.replica(engine="echo", rows_in_flight=100, replicas=count, engine_args=engine_args)
+        )
+    return all_of_them
+
+
+def work_together(place: Place, replicas: Sequence[Replica]) -> int:
+    """Let replicas do all rows; return the bytes of the input."""
+
+    async def story() -> None:
+        await asyncio.gather(*(work(replica) for replica in replicas))
+
+    asyncio.run(story())
+    assert place.board is not None
+    assert place.board._queue.is_finished
+    return sum(file.stat().st_size for file in place.source.iterdir())
 
 
 def test_rows_that_are_given_back_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

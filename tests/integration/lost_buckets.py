@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows in buckets on a Ray that loses two of its three nodes; prints the rows that a replica gets.
+
+A program of its own, since a process has one Ray. Usage: ``lost_buckets.py FOLDER``
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+
+from airflow_provider_raybatch.contract.manifest import Digests
+from airflow_provider_raybatch.job.execution import regroup
+from airflow_provider_raybatch.job.execution.buckets import Gathered
+from airflow_provider_raybatch.job.execution.calls import Report, no_rows
+from airflow_provider_raybatch.job.execution.coordinator import Coordinator
+from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
+from airflow_provider_raybatch.job.execution.rows_to_do import input_of
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import Source
+from airflow_provider_raybatch.job.preflight.input_check import look_at_source
+from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.reuse.remaining import work
+from airflow_provider_raybatch.job.work import Job
+from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.specs import submitted
+
+BUCKET = 2 * 2**20
+"""Bytes. Ray keeps smaller objects with their owner, where no other node can lose them."""
+NAME = 8
+
+
+def main(folder: Path) -> None:
+    texts = [f"{document:0{NAME}d}{'x' * 4000} {number}" for document in range(500) for number in range(4)]
+    random.Random(7).shuffle(texts)
+    source = folder / "in.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    others = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    ray.init(cluster.address, log_to_driver=False, logging_level="error")
+    spec = submitted(source=[str(source)], prompt="{row.text}", destination=str(folder / "out"))
+    surveyed = look_at_source(spec, None)
+    board = begun(spec, surveyed)
+    for node in others:
+        cluster.remove_node(node, allow_graceful=False)
+    found = [texts.index(text) for text in taken(board, Reader(surveyed.listing, None, None))]
+    names = [texts[row][:NAME] for row in found]
+    print(json.dumps({"rows": found, "changes": sum(map(str.__ne__, names, names[1:]))}))
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def begun(spec: Any, source: Source) -> Any:
+    """Return a coordinator that has all rows in buckets, and is the only one to have them."""
+    job = Job(spec, source.listing, LocalFolder(spec.destination), "parts/0", Keyer(spec, {}, Digests()))
+    regroup._AT_ONCE_BYTES = BUCKET
+    resolved = np.zeros(source.rows, np.bool_)
+    todo = regroup.regrouped(job, work(source, 250, resolved), input_of(source, resolved), 2000)
+    assert len(todo.chunks) > 1
+    board: Any = ray.remote(**on_this_node())(Coordinator).remote(job.folder)
+    ray.get(board.begin.remote(todo, "parts/0", 1, []))
+    ray.get(board.start.remote("actor", "process"))
+    ray.get(board.join.remote("process", 64))
+    return board
+
+
+def taken(board: Any, reader: Reader) -> list[str]:
+    """Return the texts of all rows, as a replica gets them."""
+    texts: list[str] = []
+    rows = no_rows()
+    while True:
+        order = ray.get(board.pull.remote("process", Report(len(texts), 0.0, rows)))
+        if order.is_finished:
+            return texts
+        rows = order.grant.rows
+        for bucket in order.chunks.values():
+            inside = rows[(rows >= bucket.ordinal) & (rows < bucket.ordinal + bucket.rows)] - bucket.ordinal
+            gathered = Gathered(ray.get(list(bucket.slices)))
+            found = gathered.rows(reader, bucket.ordinals[inside].astype(np.int64))
+            texts += [read.rows[place]["text"] for read, place, _ in found]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

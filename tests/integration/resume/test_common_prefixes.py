@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts that begin alike go to one replica, wherever they lie in the input."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+
+import psutil
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.job.execution import prefixes
+from tests.support.engine_log import engines
+from tests.support.repeated_task import RepeatedTask, answers, rows_of
+
+DOCUMENTS, QUESTIONS = 120, 4
+ROWS = DOCUMENTS * QUESTIONS
+NAME = 8
+SLOTS = 32
+FIELDS = {"engine": "echo", "replicas": 2, "rows_in_flight": SLOTS, "batch_size": 16, "preserve_order": True}
+PACE = {"seconds_per_token": 0.05, "startup_seconds": 3.0}
+NOTICE = "many prompts begin alike; their rows are brought together first"
+
+
+@pytest.fixture
+def texts(task: RepeatedTask) -> list[str]:
+    """Four questions on each of 120 documents, in random order."""
+    made = [
+        f"{document:0{NAME}d}{'x' * 3000} question {number}"
+        for document in range(DOCUMENTS)
+        for number in range(QUESTIONS)
+    ]
+    random.Random(7).shuffle(made)
+    task.input(made)
+    return made
+
+
+def check(manifest: BatchManifest, texts: list[str]) -> None:
+    """All rows are there, in the order of the input."""
+    assert answers(manifest) == {f"r{number}": text for number, text in enumerate(texts)}
+    assert [row["id"] for row in rows_of(manifest)] == [f"r{number}" for number in range(len(texts))]
+
+
+def said(task: RepeatedTask) -> list[str]:
+    return [event.text() for event in task.events if event.event == "notice"]
+
+
+def readings(task: RepeatedTask, submission_id: str) -> Counter[str]:
+    """Return in how many engines' requests each document comes."""
+    found = [engine for engine in engines(task.folder / "requests") if engine.submission == submission_id]
+    assert len([engine for engine in found if engine.asked]) >= 2
+    return Counter(name for engine in found for name in {prompt[:NAME] for prompt, _ in engine.asked})
+
+
+def test_rows_of_a_document_go_to_one_of_two_replicas(
+    task: RepeatedTask, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = task.run(**FIELDS, engine_args=PACE)
+    check(manifest, texts)
+    assert NOTICE in said(task)
+    found = readings(task, manifest.submission_id)
+    assert len(found) == DOCUMENTS
+    # At the borders of orders, and for the last rows, which are spread, a document may come to both.
+    assert sum(found.values()) <= 1.15 * DOCUMENTS
+    monkeypatch.setattr(prefixes, "scattered_prefix", lambda texts, rows: 0)
+    as_stored = task.run(run_id="r2", **FIELDS, engine_args=PACE)
+    check(as_stored, texts)
+    assert NOTICE not in said(task)
+    assert sum(readings(task, as_stored.submission_id).values()) >= 1.5 * DOCUMENTS
+
+
+@pytest.mark.turn(0)
+def test_rows_in_buckets_survive_the_death_of_a_replica(task: RepeatedTask, texts: list[str]) -> None:
+    """Each is answered, and only what was in the engine or not yet written is asked again."""
+    log = task.folder / "requests"
+
+    def kill_one() -> None:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            working = [engine for engine in engines(log) if len(engine.generated) >= ROWS // 6]
+            if working:
+                psutil.Process(working[0].pid).kill()
+                return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    manifest = task.run(**FIELDS, engine_args=PACE, flush_interval=0.2)
+    killer.join()
+    check(manifest, texts)
+    assert NOTICE in said(task)
+    assert len(manifest.replicas) == 3
+    assert ROWS < task.asked(manifest) <= ROWS + 4 * SLOTS
+
+
+@pytest.mark.turn(1)
+def test_a_resume_brings_the_missing_rows_together(task: RepeatedTask, texts: list[str]) -> None:
+    failing = {**PACE, "fail_pattern": "question 3"}
+    limits = {"max_error_fraction": 0.2, "max_row_attempts": 3}
+    task.refused(FailureClass.TOO_MANY_ERRORS, **FIELDS, engine_args=failing, **limits, flush_interval=0.2)
+    kept = task.kept()
+    assert 0 < kept < ROWS
+    manifest = task.run(**FIELDS, engine_args=PACE, **limits)
+    check(manifest, texts)
+    assert task.asked(manifest) == ROWS - kept
+    assert NOTICE in said(task)
