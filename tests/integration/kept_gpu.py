@@ -79,6 +79,17 @@ class Scenes:
         self.run(replicas=2)
         return [free(), len(kept())]
 
+    def two_share_the_rows(self) -> list[Any]:
+        """All rows fit into one engine, which can't give them back."""
+        wide = {**SLOW, "max_num_seqs": 64}
+        self.run(replicas=2, engine_args=wide)
+        before = len(self.engines())
+        self.run(replicas=2, engine_args=wide)
+        seen = sorted(len(engine.asked) for engine in self.engines()[before:])
+        self.ended()
+        self.run(replicas=2)
+        return seen
+
     def one_makes_room_for_a_task(self) -> list[Any]:
         got = ray.get(gpu.remote(), timeout=120)
         time.sleep(5)  # in which the other one could see the same request

@@ -190,6 +190,8 @@ class Coordinator:
         self._known(process)
         self._take(process, report, done)
         self._queue.starting = len(self._starting)
+        if self._broker is not None:
+            self._queue.starting += self._broker.coming
         grant = self._queue.pull(process, time.monotonic(), report)
         rows = np.concatenate([grant.failed, grant.rows])
         return Order(

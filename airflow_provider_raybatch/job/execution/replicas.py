@@ -136,7 +136,9 @@ class Replicas:
             return ray.remote(**options)(Coordinator).remote(folder)
         maker = secrets.token_hex(4)
         options |= {"name": maker_name(maker), "namespace": NAMESPACE}
-        return ray.remote(**options)(Coordinator).remote(folder, partial(Broker, self._wanted, maker))
+        return ray.remote(**options)(Coordinator).remote(
+            folder, partial(Broker, self._wanted, maker, self.plan.replicas)
+        )
 
     def _dataset(self, spec: BatchInferenceSpec, environment: dict[str, SecretStr]) -> ray.data.Dataset:
         """The Dataset of tickets, mapped by replicas. Lazy: nothing runs until it is consumed.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from typing import Any
 
 import ray
@@ -25,6 +26,8 @@ from airflow_provider_raybatch.job.execution.kept.wanted import Wanted
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two looks: less than an idle engine of the same kind waits before it makes room."""
 _TAKE_SECONDS = 10.0
+_COMING_SECONDS = 30.0
+"""For which a replica is expected to come that an engine is there for."""
 _MOST_FAILURES = 3
 """Actors in a row that ended before they had started."""
 
@@ -35,17 +38,25 @@ class Broker:
     :param wanted: the engine that its replicas want.
     :param maker: 8 hex digits of its own, see
         :func:`~airflow_provider_raybatch.job.execution.kept.roll.maker_name`.
+    :param most: replicas of the job.
     """
 
-    def __init__(self, wanted: Wanted, maker: str) -> None:
+    def __init__(self, wanted: Wanted, maker: str, most: int) -> None:
         self._wanted = wanted
         self._maker = maker
+        self._most = most
         self._numbers = itertools.count()
         self._roll = Roll(wanted.key)
         self._waiting: dict[User, str] = {}
         """The node of each replica that waits."""
         self._given: dict[str, tuple[User, Any]] = {}
         """What each process has got."""
+        self._told: set[str] = set()
+        """Processes that know what they have got."""
+        self._came: set[str] = set()
+        """Processes that have asked for one."""
+        self._idle, self._looked = 0, 0.0
+        """How many could be taken, and when that was so."""
         self._made: dict[str, Any] = {}
         """Actors that have not started, by name."""
         self._failures = 0
@@ -61,7 +72,9 @@ class Broker:
         :raises RaybatchError: there will be none.
         """
         with self._changed:
+            self._came.add(user.process)
             if user.process in self._given:
+                self._told.add(user.process)
                 return self._given[user.process][1]
             if self._failures >= _MOST_FAILURES:
                 raise RaybatchError(
@@ -82,6 +95,19 @@ class Broker:
             self._changed.notify_all()
         if actor is not None:
             actor.abandon.remote(user)
+
+    @property
+    def coming(self) -> int:
+        """Replicas that are about to have an engine that idles, and do not know it yet.
+
+        They are ready as soon as they do. One that is there a second before them must not take their rows.
+        """
+        with self._changed:
+            given = len(self._given.keys() - self._told)
+            if time.monotonic() - self._looked > _COMING_SECONDS:
+                return given
+            others = len(self._waiting) + max(0, self._most - len(self._came))
+            return given + min(self._idle, others)
 
     @property
     def has_given(self) -> bool:
@@ -115,6 +141,9 @@ class Broker:
 
     def _look(self) -> None:
         states = self._roll.look()
+        with self._changed:
+            self._idle = sum(state is not None and state.is_free for state in states.values())
+            self._looked = time.monotonic()
         for name, state in states.items():
             if state is not None:
                 self._made.pop(name, None)
@@ -143,6 +172,7 @@ class Broker:
             return
         with self._changed:
             self._failures = 0
+            self._idle -= 1
             if self._waiting.pop(user, None) is not None:
                 self._given[user.process] = user, actor
                 return

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker says of engines that replicas are about to get; on a cluster that is the test's.
+
+How it finds, makes and ends them on a real Ray is shown by ``tests/integration/resume/test_kept_engines.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from airflow_provider_raybatch.job.execution.kept import broker as module
+from airflow_provider_raybatch.job.execution.kept.broker import Broker
+from airflow_provider_raybatch.job.execution.kept.roll import KeptState
+from airflow_provider_raybatch.job.execution.kept.tenancy import User
+from airflow_provider_raybatch.job.execution.kept.wanted import Wanted
+
+FIRST, SECOND = User("actor 1", "process 1"), User("actor 2", "process 2")
+
+
+@dataclass
+class Cluster:
+    """Kept engines by name, and who has them."""
+
+    users: dict[str, User | None] = field(default_factory=dict)
+
+    def look(self) -> dict[str, KeptState | None]:
+        return {name: KeptState("echo", user is None, 0, 60, "node", {}) for name, user in self.users.items()}
+
+    def actor(self, name: str) -> Any:
+        def take(user: User) -> bool:
+            self.users[name] = self.users[name] or user
+            return self.users[name] == user
+
+        return SimpleNamespace(name=name, take=SimpleNamespace(remote=take))
+
+    def get(self, answer: Any, timeout: float) -> Any:
+        return answer
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(module, "Roll", lambda key: made)
+    monkeypatch.setattr(module, "ray", SimpleNamespace(get=made.get, exceptions=ray.exceptions))
+    monkeypatch.setattr(Broker, "_make", lambda self, user, node: None)
+    return made
+
+
+def broker(most: int) -> Broker:
+    return Broker(Wanted("key", "echo", "echo", "echo", 1, None, 60.0), "maker", most)
+
+
+def eventually(ask: Callable[[], Any]) -> Any:
+    until = time.monotonic() + 30
+    while not (found := ask()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
+
+
+def test_idle_engines_are_counted_until_their_replicas_have_them(cluster: Cluster) -> None:
+    """Else the first one takes all rows: it is ready at once, and the next one's process a second later."""
+    cluster.users = {"one": None, "two": None, "three": None}
+    asked = broker(most=2)
+    eventually(lambda: asked.engine_for(FIRST, "node"))
+    assert asked.coming == 1
+    assert asked.engine_for(SECOND, "node") is None
+    assert asked.coming == 1
+    eventually(lambda: asked.engine_for(SECOND, "node"))
+    assert asked.coming == 0
+    asked.close()
+
+
+def test_engines_that_are_to_be_made_are_not_counted(cluster: Cluster) -> None:
+    cluster.users = {"one": None}
+    asked = broker(most=2)
+    eventually(lambda: asked.engine_for(FIRST, "node"))
+    assert asked.engine_for(SECOND, "node") is None
+    assert asked.coming == 0
+    asked.close()
+
+
+def test_those_that_do_not_come_are_waited_for_a_while(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.users = {"one": None, "two": None}
+    asked = broker(most=2)
+    eventually(lambda: asked.engine_for(FIRST, "node"))
+    monkeypatch.setattr(module, "_COMING_SECONDS", 0.0)
+    assert asked.coming == 0
+    asked.close()
