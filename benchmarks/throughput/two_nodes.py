@@ -59,18 +59,23 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     start_nodes(real=not options.echo)
     rows = questions(out, options.rows)
-    runs = {name: run(Job(options, out, name, sizes)) for name, sizes in SIZES.items()}
+    runs: dict[str, dict[str, Any]] = {}
+    equal_rows = {}
+    for name, sizes in SIZES.items():
+        runs[name] = run(Job(options, out, name, sizes))
+        texts = runs[name].pop("texts")
+        if name == "one GPU":
+            wanted = texts
+        equal_rows[name] = sum(texts.get(row) == text for row, text in wanted.items())
+        print(f"{name}: {equal_rows[name]} of {len(wanted)} texts are equal", flush=True)
     runs[KILLED] = run(Job(options, out, KILLED, SIZES["tensor parallel 2"], is_long=True))
-    texts = {name: one.pop("texts") for name, one in runs.items()}
+    runs[KILLED].pop("texts")
     result = {
         "system": "echo" if options.echo else "vllm",
         "rows": rows,
         "versions": versions(options.echo),
         "runs": runs,
-        "equal_rows": {
-            name: sum(texts[name].get(row) == text for row, text in texts["one GPU"].items())
-            for name in SIZES
-        },
+        "equal_rows": equal_rows,
         "ratios": {
             f"{name} to one GPU": round(
                 runs["one GPU"]["seconds"] / runs[name]["seconds"] if runs[name]["seconds"] else 0.0, 3
