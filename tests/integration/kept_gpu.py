@@ -69,7 +69,7 @@ class Scenes:
         return made.counts.ok
 
     def engines(self) -> list[Engine]:
-        return engines(self.folder / "requests")
+        return sorted(engines(self.folder / "requests"), key=lambda engine: engine.opened)
 
     def ended(self) -> None:
         end_all()

@@ -176,6 +176,8 @@ class Coordinator:
         """
         self._known(process)
         self._starting.discard(process)
+        if self._broker is not None:
+            self._broker.joined(process)
         actor = self._actors[process]
         # With a killer found and nothing finished since, the engine must show first that it works at all.
         wary = self._deaths[actor] >= 2 or self._found.get(actor, 0) > 0
@@ -190,8 +192,7 @@ class Coordinator:
         self._known(process)
         self._take(process, report, done)
         self._queue.starting = len(self._starting)
-        if self._broker is not None:
-            self._queue.starting += self._broker.coming
+        self._queue.coming = 0 if self._broker is None else self._broker.coming
         grant = self._queue.pull(process, time.monotonic(), report)
         rows = np.concatenate([grant.failed, grant.rows])
         return Order(

@@ -92,7 +92,9 @@ class PullQueue:
         self._unanswered = 0
         self._row_bytes = pieces.total_bytes / max(1, self.free.count)
         self.starting = 0
-        """Replicas whose engine is not ready yet: some rows are left for them."""
+        """Replicas whose engine is not ready yet: rows beyond a replica's slots are left for them."""
+        self.coming = 0
+        """Replicas that will join within seconds: their share is left for them."""
         self.unfinished = self.free.count
         """Rows that are not written."""
 
@@ -145,7 +147,7 @@ class PullQueue:
         """
         replica = self._replica(name)
         self._count(name, replica, now, report or Report())
-        part, soon = self._speeds.part(name), self._speeds.part(name, self.starting)
+        part, soon = (self._speeds.part(name, self.coming + more) for more in (0, self.starting))
         free, pace = self.free.count, replica.speed.pace
         most, ask_below = share(
             replica.slots, pace, part, soon, free, free + self._unanswered, self._row_bytes

@@ -33,7 +33,7 @@ def share(
 
     :param slots: rows that its engine runs at once.
     :param pace: rows that it answers in a second, ``None`` before that is known.
-    :param part: its part (0 to 1) of the speed of all living replicas.
+    :param part: its part (0 to 1) of the speed of all replicas that live, or are about to.
     :param soon: the same, with those that are starting. Beyond its slots, it leaves their share to them.
     :param free: rows that no replica has.
     :param unanswered: rows that are free, or that a replica has and has not answered.

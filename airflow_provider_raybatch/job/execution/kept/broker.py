@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.execution.kept.wanted import Wanted
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two looks: less than an idle engine of the same kind waits before it makes room."""
 _TAKE_SECONDS = 10.0
-_COMING_SECONDS = 30.0
+_COMING_SECONDS = 10.0
 """For which a replica is expected to come that an engine is there for."""
 _MOST_FAILURES = 3
 """Actors in a row that ended before they had started."""
@@ -51,8 +51,8 @@ class Broker:
         """The node of each replica that waits."""
         self._given: dict[str, tuple[User, Any]] = {}
         """What each process has got."""
-        self._told: set[str] = set()
-        """Processes that know what they have got."""
+        self._joining: dict[str, float] = {}
+        """Processes that have got an idle engine, and when."""
         self._came: set[str] = set()
         """Processes that have asked for one."""
         self._idle, self._looked = 0, 0.0
@@ -74,7 +74,6 @@ class Broker:
         with self._changed:
             self._came.add(user.process)
             if user.process in self._given:
-                self._told.add(user.process)
                 return self._given[user.process][1]
             if self._failures >= _MOST_FAILURES:
                 raise RaybatchError(
@@ -92,22 +91,27 @@ class Broker:
         with self._changed:
             self._waiting = {user: node for user, node in self._waiting.items() if user.process != process}
             user, actor = self._given.pop(process, (None, None))
+            self._joining.pop(process, None)
             self._changed.notify_all()
         if actor is not None:
             actor.abandon.remote(user)
 
     @property
     def coming(self) -> int:
-        """Replicas that are about to have an engine that idles, and do not know it yet.
+        """Replicas that are about to join with an engine that idled.
 
-        They are ready as soon as they do. One that is there a second before them must not take their rows.
+        One that is there a second before them must not take their rows.
         """
         with self._changed:
-            given = len(self._given.keys() - self._told)
-            if time.monotonic() - self._looked > _COMING_SECONDS:
-                return given
+            since = time.monotonic() - _COMING_SECONDS
+            joining = sum(at > since for at in self._joining.values())
             others = len(self._waiting) + max(0, self._most - len(self._came))
-            return given + min(self._idle, others)
+            return joining + (min(self._idle, others) if self._looked > since else 0)
+
+    def joined(self, process: str) -> None:
+        """It has opened its engine."""
+        with self._changed:
+            self._joining.pop(process, None)
 
     @property
     def has_given(self) -> bool:
@@ -146,9 +150,9 @@ class Broker:
             self._looked = time.monotonic()
         for name, state in states.items():
             if state is not None:
-                self._made.pop(name, None)
+                idled = self._made.pop(name, None) is None
                 if state.is_free and (user := self._first_waiting()) is not None:
-                    self._give(self._roll.actor(name), user)
+                    self._give(self._roll.actor(name), user, idled)
         with self._changed:
             waiting = list(self._waiting.items())
             self._failures += len(self._made.keys() - states.keys())
@@ -163,7 +167,7 @@ class Broker:
         with self._changed:
             return next(iter(self._waiting), None)
 
-    def _give(self, actor: Any, user: User) -> None:
+    def _give(self, actor: Any, user: User, idled: bool) -> None:
         try:
             has_taken = ray.get(actor.take.remote(user), timeout=_TAKE_SECONDS)
         except ray.exceptions.RayError:  # it has ended meanwhile
@@ -175,6 +179,8 @@ class Broker:
             self._idle -= 1
             if self._waiting.pop(user, None) is not None:
                 self._given[user.process] = user, actor
+                if idled:
+                    self._joining[user.process] = time.monotonic()
                 return
         actor.abandon.remote(user)  # it has left meanwhile
 

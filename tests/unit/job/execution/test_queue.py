@@ -178,6 +178,17 @@ def test_first_replica_leaves_rows_for_those_that_start() -> None:
     assert len(world.pull(world.join(100)).rows) == 100
 
 
+def test_one_that_is_about_to_join_finds_its_share() -> None:
+    """Also where all rows fit into one engine, which can't give back what it has begun."""
+    queue = PullQueue(Pieces([40], [40]))
+    queue.coming = 1
+    queue.join("first", 64, 0.0)
+    assert len(queue.pull("first", 0.0).rows) == 20
+    queue.coming = 0
+    queue.join("second", 64, 1.0)
+    assert len(queue.pull("second", 1.0).rows) == 20
+
+
 def test_large_rows_are_not_held_ahead() -> None:
     pieces = Pieces([4000], [4000 * 2**20])
     world = World(pieces, PullQueue(pieces))

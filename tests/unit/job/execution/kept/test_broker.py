@@ -70,10 +70,14 @@ def test_idle_engines_are_counted_until_their_replicas_have_them(cluster: Cluste
     cluster.users = {"one": None, "two": None, "three": None}
     asked = broker(most=2)
     eventually(lambda: asked.engine_for(FIRST, "node"))
+    assert asked.coming == 2
+    asked.joined(FIRST.process)
     assert asked.coming == 1
     assert asked.engine_for(SECOND, "node") is None
     assert asked.coming == 1
     eventually(lambda: asked.engine_for(SECOND, "node"))
+    assert asked.coming == 1
+    asked.joined(SECOND.process)
     assert asked.coming == 0
     asked.close()
 
@@ -82,6 +86,7 @@ def test_engines_that_are_to_be_made_are_not_counted(cluster: Cluster) -> None:
     cluster.users = {"one": None}
     asked = broker(most=2)
     eventually(lambda: asked.engine_for(FIRST, "node"))
+    asked.joined(FIRST.process)
     assert asked.engine_for(SECOND, "node") is None
     assert asked.coming == 0
     asked.close()
