@@ -18,6 +18,7 @@ import ray
 from airflow_provider_raybatch.job import work
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.execution.calls import GoneError
+from airflow_provider_raybatch.job.execution.kept.tenancy import User
 from airflow_provider_raybatch.job.execution.replica import flight, preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica import shift as shift_module
@@ -60,7 +61,8 @@ class Stepped(Replica):
         self.is_dead = False
         self.shift: shift_module.Shift | None = None
         self.task: asyncio.Task[Any] | None = None
-        self._actor, self.process = actor, f"{actor}-{life}"
+        self.process = f"{actor}-{life}"
+        self._user = User(actor, self.process)
         self.report = ReplicaReport(self.process, "node")
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
         self.flight, self._parts, self.cpu_before = None, 0, 0.0

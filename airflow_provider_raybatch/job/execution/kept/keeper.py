@@ -254,9 +254,10 @@ class KeptEngine:
     def _end(self) -> None:
         for front_end in self._front_ends():
             front_end.end(is_open=True)
-        with contextlib.suppress(ray.exceptions.RayError):
+        try:
             ray.kill(self._actor)
-        _leave()
+        except ray.exceptions.RayError:
+            _leave()
 
     def _front_ends(self) -> list[OwnFrontEnd]:
         return [one for one in (self._front_end, self._resting) if one is not None]

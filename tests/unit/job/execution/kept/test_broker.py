@@ -65,7 +65,7 @@ def eventually(ask: Callable[[], Any]) -> Any:
     return found
 
 
-def test_idle_engines_are_counted_until_their_replicas_have_them(cluster: Cluster) -> None:
+def test_idle_engines_count_until_their_replicas_join(cluster: Cluster) -> None:
     """Else the first one takes all rows: it is ready at once, and the next one's process a second later."""
     cluster.users = {"one": None, "two": None, "three": None}
     asked = broker(most=2)

@@ -260,11 +260,13 @@ def test_an_engine_that_dies_at_rest_is_not_handed_on(
 def test_an_end_that_hangs_is_cut_short(
     engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OwnFrontEnd, "end", lambda self, is_open: time.sleep(60))
+    released = threading.Event()
+    monkeypatch.setattr(OwnFrontEnd, "end", lambda self, is_open: released.wait(60))
     monkeypatch.setattr(module, "_END_SECONDS", 0.5)
     left = threading.Event()
     monkeypatch.setattr(module, "_leave", left.set)
     open_echo(engine)
     engine.give_back(FIRST, 0, is_open=True)
     assert left.wait(30)
-    cluster.killed.set()  # by its process's end
+    released.set()
+    assert cluster.killed.wait(30)
