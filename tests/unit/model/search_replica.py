@@ -66,7 +66,7 @@ class Stepped(Replica):
         self.report = ReplicaReport(self.process, "node")
         self.draining, self.asked_to_ask = threading.Event(), threading.Event()
         self.flight, self._parts, self.cpu_before = None, 0, 0.0
-        self._has_job, self._has_left = True, False
+        self._has_job, self._has_left, self._kept = True, False, None
         scope = world.scope
         self.job: Any = SimpleNamespace(spec=SimpleNamespace(flush_interval=FLUSH))
         self.plan: Any = SimpleNamespace(
