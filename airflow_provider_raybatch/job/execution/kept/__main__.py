@@ -21,7 +21,7 @@ for name, state in sorted(states.items()):
         continue
     use = f"waits for {state.ends_in:.0f} s more" if state.is_free else "in use"
     if arguments.end and ray.get(roll.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
-        use = "ending"
+        use += "; ending"
     print(f"{name}: {state.title}, {state.amounts.get('GPU', 0):g} GPUs, {use}")
 if not states:
     print("no engine is kept")
