@@ -10,6 +10,7 @@ decides which replica works on which rows, at the moment at which a replica can 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import secrets
 import threading
@@ -128,6 +129,9 @@ class Replicas:
             ray.get(self.board.close.remote(), timeout=_CLOSE_SECONDS)
         with contextlib.suppress(ray.exceptions.RayError):
             ray.kill(self.board)
+        # Ray Data lets go of its actors, but in cycles of references: until Python collects them, which may
+        # take minutes, an actor that has nothing to do holds its GPUs, also while the dataset is published.
+        gc.collect()
 
     def _coordinator(self, folder: Folder) -> Any:
         # Beside the driver, so that it is there as long as the driver is, and ends with this run.
