@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import multiprocessing
 import os
 import re
@@ -70,6 +71,8 @@ def prepare() -> None:
     global _server
     _server = os.getpid()
     serve_spawn()  # for the processes below, which start workers
+    with contextlib.suppress(Exception):  # where stderr is no file
+        faulthandler.enable()  # one that dies of a signal says in the log where it was
     with contextlib.suppress(ImportError):
         import setproctitle  # vLLM brings it
 

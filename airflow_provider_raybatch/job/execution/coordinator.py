@@ -230,14 +230,14 @@ class Coordinator:
             self._queue.leave(process)
 
     def lost(
-        self, process: str, engine_died: bool, in_engine: Ordinals, report: Report, done: Done | None
+        self, process: str, engine_died: bool, begun: Begun, report: Report, done: Done | None
     ) -> None:
         """Its engine is gone, and it ends now: what it says last."""
         if process in self._actors:
             self._take(process, report, done)
             if process in self._queue.replicas:
                 self._queue.finish(process, report.finished)
-            self._bury(process, engine_died, Begun(in_engine), is_silent=False)
+            self._bury(process, engine_died, begun, is_silent=False)
 
     def describe(self, engine: EngineInfo) -> None:
         """Its engine's description; sent once per process, since it may be large."""

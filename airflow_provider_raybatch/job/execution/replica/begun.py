@@ -58,6 +58,10 @@ class BegunRows:
                 self._table[place] = _FREE
                 self._free.append(place)
 
+    def now(self) -> Begun:
+        """Those that it has begun and not ended."""
+        return _begun(self._table)
+
     def remove(self) -> None:
         """Nothing is left to be told."""
         with contextlib.suppress(OSError):
@@ -103,4 +107,8 @@ def left_by_the_last(path: Path) -> Begun | None:
         return None
     with contextlib.suppress(OSError):
         path.unlink()
+    return _begun(table)
+
+
+def _begun(table: npt.NDArray[np.int64]) -> Begun:
     return Begun(in_engine=table[table > 0] - 1, in_preparation=-table[table < 0] - 1)

@@ -81,8 +81,6 @@ class Flight:
         self._busy_since = 0.0
         self.waiting: deque[Row] = deque()
         self.inside: dict[asyncio.Future[Any], Row] = {}
-        self.fallen: list[Row] = []
-        """Rows that were in the engine when it died."""
         self.landed: list[Row] = []
         self.error: BaseException | None = None
 
@@ -152,7 +150,6 @@ class Flight:
             return
         error = task.exception()
         if error is not None:
-            self.fallen.append(row)
             if self.error is None or isinstance(error, EngineDeadError):
                 self.error = error
         else:

@@ -83,9 +83,9 @@ class Replica(Workplace):
                     self._leave()
                     return
             except EngineDeadError:
-                if wanted is None:
+                if wanted is None and not self._is_first:
                     raise
-                os._exit(ENGINE_DIED)  # begin anew, with another one
+                os._exit(ENGINE_DIED)  # begin anew; a kept engine with another one
         self._gpu = GpuMeter() if wanted is None else None
         board.describe.remote(self.engine.info)
         self.report.startup_seconds = round(time.time() - self.report.started, 2)
@@ -136,6 +136,7 @@ class Replica(Workplace):
     def _check_starts(self, spec: BatchInferenceSpec) -> None:
         path = path_of(spec.destination, self._user.actor)
         begun = left_by_the_last(path)
+        self._is_first = begun is None
         self.begun = BegunRows(path)
         in_vain = ray.get(self.board.start.remote(self._user.actor, self.process, begun))
         most = spec.max_restarts

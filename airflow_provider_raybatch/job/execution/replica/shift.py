@@ -17,7 +17,7 @@ import numpy as np
 
 from airflow_provider_raybatch.contract.arguments.limits import Limits
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.execution.calls import Report, no_rows
+from airflow_provider_raybatch.job.execution.calls import Begun, Report
 from airflow_provider_raybatch.job.execution.coordinator import Order
 from airflow_provider_raybatch.job.execution.replica.flight import Flight
 from airflow_provider_raybatch.job.execution.replica.preparing import Preparer
@@ -90,8 +90,6 @@ class Shift:
         await self._board.join.remote(self._process, self._slots)
         try:
             while not (self._is_over and self._is_idle) and not self._draining:
-                if self._flight.error is not None:
-                    await self._fail(self._flight.error)
                 self._raise_what_failed()
                 if self._asks():
                     await self._ask()
@@ -101,6 +99,8 @@ class Shift:
                 if not (self._flight.error or self._asks() or self._is_due()):
                     await self._wait()
             await self._end()
+        except EngineDeadError as error:
+            await self._fail(error)
         finally:
             for task in self._preparing:
                 task.cancel()
@@ -202,12 +202,14 @@ class Shift:
             self._wake.set()
 
     def _raise_what_failed(self) -> None:
+        if self._flight.error is not None:
+            raise self._flight.error
         if self._flushing is not None and self._flushing.done():
             flushed, self._flushing = self._flushing, None
             flushed.result()
         for task in [task for task in self._preparing if task.done()]:
-            self._preparing.discard(task)
             task.result()
+            self._preparing.discard(task)
 
     async def _write_the_rest(self) -> None:
         if self._flushing is not None:
@@ -231,18 +233,16 @@ class Shift:
         await self._board.leave.remote(self._process)
         self._replica.begun.remove()
 
-    async def _fail(self, error: BaseException) -> None:
-        """End this process, if nothing brings its engine back, which holds its memory."""
-        if not isinstance(error, EngineDeadError):
-            raise error
+    async def _fail(self, error: EngineDeadError) -> None:
+        """End this process, since nothing brings its engine back, which holds its memory."""
         for task in self._preparing:
             task.cancel()
-        await asyncio.gather(*self._preparing, return_exceptions=True)
-        inside = [*self._flight.fallen, *self._flight.inside.values()]
-        await self._write_the_rest()
-        landed = {row.ordinal for row in self._flight.landed} | set(self._finished)
-        suspects = [row.ordinal for row in inside if row.ordinal not in landed]
-        rows = np.array(suspects, dtype=np.int64) if suspects else no_rows()
+        prepared = await asyncio.gather(*self._preparing, return_exceptions=True)
+        begun = self._replica.begun.now()
+        if not any(isinstance(one, EngineDeadError) for one in prepared):
+            begun = Begun(begun.in_engine)  # it did not die of what it tokenised
+        with contextlib.suppress(EngineDeadError):  # its front end, which has the answers, may be gone, too
+            await self._write_the_rest()
         with contextlib.suppress(Exception):  # if the coordinator is gone, the job has ended
-            await self._board.lost.remote(self._process, not error.killed, rows, *self._word())
+            await self._board.lost.remote(self._process, not error.killed, begun, *self._word())
         os._exit(ENGINE_DIED)

@@ -75,12 +75,16 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={"FIRST": "", **os.environ, "PYTHONPATH": path},
-    ) as process:
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={"FIRST": "", **os.environ, "PYTHONPATH": path},
+        ) as process,
+    ):
         yield process
         process.kill()
 
@@ -140,3 +144,13 @@ def test_exit_code_tells_of_a_kill(told: Told, parent: subprocess.Popen[str]) ->
     os.kill(child["pid"], signal.SIGKILL)
     assert parent.stdout is not None
     assert parent.stdout.readline().strip() == str(-signal.SIGKILL)
+
+
+def test_log_tells_where_one_crashed(told: Told, parent: subprocess.Popen[str], tmp_path: Path) -> None:
+    child, _ = told
+    os.kill(child["pid"], signal.SIGSEGV)
+    assert parent.stdout is not None
+    assert parent.stdout.readline().strip() == str(-signal.SIGSEGV)
+    log = (tmp_path / "log").read_text()
+    assert "Fatal Python error: Segmentation fault" in log
+    assert "in child" in log

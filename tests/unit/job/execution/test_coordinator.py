@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.execution.calls import SILENT, Report, no_rows
+from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, Report, no_rows
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Order
 from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
@@ -124,7 +124,7 @@ def test_a_replica_is_needed_while_rows_are_free() -> None:
     board.ready("first")
     assert len(board.asks("first").grant.rows) == 10
     assert board.starts("another")  # it will get some of the rows that the first holds beyond its slots
-    board.lost("first", False, no_rows(), Report(), None)
+    board.lost("first", False, Begun(no_rows()), Report(), None)
     assert board.starts("a third one")
 
 
@@ -156,7 +156,7 @@ def test_suspected_rows_need_a_replica() -> None:
     board.ready("first")
     board.ready("second")
     rows = board.asks("first").grant.rows
-    board.lost("first", True, rows, Report(), None)
+    board.lost("first", True, Begun(rows), Report(), None)
     assert board.starts("third")
     assert not board.asks("second").leaves
 

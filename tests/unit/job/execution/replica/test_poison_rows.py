@@ -8,6 +8,7 @@ import json
 import math
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
+from airflow_provider_raybatch.job.row import Request, Response
 from tests.support.replicas import Place, work
 
 ROWS, CHUNK = 128, 32
@@ -29,13 +31,31 @@ class _ProcessEndedError(asyncio.CancelledError):
 
 
 class Fragile(EchoEngine):
-    """An engine that dies of rows with `kill`, and from outside after given numbers of requests."""
+    """An engine that dies of rows with `kill`, and from outside after given numbers of requests.
+
+    Of rows with `crash`, its front end dies while it tokenises them, and with it all that it was asked.
+    """
 
     kills_at: ClassVar[set[int]] = set()
     seconds: ClassVar[float] = 0.0
     asked = 0
     inside = most_after_death = 0
     """Requests at the same time: now, and at most since the engine died."""
+    has_crashed = False
+
+    def encode(self, requests: Sequence[Request]) -> list[Any]:
+        if any("crash" in str(request) for request in requests):
+            self.has_crashed = True
+        self._live()
+        return super().encode(requests)
+
+    def decode(self, raw: Sequence[Any]) -> list[Response]:
+        self._live()
+        return super().decode(raw)
+
+    def _live(self) -> None:
+        if self.has_crashed:
+            raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
 
     async def generate(self, encoded: Any) -> Any:
         here = type(self)
@@ -54,6 +74,7 @@ class Fragile(EchoEngine):
         if killed or "kill" in encoded.prompt:
             raise EngineDeadError("vLLM's engine process died.", killed)
         await asyncio.sleep(self.seconds)
+        self._live()
         return await super().generate(encoded)
 
 
@@ -109,8 +130,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(Place(tmp_path, monkeypatch, CHUNK), monkeypatch, in_flight=ROWS)
 
 
-def write(world: World, poisoned: set[int], rows: int = ROWS) -> None:
-    texts = (f"kill {number}" if number in poisoned else f"row {number}" for number in range(rows))
+def write(world: World, poisoned: set[int], rows: int = ROWS, kills: str = "kill") -> None:
+    texts = (f"{kills} {number}" if number in poisoned else f"row {number}" for number in range(rows))
     world.place.source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
@@ -126,6 +147,16 @@ def test_one_row_is_found_within_the_bound(world: World, place: int, in_flight: 
     world.run()
     assert world.rows() == {number: number != place for number in range(ROWS)}
     assert world.deaths <= bound(in_flight)
+
+
+@pytest.mark.parametrize("place", [0, 40, ROWS - 1])
+@pytest.mark.parametrize("in_flight", [8, ROWS])
+def test_one_that_kills_while_it_is_tokenised_is_found(world: World, place: int, in_flight: int) -> None:
+    world.in_flight = in_flight
+    write(world, {place}, kills="crash")
+    world.run()
+    assert world.rows() == {number: number != place for number in range(ROWS)}
+    assert world.deaths <= bound(ROWS) + 1  # those that were prepared are halved after their first death
 
 
 @pytest.mark.parametrize("poisoned", [(5, 60, 100), (63, 64), (10, 11, 12), (0, 127)], ids=str)

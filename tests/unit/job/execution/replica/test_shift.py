@@ -18,7 +18,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution import coordinator as coordinator_module
 from airflow_provider_raybatch.job.execution import prefixes
-from airflow_provider_raybatch.job.execution.calls import GoneError, Report, no_rows
+from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Report, no_rows
 from airflow_provider_raybatch.job.execution.replica import preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
@@ -145,6 +145,38 @@ def test_dead_engine_leaves_finished_rows_and_names_the_others(place: Place) -> 
     assert [row["ordinal"] for row in written(place, done)] == [0, 2, 4, 5]
 
 
+def test_front_end_that_dies_with_answers_repeats_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.source.write_text(lines({"text": "a"}, {"text": "b"}))
+    replica = place.replica()
+
+    def dies(*_: object) -> None:
+        raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scripted, "decode", dies)
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(work(replica))
+    assert not parts(place)
+    next_one = place.replica()
+    (done,) = do(place, next_one)
+    assert [row["ok"] for row in written(place, done)] == [True, True]
+    assert place.board is not None
+    assert not place.board._queue._suspicion.groups
+
+
+def test_engine_that_dies_at_its_start_gets_one_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.source.write_text(lines({"text": "a"}))
+
+    def dies(*_: object) -> None:
+        raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
+
+    monkeypatch.setattr(replica_module, "open_engine", dies)
+    with pytest.raises(_ProcessEndedError):
+        place.replica()
+    with pytest.raises(EngineDeadError, match=r"exit code -11"):
+        place.replica()
+
+
 def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
     place.source.write_text(lines({"text": "wait"}))
     replica = place.replica(flush_interval=0.05)
@@ -222,7 +254,7 @@ def test_rows_of_a_silent_replica_go_to_the_others(place: Place, monkeypatch: py
         board.pull(replica.process, Report())
     board.start("another", "another-1")
     board.join("another-1", 10)
-    board.lost("another-1", True, no_rows(), Report(finished=np.empty(0, np.int64)), None)
+    board.lost("another-1", True, Begun(no_rows()), Report(finished=np.empty(0, np.int64)), None)
 
 
 def test_ended_replica_is_not_a_failure(place: Place) -> None:
