@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -66,6 +67,14 @@ class Task:
         """Return the manifest of the last commit."""
         document: dict[str, Any] = json.loads((self.destination / "manifest.json").read_text())
         return document
+
+
+def start_cluster(**options: Any) -> None:
+    """Start a Ray that ends with this process, for jobs to run on."""
+    import ray
+
+    context = ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+    os.environ["RAY_ADDRESS"] = context.address_info["address"]
 
 
 def planned(source: Path) -> dict[str, int]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 import ray
-from job import Task
+from job import Task, start_cluster
 from start_up import some
 
 from airflow_provider_raybatch.job.execution.kept.roll import Roll
@@ -130,14 +130,7 @@ def _until(happens: Callable[[], object]) -> None:
 def main() -> None:
     data, out, workload, *rest = sys.argv[1:]
     engine = json.loads(rest[0]) if rest else {"load_format": "dummy"}
-    context = ray.init(
-        address="local",
-        num_gpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-    )
-    os.environ["RAY_ADDRESS"] = context.address_info["address"]
+    start_cluster(num_gpus=1, log_to_driver=False)
     many = Path(data) / workload
     Steps(some(many, Path(out) / "rows"), many, Path(data) / "model", Path(out), engine).run()
 

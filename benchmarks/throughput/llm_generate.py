@@ -7,9 +7,11 @@ The workload must fit into memory and nothing is saved before the end, so this i
 But an engine can't be fed better than with everything at once. Prints one JSON line per workload.
 
 With ``--by-prefix``, another ``LLM.generate`` replaces ``LLM.chat`` and gets the texts sorted, so that common
-prefixes follow each other. With ``--alone``, only the first ``LLM.generate`` runs.
+prefixes follow each other. With ``--alone``, only the first ``LLM.generate`` runs, as with
+``--asked``, which takes names of workloads from its input, line by line.
 
 usage: llm_generate.py [--by-prefix | --alone] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
+       llm_generate.py --asked DATA_FOLDER [ENGINE_ARGS_JSON]
 """
 
 from __future__ import annotations
@@ -22,47 +24,56 @@ from typing import Any
 
 
 def main() -> None:
-    import pyarrow.parquet as pq
     from vllm import LLM, SamplingParams
 
     folder, *names = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    by_prefix = "--by-prefix" in sys.argv
-    engine = json.loads(names.pop()) if names[-1].startswith("{") else {}
+    engine = json.loads(names.pop()) if names and names[-1].startswith("{") else {}
     start = time.time()
     llm = LLM(str(Path(folder) / "model"), **engine)
     startup = time.time() - start
     llm.generate(["warm up " * 12] * 64, SamplingParams(max_tokens=32, ignore_eos=True), use_tqdm=False)
+    if "--asked" in sys.argv:
+        print("READY", flush=True)
+        names = map(str.strip, sys.stdin)  # type: ignore[assignment]
     for name in names:
-        rows = pq.read_table(Path(folder) / name).to_pylist()
-        params = [SamplingParams(**json.loads(row["sampling"])) for row in rows]
-        messages = [row["messages"] for row in rows]
-        render = llm.get_tokenizer().apply_chat_template
-        texts = [render(one, tokenize=False, add_generation_prompt=True) for one in messages]
-        order = sorted(range(len(rows)), key=texts.__getitem__)
-        ordered = [texts[place] for place in order], [params[place] for place in order]
-        ways: dict[str, tuple[Any, Any, Any]] = {"LLM.generate": (llm.generate, texts, params)}
-        if by_prefix:
-            ways = {"LLM.generate, sorted": (llm.generate, *ordered), **ways}
-        elif "--alone" not in sys.argv:
-            ways["LLM.chat"] = llm.chat, messages, params
-        for system, (call, prompts, sampling) in ways.items():
-            llm.reset_prefix_cache()
-            start = time.time()
-            outputs = call(prompts, sampling, use_tqdm=False)
-            seconds = time.time() - start
-            tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-            prompt = sum(len(output.prompt_token_ids) for output in outputs)
-            assert prompt == sum(row["prompt_tokens"] for row in rows), "other prompt tokens than planned"
-            assert tokens == sum(row["max_tokens"] for row in rows), "other output tokens than planned"
-            result = {
-                "system": system,
-                "workload": name,
-                "rows": len(rows),
-                "output_tokens": tokens,
-                "seconds": round(seconds, 2),
-                "startup_seconds": round(startup, 1),
-            }
-            print("RESULT", json.dumps(result), flush=True)
+        measure(llm, Path(folder), name, startup)
+
+
+def measure(llm: Any, folder: Path, name: str, startup: float) -> None:
+    """Print the seconds of one workload, in each of the ways that the command line asks for."""
+    import pyarrow.parquet as pq
+    from vllm import SamplingParams
+
+    rows = pq.read_table(folder / name).to_pylist()
+    params = [SamplingParams(**json.loads(row["sampling"])) for row in rows]
+    messages = [row["messages"] for row in rows]
+    render = llm.get_tokenizer().apply_chat_template
+    texts = [render(one, tokenize=False, add_generation_prompt=True) for one in messages]
+    order = sorted(range(len(rows)), key=texts.__getitem__)
+    ordered = [texts[place] for place in order], [params[place] for place in order]
+    ways: dict[str, tuple[Any, Any, Any]] = {"LLM.generate": (llm.generate, texts, params)}
+    if "--by-prefix" in sys.argv:
+        ways = {"LLM.generate, sorted": (llm.generate, *ordered), **ways}
+    elif not {"--alone", "--asked"} & set(sys.argv):
+        ways["LLM.chat"] = llm.chat, messages, params
+    for system, (call, prompts, sampling) in ways.items():
+        llm.reset_prefix_cache()
+        start = time.time()
+        outputs = call(prompts, sampling, use_tqdm=False)
+        seconds = time.time() - start
+        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+        prompt = sum(len(output.prompt_token_ids) for output in outputs)
+        assert prompt == sum(row["prompt_tokens"] for row in rows), "other prompt tokens than planned"
+        assert tokens == sum(row["max_tokens"] for row in rows), "other output tokens than planned"
+        result = {
+            "system": system,
+            "workload": name,
+            "rows": len(rows),
+            "output_tokens": tokens,
+            "seconds": round(seconds, 2),
+            "startup_seconds": round(startup, 1),
+        }
+        print("RESULT", json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

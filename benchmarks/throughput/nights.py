@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from job import Task, planned
+from job import Task, planned, start_cluster
 
 CHANGED_EVERY = 100
 
@@ -37,6 +37,7 @@ CHANGED_EVERY = 100
 def main() -> None:
     data, out, of_nights, of_kills = (Path(argument) for argument in sys.argv[1:5])
     engine = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
+    start_cluster()
     model = data / "model"
     store = {"reuse": str(out / "store")}
     if of_nights.name != "-":

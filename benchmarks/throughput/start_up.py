@@ -12,7 +12,6 @@ usage: start_up.py DATA_FOLDER OUT_FOLDER WORKLOAD [ENGINE_ARGS_JSON] [ROUNDS]
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from job import Task
+from job import Task, start_cluster
 
 ROWS = 64
 KEPT = 600
@@ -41,12 +40,9 @@ def main() -> None:
     data, out, workload, *rest = sys.argv[1:]
     engine = json.loads(rest[0]) if rest else {"load_format": "dummy"}
     rounds = int(rest[1]) if len(rest) > 1 else 3
-    import ray
-
     model = Path(data) / "model"
     rows = some(Path(data) / workload, Path(out) / "rows")
-    context = ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1")
-    os.environ["RAY_ADDRESS"] = context.address_info["address"]
+    start_cluster()
     found = []
     fields = {"engine_args": engine}
     for _ in range(rounds):

@@ -6,9 +6,10 @@ synthesize: 3,072 rows of 46 to 400 prompt tokens and, per row, 16 to 1,024 outp
 200). W3 documents: four questions on each of 1,000 documents of 2,000 tokens, which come first in the prompt,
 in random order; 16 output tokens. The model has the shape of Llama 3.1 8B; vLLM fills it with random weights
 (``load_format="dummy"``), which run at the speed of real ones. Requests set ``ignore_eos``, so every system
-generates exactly the same number of tokens.
+generates exactly the same number of tokens. An engine that stays for several jobs has the prompts of the last
+one in its prefix cache, so each job gets other words: with VARIANTS there are also W1-1, W2-1 and so on.
 
-usage: workloads.py TOKENIZER_FOLDER OUT_FOLDER [ROWS_W1 ROWS_W2 DOCUMENTS_W3]
+usage: workloads.py TOKENIZER_FOLDER OUT_FOLDER [ROWS_W1 ROWS_W2 DOCUMENTS_W3 [VARIANTS]]
 """
 
 from __future__ import annotations
@@ -79,14 +80,24 @@ SYLLABLES = (
 def main() -> None:
     tokenizer_folder, out = Path(sys.argv[1]), Path(sys.argv[2])
     rows_w1, rows_w2, documents = map(int, sys.argv[3:6]) if len(sys.argv) > 5 else (32768, 3072, 1000)
+    variants = int(sys.argv[6]) if len(sys.argv) > 6 else 0
     write_model(tokenizer_folder, out / "model")
-    text = Text(Tokenizer.from_file(str(out / "model" / "tokenizer.json")))
-    system = text.of(62)
-    write(out / "W1", [w1(text, system, number) for number in range(rows_w1)])
+    tokenizer = Tokenizer.from_file(str(out / "model" / "tokenizer.json"))
     lengths = np.random.default_rng(SEED).normal(np.log(200), 0.8, rows_w2)
     outputs = np.clip(np.exp(lengths).astype(int), 16, 1024)
-    write(out / "W2", [w2(text, number, int(outputs[number])) for number in range(rows_w2)])
-    write(out / "W3", w3(text, documents))
+    for variant in range(variants + 1):
+        text = Text(tokenizer, SEED + variant)
+        system = text.of(62)
+        write(out / variant_of("W1", variant), [w1(text, system, number) for number in range(rows_w1)])
+        answers = [w2(text, number, int(outputs[number])) for number in range(rows_w2)]
+        write(out / variant_of("W2", variant), answers)
+        if not variant:
+            write(out / "W3", w3(text, documents))
+
+
+def variant_of(workload: str, number: int) -> str:
+    """The name of a workload with other words; 0 is the workload itself."""
+    return f"{workload}-{number}" if number else workload
 
 
 def write_model(source: Path, out: Path) -> None:
@@ -112,9 +123,9 @@ def write_model(source: Path, out: Path) -> None:
 class Text:
     """Random words, by number of tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, seed: int = SEED) -> None:
         self.tokenizer = tokenizer
-        self._random = random.Random(SEED)
+        self._random = random.Random(seed)
         choice = self._random.choice
         words = sorted({"".join(choice(SYLLABLES) for _ in range(1 + i % 3)) for i in range(6000)})
         self._words = [(word, len(tokenizer.encode(" " + word).ids)) for word in words]
