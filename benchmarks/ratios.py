@@ -29,6 +29,7 @@ TARGETS = {
     "two GPUs to one, W2 twice": 1.95,
     "two GPUs to one, W1, kept engines": 1.95,
     "two GPUs to one, W2, kept engines": 1.95,
+    "two GPUs to one, W2 twice, kept engines": 1.95,
     "ideal to eight echo replicas that start late": 0.95,
     "Ray Data LLM to job, W3": 1.5,
     "sorted LLM.generate to job, W3": 0.95,
