@@ -82,6 +82,12 @@ class Renewable(Engine, Protocol):
     def is_dead(self) -> bool:
         """Whether its processes have ended. Asked while it generates nothing."""
 
+    async def settled(self) -> None:
+        """Return when what generates has answered a call, and so does not hang. It has no requests then.
+
+        :raises Exception: it has ended.
+        """
+
     def renewed(self, spec: BatchInferenceSpec) -> Renewable:
         """The same engine for another spec, which asks for an equal one. This object is not used any more."""
 

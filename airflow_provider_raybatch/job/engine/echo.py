@@ -142,6 +142,9 @@ class EchoEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         return False
 
+    async def settled(self) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
+
     def renewed(self, spec: BatchInferenceSpec) -> EchoEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         self._serve(spec)

@@ -167,6 +167,8 @@ class Host:
             request.cancel()
         await asyncio.gather(*self._requests.values(), return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        if self._rests:
+            await self._engine.settled()  # for ever, if it hangs: then whoever keeps it ends it
         return self._rests
 
     def _hear(self) -> None:

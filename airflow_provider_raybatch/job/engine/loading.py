@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 _STEP = 16 * 1024 * 1024
+
+_measured = 0
+"""Bytes that the measuring itself has read: to find children it reads of each process of the machine."""
 
 
 def steps() -> int:
@@ -18,13 +22,21 @@ def steps() -> int:
         import psutil  # vLLM brings it; an engine without it has no model to load
     except ImportError:
         return 0
+    global _measured
     moved = 0
     with contextlib.suppress(psutil.Error):
         here = psutil.Process()
-        for process in (here, *here.children(recursive=True)):
-            with contextlib.suppress(psutil.Error, AttributeError):  # it has ended, or this is not Linux
-                counters = process.io_counters()
-                # The first two count mapped files, the last two what is in the page cache already.
-                moved += counters.read_bytes + counters.write_bytes
-                moved += counters.read_chars + counters.write_chars
+        before = _moved(here)
+        moved = before + sum(map(_moved, here.children(recursive=True)))
+        moved -= _measured
+        _measured += _moved(here) - before
     return moved // _STEP
+
+
+def _moved(process: Any) -> int:
+    try:
+        counters = process.io_counters()
+    except Exception:  # it has ended, is another user's, or this is not Linux
+        return 0
+    # The first two count mapped files, the last two what is in the page cache already.
+    return int(counters.read_bytes + counters.write_bytes + counters.read_chars + counters.write_chars)

@@ -107,6 +107,10 @@ class VllmEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         return bool(self._llm.errored)
 
+    async def settled(self) -> None:
+        """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
+        await self._llm.is_sleeping()  # vLLM's engine process answers between two steps
+
     def renewed(self, spec: BatchInferenceSpec) -> VllmEngine:
         """See :class:`~airflow_provider_raybatch.job.engine.base.Renewable`."""
         self._serve(spec)

@@ -89,7 +89,7 @@ class Coordinator:
         """The latest one of each process."""
         self.gone: set[str] = set()
         """Processes that are known to have ended."""
-        self._draining = False
+        self._draining, self._keeps_engines = False, True
         self._engine: EngineInfo | None = None
 
     def _give_out(self, work: Input, part_folder: str, fewest: int) -> None:
@@ -229,9 +229,7 @@ class Coordinator:
         if process in self._queue.replicas:
             self._queue.leave(process)
 
-    def lost(
-        self, process: str, engine_died: bool, begun: Begun, report: Report, done: Done | None
-    ) -> None:
+    def lost(self, process: str, engine_died: bool, begun: Begun, report: Report, done: Done | None) -> None:
         """Its engine is gone, and it ends now: what it says last."""
         if process in self._actors:
             self._take(process, report, done)
@@ -299,9 +297,16 @@ class Coordinator:
         """Description of the engine that started last, ``None`` before the first."""
         return self._engine
 
-    def drain(self) -> None:
-        """Let replicas write their finished rows and begin no others."""
-        self._draining = True
+    def drain(self, keeps_engines: bool = True) -> None:
+        """Let replicas write their finished rows and begin no others.
+
+        :param keeps_engines: whether the next job may have their engines.
+        """
+        self._draining, self._keeps_engines = True, keeps_engines
+
+    def keeps_engines(self) -> bool:
+        """Whether the next job may have a replica's engine, if that is to be kept."""
+        return self._keeps_engines
 
     def snapshot(self) -> list[ReplicaReport]:
         """All reports, also of replicas that crashed, since their rows were done."""

@@ -9,11 +9,13 @@ end before they have asked the engine anything.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
+import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
@@ -40,6 +42,7 @@ class Launch:
         self._cluster = Cluster(())
         self._has_begun = self._starts_soon = False
         self._model: Model | None = None
+        self._spec: BatchInferenceSpec | None = None
 
     @property
     def began(self) -> float:
@@ -64,6 +67,7 @@ class Launch:
 
         :param folder: the destination.
         """
+        self._spec = spec
         if spec.engine == ray_data_llm.NAME or not rows:
             return
         self._cluster = cluster_view.view()
@@ -102,7 +106,8 @@ class Launch:
     def replicas(self, job: Job, sizing: Plan, work: Input) -> Replicas:
         """Those that have started, or new ones, with the rows to do."""
         if self._replicas is None:
-            self._replicas = Replicas(job.spec, job.environment, job.folder, sizing)
+            # As the driver got it, so that those that start late look for the same kept engines.
+            self._replicas = Replicas(self._spec or job.spec, job.environment, job.folder, sizing)
             self._replicas.load(self._model or Model(job.spec))
         self._replicas.begin(job, sizing, work)
         self._has_begun = True
@@ -120,4 +125,6 @@ class Launch:
 
 def _idles(key: str) -> bool:
     """Whether an engine is kept that can be taken."""
-    return any(state is not None and state.is_free for state in Roll(key).look().values())
+    with contextlib.suppress(ray.exceptions.RayError):  # else it is found later
+        return any(state is not None and state.is_free for state in Roll(key).look().values())
+    return False

@@ -126,11 +126,13 @@ def run(
                 replicas.end_unused()
         if plan.spans_nodes:
             pipeline.join(_LAST_WORDS)  # without its placement group, an actor returns no ticket
-    except Exception:
+    except Exception as error:
         # What is finished is paid for; give replicas the time to write it. It must end before Ray's SIGKILL
         # to a stopped job: killed in its shutdown, the driver would leave replicas behind.
         if board is not None:
-            _drain(board, pipeline)
+            # An engine that has stalled would stall the next job, too.
+            hangs = isinstance(error, RaybatchError) and error.failure_class is FailureClass.STALLED
+            _drain(board, pipeline, keeps_engines=not hangs)
         raise
     ran.reports = watch.look()
     if not watch.is_finished:
@@ -187,8 +189,8 @@ class _Watch:
         return list(latest.values())
 
 
-def _drain(board: Any, pipeline: Pipeline) -> None:
-    board.drain.remote()
+def _drain(board: Any, pipeline: Pipeline, keeps_engines: bool) -> None:
+    board.drain.remote(keeps_engines)
     ends = time.monotonic() + seconds_to_drain()
     while pipeline.is_alive() and time.monotonic() < ends:
         pipeline.join(_POLL)

@@ -41,8 +41,9 @@ from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
 
 _ACTORS_EVERY = 2.0
-_SOON = 10.0
-"""Seconds in which a replica starts if there is room for it: its process takes two to five."""
+_SOON = 15.0
+"""Seconds in which a replica starts if there is room for it: its process takes two to five, and so does that
+of an actor that keeps its engine."""
 _LOOK_AGAIN = 0.05
 _CLOSE_SECONDS = 30.0
 _GIVE_BACK_SECONDS = 10.0
@@ -110,10 +111,16 @@ class Replicas:
     def dismiss(self) -> None:
         """End those that have got no rows: one that starts its engine when it has, or with the driver."""
         self.board.dismiss.remote()
-        ends = time.monotonic() + _GIVE_BACK_SECONDS
-        while ray.get(self.board.close.remote(), timeout=_CLOSE_SECONDS) and time.monotonic() < ends:
-            time.sleep(_LOOK_AGAIN)
+        if self._wanted is not None:
+            self._await_return()
         threading.Thread(target=self._end_the_last, daemon=True).start()
+
+    def _await_return(self) -> None:
+        """Let them give kept engines back: they end with this process, at the latest."""
+        ends = time.monotonic() + _GIVE_BACK_SECONDS
+        with contextlib.suppress(ray.exceptions.RayError):  # a job that is refused says why, not that
+            while ray.get(self.board.close.remote(), timeout=_GIVE_BACK_SECONDS) and time.monotonic() < ends:
+                time.sleep(_LOOK_AGAIN)
 
     def _end_the_last(self) -> None:
         self.pipeline.join()

@@ -95,6 +95,18 @@ def test_a_row_that_kills_it_leaves_no_dead_engine_to_the_next(task: RepeatedTas
     assert used(task)[-1].pid == used(task)[-2].pid
 
 
+@pytest.mark.turn(1)
+def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
+    """The job that stalls with it ends it: its retry would stall, too."""
+    task.input([*TEXTS, "hangs"])
+    args = {"hang_pattern": "hangs"}
+    task.refused(FailureClass.STALLED, token="one", keep_warm=300, no_progress_timeout=5, engine_args=args)
+    wait_for("its end", lambda: not any(state and state.is_free for state in kept().values()), 30)
+    task.input(TEXTS)
+    task.run("two", run_id="r2", keep_warm=300, engine_args=args)
+    assert len({engine.pid for engine in used(task)}) == 2
+
+
 @pytest.mark.turn(0)
 def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
     pace = {"seconds_per_token": 1.0, "max_num_seqs": 4}

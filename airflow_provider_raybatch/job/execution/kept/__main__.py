@@ -2,6 +2,8 @@
 """``python -m airflow_provider_raybatch.job.execution.kept [--end]``: the kept engines of a cluster."""
 
 import argparse
+import contextlib
+import time
 
 import ray
 
@@ -14,14 +16,21 @@ parser.add_argument("--end", action="store_true", help="end those that no job us
 arguments = parser.parse_args()
 ray.init("auto", log_to_driver=False, logging_level="ERROR")
 roll = Roll()
-states = roll.look()
+states = listed = roll.look()
+while arguments.end and roll.ownerless:  # it ends those that do not answer within half a minute
+    time.sleep(1.0)
+    states = roll.look()
+for name in sorted(listed.keys() - states.keys()):
+    print(f"{name}: it waited for a job that is gone; ended")
 for name, state in sorted(states.items()):
     if state is None:
         print(f"{name}: waits for room on the cluster, or does not answer")
         continue
     use = f"waits for {state.ends_in:.0f} s more" if state.is_free else "in use"
-    if arguments.end and ray.get(roll.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
-        use += "; ending"
+    if arguments.end:
+        with contextlib.suppress(ray.exceptions.RayError):  # it has ended meanwhile
+            if ray.get(roll.actor(name).end_if_free.remote(), timeout=_ANSWER_SECONDS):
+                use += "; ending"
     print(f"{name}: {state.title}, {state.amounts.get('GPU', 0):g} GPUs, {use}")
-if not states:
+if not listed:
     print("no engine is kept")

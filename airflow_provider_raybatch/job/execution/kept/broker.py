@@ -51,6 +51,8 @@ class Broker:
         """The node of each replica that waits."""
         self._given: dict[str, tuple[User, Any]] = {}
         """What each process has got."""
+        self._told: set[str] = set()
+        """Processes that know of it."""
         self._joining: dict[str, float] = {}
         """Processes that have got an idle engine, and when."""
         self._came: set[str] = set()
@@ -74,6 +76,7 @@ class Broker:
         with self._changed:
             self._came.add(user.process)
             if user.process in self._given:
+                self._told.add(user.process)
                 return self._given[user.process][1]
             if self._failures >= _MOST_FAILURES:
                 raise RaybatchError(
@@ -91,10 +94,11 @@ class Broker:
         with self._changed:
             self._waiting = {user: node for user, node in self._waiting.items() if user.process != process}
             user, actor = self._given.pop(process, (None, None))
+            has_heard = process in self._told
             self._joining.pop(process, None)
             self._changed.notify_all()
         if actor is not None:
-            actor.abandon.remote(user)
+            (actor.abandon if has_heard else actor.decline).remote(user)
 
     @property
     def coming(self) -> int:
@@ -137,7 +141,7 @@ class Broker:
                 self._changed.wait_for(lambda: self._has_ended or self._waiting or self._made)
                 if self._has_ended:
                     return
-            with contextlib.suppress(ray.exceptions.RayError):  # the cluster is busy, and will be asked again
+            with contextlib.suppress(Exception):  # the cluster is busy, say, and will be asked again
                 self._look()
             with self._changed:
                 self._changed.wait_for(lambda: self._has_ended, pause)
@@ -146,12 +150,14 @@ class Broker:
     def _look(self) -> None:
         states = self._roll.look()
         with self._changed:
-            self._idle = sum(state is not None and state.is_free for state in states.values())
+            self._idle = sum(
+                state is not None and state.is_free_for(self._maker) for state in states.values()
+            )
             self._looked = time.monotonic()
         for name, state in states.items():
             if state is not None:
                 idled = self._made.pop(name, None) is None
-                if state.is_free and (user := self._first_waiting()) is not None:
+                if state.is_free_for(self._maker) and (user := self._first_waiting()) is not None:
                     self._give(self._roll.actor(name), user, idled)
         with self._changed:
             waiting = list(self._waiting.items())
@@ -169,7 +175,7 @@ class Broker:
 
     def _give(self, actor: Any, user: User, idled: bool) -> None:
         try:
-            has_taken = ray.get(actor.take.remote(user), timeout=_TAKE_SECONDS)
+            has_taken = ray.get(actor.take.remote(user, self._maker), timeout=_TAKE_SECONDS)
         except ray.exceptions.RayError:  # it has ended meanwhile
             return
         if not has_taken:
@@ -182,7 +188,7 @@ class Broker:
                 if idled:
                     self._joining[user.process] = time.monotonic()
                 return
-        actor.abandon.remote(user)  # it has left meanwhile
+        actor.decline.remote(user)  # it has left meanwhile
 
     def _make(self, user: User, node: str) -> None:
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": self._wanted.gpus}
@@ -203,5 +209,5 @@ class Broker:
                 max_restarts=0,
                 **options,
             )
-            .remote(self._wanted.title)
+            .remote(self._wanted.title, self._maker)
         )

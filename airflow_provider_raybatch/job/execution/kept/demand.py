@@ -22,10 +22,12 @@ class Request:
     """What an actor, a task, or a bundle of a placement group waits for.
 
     :param labels: that its node must have, by name.
+    :param count: how many wait for the same.
     """
 
     amounts: Amounts
     labels: Mapping[str, frozenset[str]]
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -58,20 +60,37 @@ def in_the_way(requests: Iterable[Request], nodes: Mapping[str, Node], idle: Seq
     left = sorted(idle, key=lambda one: (-one.since, one.name))
     ended: set[str] = set()
     for request in requests:
-        ways = []
-        for name, node in nodes.items():
-            way = _way(request.amounts, free[name], [one for one in left if one.node == name])
-            if way is not None and _matches(request, node):
-                ways.append((len(way), name, way))
-        if not ways:
-            continue
-        _, place, way = min(ways, key=lambda found: found[:2])
-        for one in way:
-            _add(free[place], one.amounts, 1)
-            left.remove(one)
-            ended.add(one.name)
-        _add(free[place], request.amounts, -1)
+        if not any(request.amounts.values()):
+            continue  # it waits for something else
+        for _ in range(request.count):
+            ways = []
+            for name, node in nodes.items():
+                way = _way(request.amounts, free[name], [one for one in left if one.node == name])
+                if way is not None and _matches(request, node):
+                    ways.append((len(way), name, way))
+            if not (ways and left):
+                break  # nor does another one find room, or none is left to end: a backlog may be a million
+            _, place, way = min(ways, key=lambda found: found[:2])
+            for one in way:
+                _add(free[place], one.amounts, 1)
+                left.remove(one)
+                ended.add(one.name)
+            _add(free[place], request.amounts, -1)
     return ended
+
+
+def with_free(nodes: Mapping[str, Node], soon: Iterable[tuple[str, Amounts]]) -> dict[str, Node]:
+    """The nodes with what will soon be free on them: no other engine has to end for it.
+
+    :param soon: by id of the node.
+    """
+    known = dict(nodes)
+    for name, amounts in soon:
+        if name in known:
+            free = dict(known[name].free)
+            _add(free, amounts, 1)
+            known[name] = Node(free, known[name].labels)
+    return known
 
 
 def _way(amounts: Amounts, free: Amounts, idle: Iterable[Idle]) -> list[Idle] | None:
@@ -108,9 +127,7 @@ def pending() -> tuple[list[Request], dict[str, Node]]:
         from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
         state = get_cluster_resource_state(global_worker.gcs_client)
-        requests = [
-            _request(one.request) for one in state.pending_resource_requests for _ in range(max(1, one.count))
-        ]
+        requests = [_request(one.request, max(1, one.count)) for one in state.pending_resource_requests]
         for group in state.pending_gang_resource_requests:
             requests += map(_request, group.requests)
         nodes = {
@@ -122,14 +139,14 @@ def pending() -> tuple[list[Request], dict[str, Node]]:
     return requests, nodes
 
 
-def _request(asked: Any) -> Request:
+def _request(asked: Any, count: int = 1) -> Request:
     """Of label selectors, the first, which Ray tries first, and of it what names values that are wanted."""
     labels: dict[str, frozenset[str]] = {}
     for selector in list(asked.label_selectors)[:1]:
         for one in selector.label_constraints:
             if one.operator == _IN:
                 labels[one.label_key] = frozenset(one.label_values)
-    return Request(dict(asked.resources_bundle), labels)
+    return Request(dict(asked.resources_bundle), labels, count)
 
 
 _IN = 1

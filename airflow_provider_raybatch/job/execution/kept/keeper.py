@@ -27,7 +27,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter
 from airflow_provider_raybatch.job.engine.host import GONE, RESTS
-from airflow_provider_raybatch.job.execution.kept.demand import Idle, in_the_way, pending
+from airflow_provider_raybatch.job.execution.kept.demand import Idle, in_the_way, pending, with_free
 from airflow_provider_raybatch.job.execution.kept.roll import KeptState, Roll
 from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, Tenancy, User
 
@@ -36,6 +36,7 @@ _MORE = 0.002
 """Seconds in which further messages are waited for, so that a call takes several of a busy engine."""
 _LOOKS = (1.0, 2.0)
 """Seconds between two looks, by chance, so that engines do not all ask Ray at the same time."""
+_MEASURED_EVERY = 1.0
 _LAST_WORD = 10.0
 """Seconds for the user to hear of the engine's death."""
 _END_SECONDS = 60.0
@@ -62,11 +63,12 @@ class KeptEngine:
     """The actor's class.
 
     :param title: what it is, for people.
+    :param maker: see :class:`~airflow_provider_raybatch.job.execution.kept.tenancy.Tenancy`.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, maker: str = "") -> None:
         self._title = title
-        self._tenancy = Tenancy(time.monotonic())
+        self._tenancy = Tenancy(time.monotonic(), maker)
         self._changed = threading.Condition()
         """Guards the tenancy, the messages and the front ends."""
         self._posting = threading.Lock()
@@ -86,6 +88,7 @@ class KeptEngine:
         self._name = context.get_actor_name()
         self._amounts = {name: float(one) for name, one in context.get_assigned_resources().items() if one}
         self._gpu, self._steps = GpuMeter(), 0
+        threading.Thread(target=self._measure, name="raybatch-measure", daemon=True).start()
         threading.Thread(target=self._watch, name="raybatch-watch", daemon=True).start()
 
     def __repr__(self) -> str:
@@ -99,19 +102,30 @@ class KeptEngine:
         with self._changed:
             is_free = self._tenancy.is_free
             since, ends_in = self._tenancy.rests(time.monotonic()) if is_free else (0.0, 0.0)
-        return KeptState(self._title, is_free, since, ends_in, self._node, self._amounts)
+            is_ending, reserved_for = self._tenancy.is_ended, self._tenancy.reserved_for
+        return KeptState(
+            self._title, is_free, is_ending, since, ends_in, self._node, self._amounts, reserved_for
+        )
 
-    def take(self, user: User) -> bool:
+    def take(self, user: User, maker: str = "") -> bool:
         """Give it to a user.
 
+        :param maker: of the user's job.
         :returns: whether it was free, or is this one's already.
         """
+        gpu = GpuMeter()
         with self._changed:
             was_free = self._tenancy.is_free
-            if was_free:
+            is_users = self._tenancy.take(user, maker, time.monotonic())
+            if was_free and is_users:
                 self._messages.clear()
-                self._gpu = GpuMeter()
-            return self._tenancy.take(user, time.monotonic())
+                self._gpu = gpu
+            return is_users
+
+    def decline(self, user: User) -> None:
+        """Take it back from a user that has never heard of it."""
+        with self._changed:
+            self._tenancy.decline(user)
 
     def abandon(self, user: User) -> None:
         """End it, if this is its user: it died, or has heard nothing of it."""
@@ -309,15 +323,23 @@ class KeptEngine:
             time.sleep(_LAST_WORD)
         self.end()
 
-    def _watch(self) -> None:
-        was_wanted = False
+    def _measure(self) -> None:
+        """In a thread of its own: what hangs or fails here must not keep the engine alive."""
         while True:
-            time.sleep(random.uniform(*_LOOKS))
+            time.sleep(_MEASURED_EVERY)
             with contextlib.suppress(Exception):  # of NVML's
                 self._gpu.sample()
-            self._steps = loading.steps()
-            # Ray also tells of what it is about to place, so once is not enough.
-            is_wanted = self._tenancy.is_free and self._is_wanted()
+            with contextlib.suppress(Exception):  # of the system's
+                self._steps = loading.steps()
+
+    def _watch(self) -> None:
+        was_wanted, roll = False, Roll()
+        while True:
+            time.sleep(random.uniform(*_LOOKS))
+            is_wanted = False
+            with contextlib.suppress(Exception):  # of Ray's, or from an engine of another version
+                # Ray also tells of what it is about to place, so once is not enough.
+                is_wanted = self._tenancy.is_free and self._is_wanted(roll)
             with self._changed:
                 verdict = self._tenancy.verdict(time.monotonic(), is_wanted and was_wanted)
                 if verdict != "stay":
@@ -327,21 +349,15 @@ class KeptEngine:
                 return
             was_wanted = is_wanted
 
-    def _is_wanted(self) -> bool:
+    def _is_wanted(self, roll: Roll) -> bool:
         """Whether it must end so that others find room."""
         requests, nodes = pending()
         if not (requests and self._amounts):
             return False
-        try:
-            states = Roll().look()
-        except ray.exceptions.RayError:
-            return False
-        idle = [
-            Idle(name, state.node, state.amounts, state.since)
-            for name, state in states.items()
-            if state is not None and state.is_free
-        ]
-        return self._name in in_the_way(requests, nodes, idle)
+        states = {name: state for name, state in roll.look().items() if state is not None}
+        idle = [Idle(name, one.node, one.amounts, one.since) for name, one in states.items() if one.is_free]
+        ending = [(one.node, one.amounts) for one in states.values() if one.is_ending]
+        return self._name in in_the_way(requests, with_free(nodes, ending), idle)
 
 
 def _leave() -> None:

@@ -24,18 +24,26 @@ class KeptState:
     """What a kept engine says of itself.
 
     :param title: what it is, for people.
+    :param is_ending: whether it ends now, and its GPUs are free soon.
     :param since: seconds for which it has had no user; 0 if it has one.
     :param ends_in: seconds until it ends, if no one takes it.
     :param node: id of its node.
     :param amounts: Ray's resources that it holds, by name.
+    :param reserved_for: the maker that alone can take it, empty for any.
     """
 
     title: str
     is_free: bool
+    is_ending: bool
     since: float
     ends_in: float
     node: str
     amounts: dict[str, float]
+    reserved_for: str = ""
+
+    def is_free_for(self, maker: str) -> bool:
+        """Whether the job of this maker can take it."""
+        return self.is_free and self.reserved_for in {"", maker}
 
 
 def name_of(key: str, model: str, maker: str, number: int) -> str:
@@ -44,6 +52,10 @@ def name_of(key: str, model: str, maker: str, number: int) -> str:
     :param maker: see :func:`maker_name`.
     """
     return f"{_PREFIX}:{key}:{model}:{maker}:{number}"
+
+
+def _maker_of(name: str) -> str:
+    return name.rsplit(":", 2)[1]  # a model's name may have colons
 
 
 def maker_name(maker: str) -> str:
@@ -70,10 +82,12 @@ class Roll:
     """Looks them up again and again, without asking twice those that do not answer.
 
     :param key: only engines that this key names; by default all.
+    :ivar ownerless: names of those that have never answered, and were made for a job that is gone.
     """
 
     key: str | None = None
     clock: Callable[[], float] = time.monotonic
+    ownerless: set[str] = field(default_factory=set)
     _listed: dict[str, _Listed] = field(default_factory=dict)
 
     def look(self) -> dict[str, KeptState | None]:
@@ -90,10 +104,14 @@ class Roll:
                 actor = ray.get_actor(name, namespace=NAMESPACE)
                 self._listed[name] = _Listed(actor, self.clock(), actor.state.remote())
         self._hear()
-        for name, one in self._listed.items():
-            has_started = one.has_answered or self.clock() - one.since < _SILENT
-            if not has_started and name.split(":")[3] not in makers:
-                ray.kill(one.actor)
+        self.ownerless = {
+            name
+            for name, one in self._listed.items()
+            if not one.has_answered and _maker_of(name) not in makers
+        }
+        for name in self.ownerless:
+            if self.clock() - self._listed[name].since >= _SILENT:
+                ray.kill(self._listed[name].actor)
         return {name: one.state for name, one in self._listed.items()}
 
     def actor(self, name: str) -> Any:

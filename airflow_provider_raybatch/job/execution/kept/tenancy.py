@@ -38,9 +38,14 @@ class Tenancy:
     """Of one engine. An actor of its own holds its GPUs; replicas have it one after the other.
 
     All times are seconds of one clock.
+
+    :param maker: the job that made the actor. Until that one has had it, or has let it wait in vain, no other
+        gets it: a job that has no need of it any more ends it without asking.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, maker: str) -> None:
+        self._maker = maker
+        self._is_new = True
         self._phase: Literal["free", "used", "returned", "ended"] = "free"
         self._user: User | None = None
         self._since = self._heard = now
@@ -53,6 +58,16 @@ class Tenancy:
         """Whether it can be taken."""
         return self._phase == "free"
 
+    @property
+    def reserved_for(self) -> str:
+        """The maker whose job alone can take it, empty for any."""
+        return self._maker if self._is_new else ""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no one can have it any more."""
+        return self._phase == "ended"
+
     def rests(self, now: float) -> tuple[float, float]:
         """Seconds for which it has been free, and for which it will be at most."""
         return now - self._since, max(0.0, self._ends_at - now)
@@ -61,14 +76,20 @@ class Tenancy:
         """Whether this is its user."""
         return self._phase == "used" and self._user == user
 
-    def take(self, user: User, now: float) -> bool:
+    def take(self, user: User, maker: str, now: float) -> bool:
         """Become its user.
 
+        :param maker: of the user's job.
         :returns: whether it was free, or is this one's already.
         """
-        if self._phase == "free":
+        if self._phase == "free" and self.reserved_for in {"", maker}:
             self._phase, self._user, self._heard, self._waits = "used", user, now, 0
         return self.is_of(user)
+
+    def decline(self, user: User) -> None:
+        """The user has never heard of it: it is free as before."""
+        if self.is_of(user):
+            self._phase, self._user = "free", None
 
     def hear(self, user: User, now: float) -> None:
         """The user has called.
@@ -105,6 +126,7 @@ class Tenancy:
         """Nothing of its last user is left in it."""
         if self._phase == "returned":
             self._phase, self._since, self._ends_at = "free", now, now + self._seconds
+            self._is_new = False
 
     def end(self) -> bool:
         """Let no one have it any more.

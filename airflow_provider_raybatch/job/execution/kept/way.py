@@ -88,12 +88,13 @@ class KeptFrontEnd:
         try:
             ray.get(given, timeout=_GIVE_BACK_SECONDS)
         except _LOST:
-            self.kill()
+            self._keeper.abandon.remote(self._user)
 
     def kill(self) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
-        self._has_ended = True
-        self._keeper.abandon.remote(self._user)
+        if not self._has_ended:  # else it is given back, and another call could come before that one
+            self._has_ended = True
+            self._keeper.abandon.remote(self._user)
 
     def death(self) -> EngineDeadError:
         """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""
@@ -106,6 +107,8 @@ class KeptFrontEnd:
             cause = getattr(error, "cause", error)
             if isinstance(cause, EngineDeadError):
                 self._death = cause
+            elif isinstance(error, ray.exceptions.RayTaskError) and not isinstance(cause, GivenAwayError):
+                self._death = EngineDeadError(f"The actor that keeps the engine failed ({cause}).")
             raise self._death from error
 
     def _send(self) -> None:

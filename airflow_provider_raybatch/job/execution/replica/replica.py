@@ -171,7 +171,9 @@ class Replica(Workplace):
     def _measure(self) -> None:
         if self._has_left:
             return
-        if self.report.state in {"waiting", "starting"}:
+        if self.report.state == "waiting":
+            pass  # it loads nothing, and nothing moves
+        elif self.report.state == "starting":
             self.report.loaded = loading.steps() if self._kept is None else self._kept.steps
         else:
             self.report.tokens_in_flight = self.engine.tokens_in_flight()
@@ -218,8 +220,11 @@ class Replica(Workplace):
 
     async def let_rest(self) -> None:
         """Give a kept engine back, before the job can end."""
-        if self._kept is not None:
-            await self.thread(self.engine.close)
+        if self._kept is None:
+            return
+        if not await self.board.keeps_engines.remote():
+            self._kept.kill()
+        await self.thread(self.engine.close)
 
     async def _close(self) -> None:
         await self.thread(self.engine.close)

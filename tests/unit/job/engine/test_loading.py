@@ -28,3 +28,13 @@ def test_what_is_loaded_counts_and_waiting_does_not(tmp_path: Path) -> None:
         assert int(child.stdout.readline()) == _MUCH
         assert loading.steps() - here >= 4
         child.communicate()
+
+
+def test_the_measuring_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find children, it reads of each process of the machine; a replica that only waits would move."""
+    pytest.importorskip("psutil")
+    monkeypatch.setattr(loading, "_STEP", 4096)
+    before = loading.steps()
+    for _ in range(200):
+        after = loading.steps()
+    assert after - before < 20

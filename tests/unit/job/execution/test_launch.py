@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import ray
 
+from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.execution import launch as module
+from airflow_provider_raybatch.job.execution import replicas as replicas_module
+from airflow_provider_raybatch.job.execution.calls import Model
+from airflow_provider_raybatch.job.execution.kept.roll import Roll
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.question import Question
+from airflow_provider_raybatch.job.execution.replicas import Replicas
+from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -24,7 +33,13 @@ class Started:
     """Stands for replicas on a cluster."""
 
     def __init__(self, spec: Any, environment: Any, folder: Any, plan: Plan) -> None:
-        self.plan, self.is_dismissed = plan, False
+        self.spec, self.plan, self.is_dismissed = spec, plan, False
+
+    def load(self, model: Model) -> None:
+        pass
+
+    def begin(self, job: Any, plan: Plan, work: Any) -> None:
+        pass
 
     def ask(self, question: Question) -> Any:
         return question.function(*question.arguments)
@@ -73,6 +88,44 @@ def test_none_starts(nodes: list[dict[str, float]], fields: dict[str, Any]) -> N
     if "engine_args" in fields:
         nodes.append(GPU_NODE)
     assert started(Launch(), **fields) is None
+
+
+def test_those_that_start_late_want_the_same_engine(nodes: list[dict[str, float]]) -> None:
+    """What kept engine they look for is decided by the spec: before its model was checked, and after it."""
+    launch, spec = Launch(), asked(replicas=(1, 4))
+    launch.early(spec, {}, LocalFolder("/out"), 1000)
+    checked = spec.model_copy(update={"engine_args": {"revision": "0123abc"}})
+    launch.load(Model(checked))
+    job: Any = SimpleNamespace(spec=checked, environment={}, folder=LocalFolder("/out"))
+    found: Any = launch.replicas(job, launch.plan(checked, 1000), Input([], [], np.zeros(0, np.uint8)))
+    assert found.spec is spec
+
+
+def _late(*_: Any, **__: Any) -> None:
+    raise ray.exceptions.GetTimeoutError("Get timed out: some object(s) not ready.")
+
+
+def test_a_look_for_kept_engines_that_fails_is_no_failure(
+    nodes: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_view, "has_idle", lambda plan: False)
+    monkeypatch.setattr(Roll, "look", _late)
+    monkeypatch.setattr(module, "wanted", lambda *_: SimpleNamespace(key="key"))
+    assert started(Launch(), keep_warm=60) is not None
+
+
+def test_a_refusal_is_what_the_task_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the coordinator is too busy to say whether kept engines are back."""
+    monkeypatch.setattr(replicas_module.ray, "get", _late)
+    found: Any = object.__new__(Replicas)
+    found._wanted, found.pipeline, found.end = SimpleNamespace(), SimpleNamespace(join=lambda: None), str
+    found.board = SimpleNamespace(**{
+        name: SimpleNamespace(remote=lambda: None) for name in ("dismiss", "close")
+    })
+    launch = Launch()
+    launch._replicas = found
+    with pytest.raises(SpecError), launch:
+        raise SpecError("model: there is no such model.")
 
 
 def test_replicas_are_asked_if_they_start_soon(

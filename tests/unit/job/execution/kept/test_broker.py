@@ -29,16 +29,26 @@ class Cluster:
     """Kept engines by name, and who has them."""
 
     users: dict[str, User | None] = field(default_factory=dict)
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    reserved_for: str = ""
 
     def look(self) -> dict[str, KeptState | None]:
-        return {name: KeptState("echo", user is None, 0, 60, "node", {}) for name, user in self.users.items()}
+        return {
+            name: KeptState("echo", user is None, False, 0, 60, "node", {}, self.reserved_for)
+            for name, user in self.users.items()
+        }
 
     def actor(self, name: str) -> Any:
-        def take(user: User) -> bool:
+        def take(user: User, maker: str) -> bool:
             self.users[name] = self.users[name] or user
             return self.users[name] == user
 
-        return SimpleNamespace(name=name, take=SimpleNamespace(remote=take))
+        def calls(what: str) -> Any:
+            return SimpleNamespace(remote=lambda user: self.calls.append((what, name)))
+
+        return SimpleNamespace(
+            take=SimpleNamespace(remote=take), abandon=calls("abandon"), decline=calls("decline")
+        )
 
     def get(self, answer: Any, timeout: float) -> Any:
         return answer
@@ -100,4 +110,49 @@ def test_those_that_do_not_come_are_waited_for_a_while(
     eventually(lambda: asked.engine_for(FIRST, "node"))
     monkeypatch.setattr(module, "_COMING_SECONDS", 0.0)
     assert asked.coming == 0
+    asked.close()
+
+
+def test_an_engine_of_which_its_replica_never_heard_stays_for_others(cluster: Cluster) -> None:
+    cluster.users = {"one": None}
+    asked = broker(most=1)
+    assert asked.engine_for(FIRST, "node") is None
+    eventually(lambda: asked.has_given)
+    asked.gone(FIRST.process)
+    assert cluster.calls == [("decline", "one")]
+    asked.close()
+
+
+def test_an_engine_that_a_dead_replica_had_is_ended(cluster: Cluster) -> None:
+    cluster.users = {"one": None}
+    asked = broker(most=1)
+    eventually(lambda: asked.engine_for(FIRST, "node"))
+    asked.gone(FIRST.process)
+    assert cluster.calls == [("abandon", "one")]
+    asked.close()
+
+
+def test_a_new_one_of_another_job_is_left_alone(cluster: Cluster) -> None:
+    cluster.users, cluster.reserved_for = {"one": None}, "another job"
+    asked = broker(most=1)
+    assert asked.engine_for(FIRST, "node") is None
+    eventually(lambda: asked._looked)
+    assert asked.engine_for(FIRST, "node") is None
+    assert asked.coming == 0
+    asked.close()
+
+
+def test_a_look_that_fails_is_repeated(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it was: the replicas of the job would wait for ever."""
+    looks = iter([ValueError("an engine of another version")])
+
+    def look() -> dict[str, KeptState | None]:
+        for error in looks:
+            raise error
+        return Cluster.look(cluster)
+
+    cluster.users = {"one": None}
+    monkeypatch.setattr(cluster, "look", look)
+    asked = broker(most=1)
+    eventually(lambda: asked.engine_for(FIRST, "node"))
     asked.close()

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from airflow_provider_raybatch.job.execution.kept.demand import Idle, Node, Request, in_the_way
+from airflow_provider_raybatch.job.execution.kept import demand as module
+from airflow_provider_raybatch.job.execution.kept.demand import Idle, Node, Request, in_the_way, with_free
 
 GPU = {"GPU": 1.0}
 
@@ -78,3 +79,19 @@ def test_all_decide_alike() -> None:
     nodes, engines = {"a": node(0)}, idle(6, since=0.0)
     alike: Sequence[Idle] = [Idle(one.name, one.node, one.amounts, 5.0) for one in engines]
     assert in_the_way(asks(1, 2), nodes, alike) == in_the_way(asks(1, 2), nodes, alike[::-1])
+
+
+def test_what_ends_already_counts_as_free() -> None:
+    """Else one request would end one engine after the other, while the first one takes seconds to end."""
+    nodes = with_free({"a": node(0), "b": node(0)}, [("a", GPU), ("gone", GPU)])
+    assert in_the_way(asks(1), nodes, idle(2)) == set()
+    assert in_the_way(asks(1, 1), nodes, idle(2)) == {"a1"}
+
+
+def test_a_backlog_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    matches = module._matches
+    monkeypatch.setattr(module, "_matches", lambda *given: looks.append(1) or matches(*given))
+    backlog = [Request({"GPU": 1.0}, {}, count=10**12), Request({}, {}, count=10**12)]
+    assert in_the_way(backlog, {"a": node(1)}, idle(3)) == {"a0", "a1", "a2"}
+    assert len(looks) < 10

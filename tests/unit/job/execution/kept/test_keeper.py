@@ -18,10 +18,11 @@ import ray
 from airflow_provider_raybatch.job.engine import host
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.execution.kept import demand, tenancy
 from airflow_provider_raybatch.job.execution.kept import keeper as module
-from airflow_provider_raybatch.job.execution.kept import tenancy
-from airflow_provider_raybatch.job.execution.kept.demand import Request
+from airflow_provider_raybatch.job.execution.kept.demand import Node, Request
 from airflow_provider_raybatch.job.execution.kept.keeper import KeptEngine
+from airflow_provider_raybatch.job.execution.kept.roll import KeptState
 from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, User
 from tests.support.specs import spec
 
@@ -38,6 +39,7 @@ class Cluster:
     def __init__(self) -> None:
         self.waits = False
         self.killed = threading.Event()
+        self.others: dict[str, KeptState | None] = {}
         self.exceptions = ray.exceptions
         self.context = SimpleNamespace(
             current_actor="itself",
@@ -60,7 +62,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(module, "ray", made)
     monkeypatch.setattr(module, "pending", lambda: ([Request({"GPU": 1.0}, {})] if made.waits else [], {}))
     monkeypatch.setattr(module, "in_the_way", lambda requests, nodes, idle: {"kept-engine"})
-    monkeypatch.setattr(module, "Roll", lambda: SimpleNamespace(look=dict))
+    monkeypatch.setattr(module, "Roll", lambda: SimpleNamespace(look=lambda: made.others))
     monkeypatch.setattr(module, "_LOOKS", (0.05, 0.1))
     monkeypatch.setattr(module, "_LAST_WORD", 0.1)
     monkeypatch.setattr(module, "_leave", lambda: None)
@@ -197,6 +199,36 @@ def test_it_makes_room_while_it_has_no_user(engine: KeptEngine, cluster: Cluster
     time.sleep(0.5)
     assert engine.take(FIRST)  # it is in use, so others wait
     rest(engine)
+    assert cluster.killed.wait(30)
+
+
+def test_one_that_ends_makes_the_room_alone(
+    engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine takes seconds to end, and its GPU is not free before."""
+    cluster.others = {
+        "kept-engine": KeptState("echo", True, False, 9, 9, "node", {"GPU": 1.0}),
+        "another": KeptState("echo", False, True, 0, 0, "node", {"GPU": 1.0}),
+    }
+    request = Request({"GPU": 1.0}, {})
+    monkeypatch.setattr(module, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
+    monkeypatch.setattr(module, "in_the_way", demand.in_the_way)
+    rest(engine)
+    assert not cluster.killed.wait(1)
+    cluster.others["another"] = None
+    assert cluster.killed.wait(30)
+
+
+def test_what_it_can_not_look_at_leaves_its_limits_in_force(
+    engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(module.loading, "steps", fails)
+    monkeypatch.setattr(module, "pending", fails)
+    time.sleep(0.5)
+    rest(engine, 1.0)
     assert cluster.killed.wait(30)
 
 

@@ -17,15 +17,16 @@ from airflow_provider_raybatch.job.execution.kept.tenancy import (
 )
 
 FIRST, SECOND = User("actor 1", "process 1"), User("actor 2", "process 2")
+OWN, OTHER = "the job that made it", "another job"
 
 
 @pytest.fixture
 def tenancy() -> Tenancy:
-    return Tenancy(now=100.0)
+    return Tenancy(100.0, OWN)
 
 
 def used(tenancy: Tenancy, now: float = 100.0) -> Tenancy:
-    assert tenancy.take(FIRST, now)
+    assert tenancy.take(FIRST, OWN, now)
     return tenancy
 
 
@@ -37,12 +38,12 @@ def rested(tenancy: Tenancy, seconds: float = 60.0, now: float = 100.0) -> Tenan
 
 def test_one_user_at_a_time(tenancy: Tenancy) -> None:
     used(tenancy)
-    assert tenancy.take(FIRST, 101.0)
-    assert not tenancy.take(SECOND, 101.0)
+    assert tenancy.take(FIRST, OWN, 101.0)
+    assert not tenancy.take(SECOND, OWN, 101.0)
     tenancy.give_back(FIRST, 60.0, 101.0)
-    assert not tenancy.take(SECOND, 101.0)  # something of the first is still in it
+    assert not tenancy.take(SECOND, OWN, 101.0)  # something of the first is still in it
     tenancy.has_come_to_rest(102.0)
-    assert tenancy.take(SECOND, 103.0)
+    assert tenancy.take(SECOND, OWN, 103.0)
     for call in (tenancy.hear, lambda user, now: tenancy.give_back(user, 60.0, now)):
         with pytest.raises(GivenAwayError):
             call(FIRST, 103.0)
@@ -51,6 +52,25 @@ def test_one_user_at_a_time(tenancy: Tenancy) -> None:
 def test_a_new_one_waits_for_its_first_user(tenancy: Tenancy) -> None:
     assert tenancy.verdict(100.0 + UNUSED - 1, is_wanted=False) == "stay"
     assert tenancy.verdict(100.0 + UNUSED, is_wanted=False) == "end"
+
+
+def test_a_new_one_is_its_makers_alone(tenancy: Tenancy) -> None:
+    """That job ends it without asking when it needs it no more."""
+    assert tenancy.reserved_for == OWN
+    assert not tenancy.take(SECOND, OTHER, 101.0)
+    rested(tenancy, now=102.0)
+    assert tenancy.reserved_for == ""
+    assert tenancy.take(SECOND, OTHER, 103.0)
+
+
+def test_one_that_is_declined_waits_on(tenancy: Tenancy) -> None:
+    rested(tenancy, 60.0, now=200.0)
+    assert tenancy.take(SECOND, OTHER, 210.0)
+    tenancy.decline(FIRST)
+    assert not tenancy.is_free
+    tenancy.decline(SECOND)
+    assert tenancy.is_free
+    assert tenancy.rests(220.0) == (20.0, 40.0)
 
 
 def test_it_rests_for_its_time(tenancy: Tenancy) -> None:
@@ -85,7 +105,7 @@ def test_the_wait_of_one_user_is_not_the_next_ones(tenancy: Tenancy) -> None:
     used(tenancy).begin_wait(FIRST, 100.0)
     tenancy.give_back(FIRST, 60.0, 100.0)
     tenancy.has_come_to_rest(100.0)
-    assert tenancy.take(SECOND, 100.0)
+    assert tenancy.take(SECOND, OWN, 100.0)
     tenancy.end_wait(FIRST, 100.0)
     assert tenancy.verdict(101.0 + SILENT, is_wanted=False) == "kill"
 
@@ -99,9 +119,9 @@ def test_a_return_that_hangs_is_ended(tenancy: Tenancy) -> None:
 def test_what_has_ended_is_nobodys(tenancy: Tenancy) -> None:
     assert tenancy.end()
     assert not tenancy.end()
-    assert not tenancy.take(FIRST, 100.0)
+    assert not tenancy.take(FIRST, OWN, 100.0)
     tenancy.has_come_to_rest(100.0)
     assert not tenancy.is_free
-    used_one = used(Tenancy(100.0))
+    used_one = used(Tenancy(100.0, OWN))
     assert not used_one.end()
     assert not used_one.is_of(FIRST)
