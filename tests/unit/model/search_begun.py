@@ -26,14 +26,15 @@ class BegunInMemory(BegunRows):
         for ordinal in ordinals:
             self.rows.pop(ordinal, None)
 
+    def now(self) -> Begun:
+        inside = np.array([row for row, value in self.rows.items() if value > 0], dtype=np.int64)
+        prepared = np.array([row for row, value in self.rows.items() if value < 0], dtype=np.int64)
+        return Begun(inside, prepared)
+
     def remove(self) -> None:
         self._all.pop(self._actor, None)
 
     @staticmethod
     def left(place: tuple[dict[str, BegunInMemory], str]) -> Begun | None:
         known = place[0].pop(place[1], None)
-        if known is None:
-            return None
-        inside = np.array([row for row, value in known.rows.items() if value > 0], dtype=np.int64)
-        prepared = np.array([row for row, value in known.rows.items() if value < 0], dtype=np.int64)
-        return Begun(inside, prepared)
+        return None if known is None else known.now()
