@@ -25,6 +25,7 @@ from .runs import Setting, run
 from .stopping import Stop
 from .version import Version, version
 from .workload import Found, Pace, check, output_of, prompt_of, write_source
+from .world import Live, World
 
 VERSION = {"commit": "0.1-3-gabc", "package": "f00"}
 GOOD = Result(
@@ -351,3 +352,10 @@ def test_version_follows_the_package(tmp_path):
     assert version(tmp_path) == Version(f"{second.commit}-dirty", f"{first.package}-dirty")
     git("commit", "--quiet", "-am", "three")
     assert version(tmp_path).package != first.package
+
+
+def test_a_run_that_begins_in_the_middle_of_a_kill_was_not_hit(tmp_path):
+    world = object.__new__(World)
+    world.live = [Live(SimpleNamespace(), 3, tmp_path)]
+    world._lose_opened(lambda pid: True)
+    assert not world.live[0].lost

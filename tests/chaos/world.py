@@ -363,8 +363,8 @@ class World:
     def _lose_opened(self, takes: Callable[[int], bool]) -> None:
         """Note that the kill also took engines that opened since it was noted."""
         for live in self.live:
-            at = live.hits[-1].at
-            if live.folder is not None:
+            if live.folder is not None and live.hits:  # else it has begun since then
+                at = live.hits[-1].at
                 live.lose_opened(at, time.time() - at, takes)
 
     def _worker(self, live: Live, with_supervisor: bool) -> list[psutil.Process]:
