@@ -22,6 +22,6 @@ def coordinators() -> list[psutil.Process]:
     return [process for process, command in ray_processes().items() if "ray::Coordinator" in command]
 
 
-def vllm_engines() -> list[psutil.Process]:
-    """Return the engines among them, by the name that vLLM gives them."""
-    return [process for process, command in ray_processes().items() if "EngineCore" in command]
+def vllm_engines(part: str = "EngineCore") -> list[psutil.Process]:
+    """Return the engines among them, by the name that vLLM gives them, or their front ends."""
+    return [process for process, command in ray_processes().items() if part in command]
