@@ -113,7 +113,7 @@ def test_those_that_do_not_come_are_waited_for_a_while(
     asked.close()
 
 
-def test_an_engine_of_which_its_replica_never_heard_stays_for_others(cluster: Cluster) -> None:
+def test_an_engine_that_no_replica_heard_of_stays_for_others(cluster: Cluster) -> None:
     cluster.users = {"one": None}
     asked = broker(most=1)
     assert asked.engine_for(FIRST, "node") is None
@@ -154,5 +154,5 @@ def test_a_look_that_fails_is_repeated(cluster: Cluster, monkeypatch: pytest.Mon
     cluster.users = {"one": None}
     monkeypatch.setattr(cluster, "look", look)
     asked = broker(most=1)
-    eventually(lambda: asked.engine_for(FIRST, "node"))
+    assert eventually(lambda: asked.engine_for(FIRST, "node"))
     asked.close()
