@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_KEEPER, _TENANCY, _DEMAND, _WANTED = (
-    f"job/execution/kept/{name}.py" for name in ("keeper", "tenancy", "demand", "wanted")
+_KEEPER, _TENANCY, _DEMAND, _WANTED, _BROKER, _ROLL = (
+    f"job/execution/kept/{name}.py" for name in ("keeper", "tenancy", "demand", "wanted", "broker", "roll")
 )
-_KEEPER_TESTS, _TENANCY_TESTS, _DEMAND_TESTS, _WANTED_TESTS = (
-    f"job/execution/kept/test_{name}.py" for name in ("keeper", "tenancy", "demand", "wanted")
+_KEEPER_TESTS, _TENANCY_TESTS, _DEMAND_TESTS, _WANTED_TESTS, _BROKER_TESTS, _ROLL_TESTS = (
+    f"job/execution/kept/test_{name}.py"
+    for name in ("keeper", "tenancy", "demand", "wanted", "broker", "roll")
 )
 
 MUTANTS = (
@@ -92,5 +93,53 @@ MUTANTS = (
         "            if self._front_end is not None:\n",
         "A job's last messages reach the engine of the next one.",
         (f"{_KEEPER_TESTS}::test_what_comes_after_the_return_reaches_no_one",),
+    ),
+    Mutant(
+        "one-request-ends-one-after-the-other",
+        _KEEPER,
+        "in_the_way(requests, with_free(nodes, ending), idle)",
+        "in_the_way(requests, nodes, idle)",
+        "A task that waits for one GPU ends all warm engines of the cluster.",
+        (f"{_KEEPER_TESTS}::test_one_that_ends_makes_the_room_alone",),
+    ),
+    Mutant(
+        "no-limits-after-an-error",
+        _KEEPER,
+        "suppress(Exception):  # of Ray's, or",
+        "suppress(ray.exceptions.RayError):  # of Ray's, or",
+        "After one error of the system, an engine holds its GPUs without end.",
+        (f"{_KEEPER_TESTS}::test_what_it_can_not_look_at_leaves_its_limits_in_force",),
+    ),
+    Mutant(
+        "taken-from-who-made-it",
+        _TENANCY,
+        'if self._phase == "free" and self.reserved_for in {"", maker}:',
+        'if self._phase == "free":',
+        "A job has an engine that another one ends without asking.",
+        (f"{_TENANCY_TESTS}::test_a_new_one_is_its_makers_alone",),
+    ),
+    Mutant(
+        "ended-though-no-one-has-touched-it",
+        _BROKER,
+        "(actor.abandon if has_heard else actor.decline)",
+        "actor.abandon",
+        "A job without work ends a warm engine.",
+        (f"{_BROKER_TESTS}::test_an_engine_that_no_replica_heard_of_stays_for_others",),
+    ),
+    Mutant(
+        "a-dead-replicas-engine-is-handed-on",
+        _BROKER,
+        "(actor.abandon if has_heard else actor.decline)",
+        "actor.decline",
+        "A job gets an engine in which another one's requests still run.",
+        (f"{_BROKER_TESTS}::test_an_engine_that_a_dead_replica_had_is_ended",),
+    ),
+    Mutant(
+        "ends-what-its-own-job-waits-for",
+        _ROLL,
+        'name.rsplit(":", 2)[1]',
+        'name.split(":")[3]',
+        "A job whose model has a colon in its name ends the actor that it waits for.",
+        (f"{_ROLL_TESTS}::test_those_that_wait_for_a_living_job_are_left_alone",),
     ),
 )

@@ -90,6 +90,14 @@ MUTANTS = (
         _POISON,
     ),
     Mutant(
+        "killer-of-the-tokenizer-not-suspected",
+        _WORK,
+        "        if not any(isinstance(one, EngineDeadError) for one in prepared):\n",
+        "        if True:\n",
+        "A row that kills the front end while it is tokenised fails the job.",
+        (f"{_POISON[0]}::test_one_that_kills_while_it_is_tokenised_is_found",),
+    ),
+    Mutant(
         "dead-engine-writes-nothing",
         _WORK,
         "            await self._write_the_rest()\n        with contextlib.suppress(Exception)",
