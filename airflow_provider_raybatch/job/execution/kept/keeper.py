@@ -128,7 +128,7 @@ class KeptEngine:
             self._tenancy.decline(user)
 
     def abandon(self, user: User) -> None:
-        """End it, if this is its user: it died, or has heard nothing of it."""
+        """End it, if this is its user, which has died or does not trust it."""
         with self._changed:
             is_users = self._tenancy.is_of(user)
         if is_users:
