@@ -71,7 +71,7 @@ def prepare() -> None:
     global _server
     _server = os.getpid()
     serve_spawn()  # for the processes below, which start workers
-    with contextlib.suppress(Exception):  # where stderr is no file
+    with contextlib.suppress(Exception):  # where stderr is not a file
         faulthandler.enable()  # one that dies of a signal says in the log where it was
     with contextlib.suppress(ImportError):
         import setproctitle  # vLLM brings it
