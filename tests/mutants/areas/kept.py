@@ -124,7 +124,7 @@ MUTANTS = (
         "(actor.abandon if has_heard else actor.decline)",
         "actor.abandon",
         "A job without work ends a warm engine.",
-        (f"{_BROKER_TESTS}::test_an_engine_that_no_replica_heard_of_stays_for_others",),
+        (f"{_BROKER_TESTS}::test_only_an_engine_that_its_dead_replica_knew_is_ended",),
     ),
     Mutant(
         "a-dead-replicas-engine-is-handed-on",
@@ -132,7 +132,7 @@ MUTANTS = (
         "(actor.abandon if has_heard else actor.decline)",
         "actor.decline",
         "A job gets an engine in which another one's requests still run.",
-        (f"{_BROKER_TESTS}::test_an_engine_that_a_dead_replica_had_is_ended",),
+        (f"{_BROKER_TESTS}::test_only_an_engine_that_its_dead_replica_knew_is_ended",),
     ),
     Mutant(
         "ends-what-its-own-job-waits-for",

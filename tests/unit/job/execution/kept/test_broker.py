@@ -113,22 +113,18 @@ def test_those_that_do_not_come_are_waited_for_a_while(
     asked.close()
 
 
-def test_an_engine_that_no_replica_heard_of_stays_for_others(cluster: Cluster) -> None:
+@pytest.mark.parametrize(("has_heard", "call"), [(False, "decline"), (True, "abandon")])
+def test_only_an_engine_that_its_dead_replica_knew_is_ended(
+    cluster: Cluster, has_heard: bool, call: str
+) -> None:
     cluster.users = {"one": None}
     asked = broker(most=1)
     assert asked.engine_for(FIRST, "node") is None
     eventually(lambda: asked.has_given)
+    if has_heard:
+        assert asked.engine_for(FIRST, "node")
     asked.gone(FIRST.process)
-    assert cluster.calls == [("decline", "one")]
-    asked.close()
-
-
-def test_an_engine_that_a_dead_replica_had_is_ended(cluster: Cluster) -> None:
-    cluster.users = {"one": None}
-    asked = broker(most=1)
-    eventually(lambda: asked.engine_for(FIRST, "node"))
-    asked.gone(FIRST.process)
-    assert cluster.calls == [("abandon", "one")]
+    assert cluster.calls == [(call, "one")]
     asked.close()
 
 
