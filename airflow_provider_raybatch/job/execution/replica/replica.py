@@ -171,11 +171,9 @@ class Replica(Workplace):
     def _measure(self) -> None:
         if self._has_left:
             return
-        if self.report.state == "waiting":
-            pass  # it loads nothing, and nothing moves
-        elif self.report.state == "starting":
+        if self.report.state == "starting":
             self.report.loaded = loading.steps() if self._kept is None else self._kept.steps
-        else:
+        elif self.report.state != "waiting":  # for an engine: it loads nothing, and nothing moves
             self.report.tokens_in_flight = self.engine.tokens_in_flight()
         if self._gpu is not None:
             self._gpu.sample()
