@@ -95,6 +95,7 @@ class Broker:
             self._waiting = {user: node for user, node in self._waiting.items() if user.process != process}
             user, actor = self._given.pop(process, (None, None))
             has_heard = process in self._told
+            self._told.discard(process)
             self._joining.pop(process, None)
             self._changed.notify_all()
         if actor is not None:
