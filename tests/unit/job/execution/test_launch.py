@@ -125,7 +125,7 @@ def test_a_refusal_is_what_the_task_sees(monkeypatch: pytest.MonkeyPatch) -> Non
     launch = Launch()
     launch._replicas = found
     with pytest.raises(SpecError), launch:
-        raise SpecError("model: there is no such model.")
+        raise SpecError("model: 'm' does not exist.")
 
 
 def test_replicas_are_asked_if_they_start_soon(
