@@ -80,13 +80,18 @@ class Scenes:
         return [free(), len(kept())]
 
     def two_share_the_rows(self) -> list[Any]:
-        """All rows fit into one engine, which can't give them back."""
+        """All rows fit into one engine, which can't give them back.
+
+        Each takes eight seconds, in which the second replica comes, also on a busy host.
+        """
         wide = {**SLOW, "max_num_seqs": 64}
-        self.run(replicas=2, engine_args=wide)
-        before = len(self.engines())
-        self.run(replicas=2, engine_args=wide)
+        self.task.input([f"{text} {'word ' * 18}" for text in ROWS])
+        for _ in range(2):
+            before = len(self.engines())
+            self.run(replicas=2, engine_args=wide)
         seen = sorted(len(engine.asked) for engine in self.engines()[before:])
         self.ended()
+        self.task.input(ROWS)
         self.run(replicas=2)
         return seen
 
