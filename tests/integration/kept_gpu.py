@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util import placement_group, remove_placement_group
 
 from tests.support.engine_log import Engine, engines
 from tests.support.kept import end_all, kept
@@ -100,8 +101,22 @@ class Scenes:
         time.sleep(5)  # in which the other one could see the same request
         return [got, len(kept())]
 
+    def a_placement_group_finds_room_as_a_whole(self) -> list[Any]:
+        """One of three GPUs is no reason to end an engine on two."""
+        self.run(replicas=2)
+        groups = [placement_group([{"GPU": 1}] * 3)]
+        time.sleep(12)  # in which they make room for what fits
+        seen = [len(kept())]
+        groups.append(placement_group([{"GPU": 1}] * 2))
+        ray.get(groups[1].ready(), timeout=120)
+        seen.append(len(kept()))
+        for group in groups:
+            remove_placement_group(group)
+        until(lambda: free() == 2)
+        return seen
+
     def another_engine_finds_room(self) -> list[Any]:
-        self.run()  # takes the one that is left
+        self.run()
         self.run(replicas=2, engine_args={**SLOW, "max_num_seqs": 2})
         kinds = [name.split(":")[1] for name in kept()]
         self.ended()

@@ -171,7 +171,7 @@ def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=500,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -179,6 +179,7 @@ def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
     assert seen["both are kept"] == [0, 2]
     assert seen["two share the rows"] == [20, 20]
     assert seen["one makes room for a task"] == ["a GPU", 1]
+    assert seen["a placement group finds room as a whole"] == [2, 0]
     assert seen["another engine finds room"] == [2, 1]
     assert seen["a job waits for its like and takes it"] == [1, 1]
     assert seen["one that waits in vain is ended"] == [1, 0]

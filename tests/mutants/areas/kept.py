@@ -79,6 +79,18 @@ MUTANTS = (
         (f"{_DEMAND_TESTS}::test_one_node",),
     ),
     Mutant(
+        "ended-for-half-a-placement-group",
+        _DEMAND,
+        """        if not ways:
+            return None
+""",
+        """        if not ways:
+            continue
+""",
+        "A placement group that can't be placed ends engines, again and again.",
+        (f"{_DEMAND_TESTS}::test_bundles_of_a_placement_group_find_room_together",),
+    ),
+    Mutant(
         "engine-of-other-files",
         _KEEPER,
         "is_equal = resting is not None and identity == self._identity",

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from airflow_provider_raybatch.job.execution.kept import demand as module
-from airflow_provider_raybatch.job.execution.kept.demand import Idle, Node, Request, in_the_way, with_free
+from airflow_provider_raybatch.job.execution.kept.demand import (
+    Bundle,
+    Idle,
+    Node,
+    Request,
+    in_the_way,
+    with_free,
+)
 
 GPU = {"GPU": 1.0}
 
@@ -23,7 +30,12 @@ def idle(count: int, place: str = "a", gpus: float = 1.0, since: float = 10.0) -
 
 def asks(*amounts: float, cpus: float = 0.0, **labels: str) -> list[Request]:
     wanted = {name: frozenset({value}) for name, value in labels.items()}
-    return [Request({"GPU": gpus, "CPU": cpus}, wanted) for gpus in amounts]
+    return [Request((Bundle({"GPU": gpus, "CPU": cpus}, wanted),)) for gpus in amounts]
+
+
+def group(*amounts: float, apart: bool = False) -> list[Request]:
+    """One placement group."""
+    return [Request(tuple(Bundle({"GPU": gpus}, {}) for gpus in amounts), apart)]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +70,7 @@ def test_another_kind_of_accelerator_is_no_help() -> None:
     def of_kind(kind: str) -> Node:
         return Node({f"accelerator_type:{kind}": 1.0, "GPU": 0.0}, {})
 
-    request = Request({"GPU": 1.0, "accelerator_type:H200": 0.001}, {})
+    request = Request((Bundle({"GPU": 1.0, "accelerator_type:H200": 0.001}, {}),))
     nodes = {"a": of_kind("L4"), "b": of_kind("H200")}
     assert in_the_way([request], nodes, idle(3, "a")) == set()
     assert in_the_way([request], nodes, [*idle(3, "a"), *idle(1, "b")]) == {"b0"}
@@ -72,6 +84,22 @@ def test_a_label_that_the_node_lacks_is_no_help() -> None:
 
 def test_cpus_that_others_use_are_not_made_room_for() -> None:
     assert in_the_way(asks(1, cpus=2), {"a": node(0, cpus=1.0)}, idle(1)) == set()
+
+
+@pytest.mark.parametrize(
+    ("requests", "ended"),
+    [
+        (group(1, 1), {"a1", "a0"}),
+        (group(2, 2), {"a1", "a0", "b1", "b0"}),
+        (group(2, 2, 1), set()),  # Ray places none of them
+        (group(1, 1, apart=True), {"a1", "b1"}),
+        (group(1, 1, 1, apart=True), set()),  # there are two nodes
+        (group(2, 3) + asks(1), {"a1"}),  # what comes after it gets what it leaves
+    ],
+)
+def test_bundles_of_a_placement_group_find_room_together(requests: list[Request], ended: set[str]) -> None:
+    nodes = {"a": node(0), "b": node(0)}
+    assert in_the_way(requests, nodes, [*idle(2, "a"), *idle(2, "b")]) == ended
 
 
 def test_all_decide_alike() -> None:
@@ -92,6 +120,6 @@ def test_a_backlog_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
     matches = module._matches
     monkeypatch.setattr(module, "_matches", lambda *given: looks.append(1) or matches(*given))
-    backlog = [Request({"GPU": 1.0}, {}, count=10**12), Request({}, {}, count=10**12)]
+    backlog = [Request((Bundle(wanted, {}),), count=10**12) for wanted in ({"GPU": 1.0}, {})]
     assert in_the_way(backlog, {"a": node(1)}, idle(3)) == {"a0", "a1", "a2"}
     assert len(looks) < 10

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.execution.kept import demand, tenancy
 from airflow_provider_raybatch.job.execution.kept import keeper as module
-from airflow_provider_raybatch.job.execution.kept.demand import Node, Request
+from airflow_provider_raybatch.job.execution.kept.demand import Bundle, Node, Request
 from airflow_provider_raybatch.job.execution.kept.keeper import KeptEngine
 from airflow_provider_raybatch.job.execution.kept.roll import KeptState
 from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, User
@@ -60,7 +60,9 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(module, "ray", made)
-    monkeypatch.setattr(module, "pending", lambda: ([Request({"GPU": 1.0}, {})] if made.waits else [], {}))
+    monkeypatch.setattr(
+        module, "pending", lambda: ([Request((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
+    )
     monkeypatch.setattr(module, "in_the_way", lambda requests, nodes, idle: {"kept-engine"})
     monkeypatch.setattr(module, "Roll", lambda: SimpleNamespace(look=lambda: made.others))
     monkeypatch.setattr(module, "_LOOKS", (0.05, 0.1))
@@ -210,7 +212,7 @@ def test_one_that_ends_makes_the_room_alone(
         "kept-engine": KeptState("echo", True, False, 9, 9, "node", {"GPU": 1.0}),
         "another": KeptState("echo", False, True, 0, 0, "node", {"GPU": 1.0}),
     }
-    request = Request({"GPU": 1.0}, {})
+    request = Request((Bundle({"GPU": 1.0}, {}),))
     monkeypatch.setattr(module, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
     monkeypatch.setattr(module, "in_the_way", demand.in_the_way)
     rest(engine)
