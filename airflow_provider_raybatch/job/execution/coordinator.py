@@ -2,8 +2,8 @@
 """The actor that replicas ask for work, beside the driver: the pull queue, and what surrounds its decisions.
 
 It looks up which chunk a row lies in, hands the parts that replicas report to the driver, and takes a process
-for lost when its actor starts another one or when it is silent. What a lost process has written and could not
-report is found among the parts, so no finished row is asked again.
+for lost when its actor starts another one or when it is silent (`roster.py`). What a lost process has written
+and could not report is found among the parts, so no finished row is asked again.
 
 Replicas start while the driver still checks the job. They learn here which model to load, and later the job.
 """
@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from airflow_provider_raybatch.job.engine.base import EngineInfo
 from airflow_provider_raybatch.job.execution.buckets import Bucket
-from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, GoneError, Grant, Model, Report
+from airflow_provider_raybatch.job.execution.calls import Begun, Grant, Model, Report
 from airflow_provider_raybatch.job.execution.kept.broker import Broker
 from airflow_provider_raybatch.job.execution.kept.tenancy import User
 from airflow_provider_raybatch.job.execution.pieces import Ordinals
 from airflow_provider_raybatch.job.execution.question import Answer, Inquiry, Question
 from airflow_provider_raybatch.job.execution.queue import PullQueue
+from airflow_provider_raybatch.job.execution.roster import Roster
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
@@ -32,8 +33,6 @@ from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.work import Done
 from airflow_provider_raybatch.storage.folder import Folder
 
-_LONGEST_PAUSE = 2.0
-"""Seconds of silence that one look counts at most: where all stood still, the driver did too."""
 _ALL = 2**62
 
 
@@ -68,27 +67,11 @@ class Coordinator:
         self._assignment: Any = None
         self._inquiry = Inquiry()
         self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
-        self._actors: dict[str, str] = {}
-        """The actor of each living process."""
-        self._starting: set[str] = set()
-        """Processes whose engine is not ready."""
-        self._not_needed: set[str] = set()
-        """Processes that have left, or never opened their engine, since no rows were left for them."""
-        self._names: dict[str, str] = {}
-        self._started_names: set[str] = set()
-        self._left_names: set[str] = set()
-        self._deaths: dict[str, int] = {}
-        self._found: dict[str, int] = {}
+        self._roster = Roster()
         self._news: list[tuple[float, Done]] = []
         self._reported: set[str] = set()
         """Paths of the parts of living processes."""
         self._shared: dict[int, list[Any]] = {}
-        self._silence: dict[str, float] = {}
-        self._looked = time.monotonic()
-        self._reports: dict[str, ReplicaReport] = {}
-        """The latest one of each process."""
-        self.gone: set[str] = set()
-        """Processes that are known to have ended."""
         self._draining, self._keeps_engines = False, True
         self._engine: EngineInfo | None = None
 
@@ -109,16 +92,12 @@ class Coordinator:
         :returns: how often it was in vain: deaths in a row, or single rows in a row that killed it, without a
             finished row.
         """
-        for earlier in [one for one, its_actor in self._actors.items() if its_actor == actor]:
+        for earlier in self._roster.of_actor(actor):
             self._bury(earlier, engine_died=False, begun=begun)
-        self._deaths.setdefault(actor, 0)
-        self._actors[process] = actor
+        self._roster.start(actor, process)
         if self._broker is None:
             self._starts(process)
-        self._silence[process] = 0.0
-        found = self._found.get(actor, 0)
-        # A death counts until it is known which row is to blame for it.
-        return max(self._deaths[actor] - found - 1, found)
+        return self._roster.in_vain(actor)
 
     def engine_for(self, user: User, node: str) -> Any:
         """The actor that keeps an engine for a replica's process; ``None`` while it waits for one.
@@ -127,7 +106,7 @@ class Coordinator:
         :raises RaybatchError: there will be none.
         """
         assert self._broker is not None
-        keeper = self._broker.engine_for(user, node) if user.process in self._actors else None
+        keeper = self._broker.engine_for(user, node) if user.process in self._roster else None
         if keeper is not None:
             self._starts(user.process)
         return keeper
@@ -135,23 +114,20 @@ class Coordinator:
     def _starts(self, process: str) -> None:
         """It has what its engine needs of the cluster."""
         self._inquiry.heard_of(process)
-        self._starting.add(process)
+        self._roster.starting.add(process)
 
     def is_needed(self, process: str, name: str = "") -> bool:
         """Whether a process that starts shall open its engine. If not, it is as if it had left.
 
         :param name: of its actor.
         """
-        self._names[process] = name
-        self._started_names.add(name)
-        others = self._actors.keys() - self._not_needed - {process}
+        self._roster.named(process, name)
         needed = self._assignment is None or (
             not (self._queue.is_finished or self._draining)
-            and (self._queue.has_rows_for_another or len(others) < self._fewest)
+            and (self._queue.has_rows_for_another or self._roster.needed_beside(process) < self._fewest)
         )
         if not needed:
-            self._starting.discard(process)
-            self._let_go(process)
+            self._roster.leaves(process)
         return needed
 
     def model(self, process: str = "") -> Model | Question | Literal[False] | None:
@@ -174,14 +150,11 @@ class Coordinator:
 
         :param slots: rows that go into it at once.
         """
-        self._known(process)
-        self._starting.discard(process)
+        self._roster.require(process)
+        self._roster.starting.discard(process)
         if self._broker is not None:
             self._broker.joined(process)
-        actor = self._actors[process]
-        # With a killer found and nothing finished since, the engine must show first that it works at all.
-        wary = self._deaths[actor] >= 2 or self._found.get(actor, 0) > 0
-        self._queue.join(process, slots, time.monotonic(), wary)
+        self._queue.join(process, slots, time.monotonic(), self._roster.is_suspect(process))
 
     def pull(self, process: str, report: Report, done: Done | None = None) -> Order:
         """It says what it has finished, and gets what it is to hold now.
@@ -189,9 +162,9 @@ class Coordinator:
         :param done: the parts of `report.finished`, if there are any.
         :raises GoneError: it was taken for lost.
         """
-        self._known(process)
+        self._roster.require(process)
         self._take(process, report, done)
-        self._queue.starting = len(self._starting)
+        self._queue.starting = len(self._roster.starting)
         self._queue.coming = 0 if self._broker is None else self._broker.coming
         grant = self._queue.pull(process, time.monotonic(), report)
         rows = np.concatenate([grant.failed, grant.rows])
@@ -215,7 +188,7 @@ class Coordinator:
 
         :param contents: by number of the piece a reference; none where it has it no more.
         """
-        if process in self._actors:
+        if process in self._roster:
             for piece, references in contents.items():
                 if references or piece not in self._shared:
                     self._shared[piece] = references
@@ -231,7 +204,7 @@ class Coordinator:
 
     def lost(self, process: str, engine_died: bool, begun: Begun, report: Report, done: Done | None) -> None:
         """Its engine is gone, and it ends now: what it says last."""
-        if process in self._actors:
+        if process in self._roster:
             self._take(process, report, done)
             if process in self._queue.replicas:
                 self._queue.finish(process, report.finished)
@@ -247,9 +220,8 @@ class Coordinator:
         :returns: whether replicas must write their finished rows and end; and whether this one must ask for
             work now, to give rows back.
         """
-        self._reports[report.replica] = replace(report, seen=time.time())
-        self._silence[report.replica] = 0.0
-        if report.replica in self._actors and report.state != "waiting":
+        self._roster.hear(report)
+        if report.replica in self._roster and report.state != "waiting":
             self._inquiry.heard_of(report.replica)
         if report.state == "ended":
             self._needs_no_engine(report.replica)
@@ -310,20 +282,18 @@ class Coordinator:
 
     def snapshot(self) -> list[ReplicaReport]:
         """All reports, also of replicas that crashed, since their rows were done."""
-        return [
-            replace(report, state="ended") if process in self.gone else report
-            for process, report in self._reports.items()
-        ]
+        return self._roster.snapshot()
 
     def news(self) -> tuple[list[ReplicaReport], list[tuple[float, Done]], bool, bool]:
         """Reports; what was written since the last call, and when; whether that is all; whether any works."""
-        self._bury_the_silent()
+        for process in self._roster.silent(self._queue.replicas):
+            self._bury(process, engine_died=False)
         done, self._news = self._news, []
         return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
 
     def actors(self) -> tuple[set[str], set[str]]:
         """Names of the actors that have ever started, and of those that no rows were left for."""
-        return self._started_names, self._left_names
+        return self._roster.started_names, self._roster.left_names
 
     def _leaves(self, process: str) -> bool:
         """Let a replica leave that has nothing to do, if others would get what comes back."""
@@ -336,28 +306,19 @@ class Coordinator:
         ):
             return False
         queue.leave(process)
-        self._let_go(process)
+        self._roster.leaves(process)
         return True
-
-    def _let_go(self, process: str) -> None:
-        self._not_needed.add(process)
-        self._left_names.add(self._names.get(process, ""))
 
     def _needs_no_engine(self, process: str) -> None:
         if self._broker is not None:
             self._broker.gone(process)
-
-    def _known(self, process: str) -> None:
-        if process not in self._actors:
-            raise GoneError(f"replica {process!r} was taken for lost; its rows are others' now.")
 
     def _take(self, process: str, report: Report, done: Done | None) -> None:
         if done is not None:
             self._news.append((time.time(), done))
             self._reported.update(part.path for part in done.parts)
         if self._queue.proves(process, report.finished):
-            actor = self._actors[process]
-            self._deaths[actor] = self._found[actor] = 0
+            self._roster.works(process)
 
     def _repetitions(self, rows: Ordinals) -> dict[int, int]:
         known = self._input.repetitions
@@ -370,21 +331,15 @@ class Coordinator:
 
         :param is_silent: whether it may have written what it could not report.
         """
-        actor = self._actors.pop(process)
+        actor = self._roster.end(process)
         self._needs_no_engine(process)
         self._inquiry.ended(process)
-        self._names.pop(process, None)
-        self._starting.discard(process)
-        self._not_needed.discard(process)
-        self._silence.pop(process, None)
-        self.gone.add(process)
-        self._deaths[actor] = self._deaths.get(actor, 0) + 1
         if process not in self._queue.replicas:
             return
         if is_silent:
             self._look_for_parts(process)
         if self._queue.lost(process, time.monotonic(), engine_died, begun):
-            self._found[actor] = self._found.get(actor, 0) + 1
+            self._roster.was_to_blame(actor)
 
     def _look_for_parts(self, process: str) -> None:
         """Count what it has written and could not report."""
@@ -395,16 +350,7 @@ class Coordinator:
                 self._reported.add(part.path)
                 rows, _ = parts.outcomes(self._folder, part)
                 self._queue.finish(process, self._input.numbers(rows.astype(np.int64)))
-                latest = self._reports.get(process, ReplicaReport(process, ""))
-                self._news.append((time.time(), Done([part], {}, latest)))
-
-    def _bury_the_silent(self) -> None:
-        now = time.monotonic()
-        passed, self._looked = min(now - self._looked, _LONGEST_PAUSE), now
-        for process in self._queue.replicas:
-            self._silence[process] = self._silence.get(process, 0.0) + passed
-            if self._silence[process] > SILENT:
-                self._bury(process, engine_died=False)
+                self._news.append((time.time(), Done([part], {}, self._roster.report_of(process))))
 
 
 def stem(part_folder: str, process: str, number: int | str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..mutant import Mutant
 
-_COORDINATOR = "job/execution/coordinator.py"
+_COORDINATOR, _ROSTER = "job/execution/coordinator.py", "job/execution/roster.py"
 _QUEUE = "job/execution/queue.py"
 _POISON_ROWS = "job/execution/poison_rows.py"
 _TESTS = ("job/execution/replica/test_poison_rows.py",)
@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         "silence-by-the-clock",
-        _COORDINATOR,
+        _ROSTER,
         "min(now - self._looked, _LONGEST_PAUSE)",
         "now - self._looked",
         "After a pause of the whole cluster all replicas count as lost, and their rows are paid for again.",
@@ -32,9 +32,9 @@ MUTANTS = (
     ),
     Mutant(
         "silence-never-ends",
-        _COORDINATOR,
-        "            if self._silence[process] > SILENT:\n",
-        "            if self._silence[process] > 1e9:\n",
+        _ROSTER,
+        "            if self._living[process].silence > SILENT:\n",
+        "            if self._living[process].silence > 1e9:\n",
         "The rows of a lost node wait until Ray starts its replica again, if ever.",
         (f"{_SHIFT}::test_rows_of_a_silent_replica_go_to_the_others",),
     ),
@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         "wary-replicas-not-marked",
         _COORDINATOR,
-        "        self._queue.join(process, slots, time.monotonic(), wary)\n",
+        "        self._queue.join(process, slots, time.monotonic(), self._roster.is_suspect(process))\n",
         "        self._queue.join(process, slots, time.monotonic())\n",
         "A job with several poison rows in one engine is given up, though the engine works.",
         (f"{_MODEL}::test_an_engine_that_works_is_not_given_up",),

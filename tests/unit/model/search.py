@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.execution import coordinator as coordinator_module
+from airflow_provider_raybatch.job.execution import roster as roster_module
 from airflow_provider_raybatch.job.execution.calls import GoneError
 from airflow_provider_raybatch.job.monitor import board
 
@@ -179,7 +180,7 @@ class World(Checked):
         for name, arguments in late:
             with contextlib.suppress(GoneError):
                 self.answer(name, arguments)
-        self.given_up |= {process.process for process in self.living} & self.board.gone
+        self.given_up |= {process.process for process in self.living} & self.board._roster.gone
 
     def silence(self, *frozen_ones: Stepped) -> None:
         """Enough time passes that the coordinator takes silent replicas for lost."""
@@ -263,7 +264,7 @@ class World(Checked):
 def searching() -> Iterator[None]:
     """Replace everything outside coordinator and replicas by the model."""
     with modelled(), pytest.MonkeyPatch.context() as patch:
-        for module in (coordinator_module, board):
+        for module in (coordinator_module, roster_module, board):
             patch.setattr(module, "time", CLOCK)
         ledger = SimpleNamespace(
             listed=lambda entries: entries,

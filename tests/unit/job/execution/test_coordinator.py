@@ -145,7 +145,7 @@ def test_one_that_was_not_needed_counts_no_longer() -> None:
     board.ready("first")
     board.asks("first")
     assert not board.starts("second")
-    assert board._starting == set()
+    assert board._roster.starting == set()
     board._fewest = 2
     assert board.starts("third")
     assert not board.starts("fourth")

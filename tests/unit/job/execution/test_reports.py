@@ -25,5 +25,6 @@ def test_replaced_process_is_not_waited_for(tmp_path: Path) -> None:
     board = coordinator(tmp_path)
     for process in ("r-1", "r-2"):
         board.report(ReplicaReport(process, "n", state="ready"))
-    board.gone.add("r-1")
+    board.start("r", "r-1")
+    board.start("r", "r-2")
     assert {one.replica: one.state for one in board.snapshot()} == {"r-1": "ended", "r-2": "ready"}
