@@ -7,10 +7,12 @@ The workload must fit into memory and nothing is saved before the end, so this i
 But an engine can't be fed better than with everything at once. Prints one JSON line per workload.
 
 With ``--by-prefix``, another ``LLM.generate`` replaces ``LLM.chat`` and gets the texts sorted, so that common
-prefixes follow each other. With ``--alone``, only the first ``LLM.generate`` runs, as with
-``--asked``, which takes names of workloads from its input, line by line.
+prefixes follow each other. With ``--half``, ``LLM.generate`` gets all rows with the longest answers first,
+and then every second one of them: their ratio is the most that two engines can reach. With
+``--alone``, only the first ``LLM.generate`` runs, as with ``--asked``, which takes names of workloads from
+its input, line by line.
 
-usage: llm_generate.py [--by-prefix | --alone] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
+usage: llm_generate.py [--by-prefix | --half | --alone] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
        llm_generate.py --asked DATA_FOLDER [ENGINE_ARGS_JSON]
 """
 
@@ -49,26 +51,33 @@ def measure(llm: Any, folder: Path, name: str, startup: float) -> None:
     messages = [row["messages"] for row in rows]
     render = llm.get_tokenizer().apply_chat_template
     texts = [render(one, tokenize=False, add_generation_prompt=True) for one in messages]
-    order = sorted(range(len(rows)), key=texts.__getitem__)
-    ordered = [texts[place] for place in order], [params[place] for place in order]
-    ways: dict[str, tuple[Any, Any, Any]] = {"LLM.generate": (llm.generate, texts, params)}
+    ways: dict[str, tuple[Any, Any, list[int]]] = {"LLM.generate": (llm.generate, texts, [*range(len(rows))])}
     if "--by-prefix" in sys.argv:
-        ways = {"LLM.generate, sorted": (llm.generate, *ordered), **ways}
+        by_prefix = sorted(range(len(rows)), key=texts.__getitem__)
+        ways = {"LLM.generate, sorted": (llm.generate, texts, by_prefix), **ways}
+    elif "--half" in sys.argv:
+        longest = sorted(range(len(rows)), key=lambda number: -rows[number]["max_tokens"])
+        ways = {
+            "LLM.generate, longest first": (llm.generate, texts, longest),
+            "LLM.generate, longest first, every second row": (llm.generate, texts, longest[::2]),
+        }
     elif not {"--alone", "--asked"} & set(sys.argv):
-        ways["LLM.chat"] = llm.chat, messages, params
-    for system, (call, prompts, sampling) in ways.items():
+        ways["LLM.chat"] = llm.chat, messages, [*range(len(rows))]
+    for system, (call, prompts, order) in ways.items():
         llm.reset_prefix_cache()
+        given = [prompts[number] for number in order], [params[number] for number in order]
         start = time.time()
-        outputs = call(prompts, sampling, use_tqdm=False)
+        outputs = call(*given, use_tqdm=False)
         seconds = time.time() - start
         tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
         prompt = sum(len(output.prompt_token_ids) for output in outputs)
-        assert prompt == sum(row["prompt_tokens"] for row in rows), "other prompt tokens than planned"
-        assert tokens == sum(row["max_tokens"] for row in rows), "other output tokens than planned"
+        asked = [rows[number] for number in order]
+        assert prompt == sum(row["prompt_tokens"] for row in asked), "other prompt tokens than planned"
+        assert tokens == sum(row["max_tokens"] for row in asked), "other output tokens than planned"
         result = {
             "system": system,
             "workload": name,
-            "rows": len(rows),
+            "rows": len(order),
             "output_tokens": tokens,
             "seconds": round(seconds, 2),
             "startup_seconds": round(startup, 1),
