@@ -236,6 +236,17 @@ def model_config(args: Mapping[str, Any]) -> Any:
     return AsyncEngineArgs(**args).create_model_config()
 
 
+def loader(args: Mapping[str, Any]) -> Any:
+    """What would load the weights of an engine of these arguments.
+
+    :raises Exception: vLLM has no such loader, or it refuses its configuration.
+    """
+    from vllm import AsyncEngineArgs
+    from vllm.model_executor.model_loader import get_model_loader
+
+    return get_model_loader(AsyncEngineArgs(**args).create_load_config())
+
+
 def sampling_defaults(config: Any) -> dict[str, Any]:
     """Sampling parameters of the `generation_config` in force, `override_generation_config` included.
 

@@ -21,6 +21,8 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
+from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
+from airflow_provider_raybatch.job.preflight.model_loader import check_loader
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
@@ -63,14 +65,16 @@ def check_model(
     :raises PreflightError: whatever is wrong, as one sentence.
     """
     set_environment(environment)
+    if is_in_bucket(spec.model):
+        check_bucket(spec.model)
     _check_folder(spec.model)
     _check_version()
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
     args = engine_args(spec)
     _check_sampling(spec)
-    tokenizer = _load_tokenizer(args)
-    config = _model_config(args)
+    check_loader(args)
+    tokenizer, config = _tokenizer_and_config(args)
     context = int(config.max_model_len)
     _check_chat(spec, tokenizer, requests)
     template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
@@ -181,6 +185,14 @@ def _check_sampling(spec: BatchInferenceSpec) -> None:
         raise PreflightError(
             f"sampling: structured_outputs {shown} does not compile: {_one_line(error)}."
         ) from error
+
+
+def _tokenizer_and_config(args: dict[str, Any]) -> tuple[Any, Any]:
+    if not is_in_bucket(args["model"]):
+        tokenizer = _load_tokenizer(args)  # first, since it says better what is wrong with a name
+        return tokenizer, _model_config(args)
+    config = _model_config(args)  # vLLM copies all but the weights into a folder
+    return _load_tokenizer({**args, "tokenizer": config.tokenizer}), config
 
 
 def _load_tokenizer(args: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.contract.digest import hex_digest
+from airflow_provider_raybatch.job.preflight.model_bucket import is_in_bucket, objects_digest
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 """A commit of the hub's, as a whole text."""
@@ -56,11 +57,13 @@ def current(model: str, engine_args: Mapping[str, Any], token: str | None) -> Ve
 
     :param token: the job's for the hub; ``None`` for the one that the node has, if any.
     :returns: ``None`` where it is not known: the hub does not answer within 5 seconds, or refuses the token;
-        the model is no name of the hub's, such as ``s3://...``; a check would also read other files.
+        the model is no name of the hub's, such as ``gs://...``; a check would also read other files.
     """
     if _reads_other_files(engine_args):
         return None
     try:
+        if is_in_bucket(model):
+            return Version(objects_digest(model)) if model.lower().startswith("s3://") else None
         if model.startswith("/"):
             return Version(model_digest(model, "")) if Path(model).is_dir() else None
         return None if _is_elsewhere(model) else _on_hub(model, engine_args, token)
@@ -140,8 +143,11 @@ def model_digest(name: str, revision: str) -> str:
     """What tells one version of a model from another.
 
     Of a folder: the names and sizes of its files with their content, of large ones samples of it: weights
-    that were trained further differ everywhere. Of a hub's model: its name and commit.
+    that were trained further differ everywhere. Of a hub's model: its name and commit. Of a bucket's: see
+    :func:`~airflow_provider_raybatch.job.preflight.model_bucket.objects_digest`.
     """
+    if is_in_bucket(name):
+        return objects_digest(name)
     folder = Path(name)
     if folder.is_dir():
         state = hashlib.sha256()

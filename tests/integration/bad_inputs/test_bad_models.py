@@ -54,6 +54,27 @@ VLLM = [
         engine(max_modl_len=100),
         "has no argument 'max_modl_len'; did you mean 'max_model",
     ),
+    case(
+        "loader without its package",
+        engine(load_format="tensorizer"),
+        "load_format 'tensorizer' needs tensorizer, which the cluster's nodes lack; install it",
+    ),
+    case(
+        "unknown loader",
+        engine(load_format="safetensor"),
+        "vLLM refuses load_format 'safetensor' (Load format `safetensor` is not supported)",
+    ),
+    case(
+        "unknown argument of a loader",
+        engine(load_format="runai_streamer", model_loader_extra_config={"threads": 4}),
+        "vLLM refuses load_format 'runai_streamer'",
+        "threads",
+    ),
+    case(
+        "bucket whose reader is not there",
+        vllm(model="gs://models/llama"),
+        "vLLM reads 'gs://models/llama' with runai-model-streamer-gcs, which the cluster's nodes lack",
+    ),
     case("model set twice", engine(model="x"), "'model' is set by the operator's argument model; remove it"),
     case("unknown sampling parameter", vllm(sampling={"temprature": 1}), "did you mean 'temperature'"),
     case("sampling value that vllm refuses", vllm(sampling={"top_p": 7}), "vLLM refuses", "'top_p': 7"),

@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_raybatch.dataset import Dataset, open_dataset
 
 from .conftest import EXAMPLES
+from .lake import BUCKET, Lake
 from .ray_jobs import RayJobs
 from .rest import AirflowApi
 
@@ -136,6 +137,46 @@ def test_two_cpus_are_enough(jobs, dataset):
     (head,) = json.loads(jobs.text("/api/v0/nodes?detail=1"))["data"]["result"]["result"]
     assert head["resources_total"]["CPU"] == 2.0
     assert dataset.manifest.plan["replicas"]["value"] == 1
+
+
+def test_a_model_in_a_bucket_answers_as_its_folder_does(
+    api: AirflowApi, jobs: RayJobs, lake: Lake, tmp_path: Path
+) -> None:
+    """vLLM streams the weights; the nodes' identity comes with the job here."""
+    for file in MODEL.iterdir():
+        lake.client().put_object(Bucket=BUCKET, Key=f"models/demo/{file.name}", Body=file.read_bytes())
+    source, greedy = tmp_path / "chats.jsonl", {"temperature": 0, "max_tokens": 24}
+    chats = {"sum": SUM, "industry": INDUSTRY}
+    rows = [{"name": name, "messages": [chat], "sampling": greedy} for name, chat in chats.items()]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    identity = {
+        "AWS_ACCESS_KEY_ID": lake.key_id,
+        "AWS_SECRET_ACCESS_KEY": lake.secret,
+        "AWS_ENDPOINT_URL": lake.url,
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
+    }
+    found = [
+        open_dataset(
+            api
+            .trigger(
+                "chat",
+                source=str(source),
+                destination=f"{tmp_path}/{name}",
+                model=model,
+                runtime_env={"env_vars": identity},
+            )
+            .wait(timeout=240)
+            .task("infer")
+            .xcom()
+        )
+        for name, model in (("folder", str(MODEL)), ("bucket", f"s3://{BUCKET}/models/demo"))
+    ]
+    folder, bucket = ({row["name"]: row["response"] for row in one.to_arrow().to_pylist()} for one in found)
+    assert bucket == folder
+    assert bucket["sum"].strip() == "7"
+    assert found[1].manifest.digests.model not in {"", found[0].manifest.digests.model}
 
 
 def test_a_refusal_is_one_sentence_in_the_task_log(api, jobs, tmp_path):

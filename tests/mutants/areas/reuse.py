@@ -13,6 +13,14 @@ _TESTS = ("job/reuse/test_reuse.py", "job/reuse/test_response_store.py")
 
 MUTANTS = (
     Mutant(
+        "objects-of-equal-size-are-equal",
+        "job/preflight/model_bucket.py",
+        "(entry.path, entry.size, entry.version)",
+        "(entry.path, entry.size)",
+        "After weights in a bucket were trained further, stored answers of the old ones are given out.",
+        ("job/preflight/test_model_bucket.py::test_a_changed_file_is_another_model",),
+    ),
+    Mutant(
         "search-noted-before-its-finds",
         _PLAN,
         """\

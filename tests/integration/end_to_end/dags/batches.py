@@ -24,6 +24,7 @@ PARAMS: dict[str, Any] = {
     "engine_args": {},
     "sampling": {},
     "model": "",
+    "runtime_env": {},
     "postprocess": "labels:parse",
     # For Ray jobs that are not batch inferences.
     "seconds": 600,
@@ -193,6 +194,7 @@ with dag_of("chat"):
         messages_column="messages",
         sampling_column="sampling",
         model="{{ params.model }}",
+        runtime_env="{{ params.runtime_env }}",
         engine_args={
             "max_model_len": 512,
             # Without it, this small model may write white space up to its token limit.

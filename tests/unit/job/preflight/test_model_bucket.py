@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model in a bucket: what is missing is said before vLLM is imported, and changed files count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import PreflightError, RaybatchError
+from airflow_provider_raybatch.job.preflight import model_bucket as module
+from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
+from airflow_provider_raybatch.job.preflight.model_version import Version, current, model_digest
+from airflow_provider_raybatch.storage.folder import folder
+from tests.support.s3_server import S3Server
+
+
+@pytest.fixture
+def put(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Write a model's files into a bucket, to which this process has access. Returns the model's name."""
+    bucket = s3_server.new_bucket()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_ENDPOINT_URL": s3_server.url,
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    def write(**files: bytes) -> str:
+        for name, content in files.items():
+            folder(f"s3://{bucket}/m", s3_server.credentials).write(name, content)
+        return f"s3://{bucket}/m"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("model", "is_one"),
+    [
+        ("s3://bucket/model", True),
+        ("S3://bucket/model", True),
+        ("gs://bucket/model", True),
+        ("az://container/model", True),
+        ("/models/s3", False),
+        ("meta-llama/Llama-3.1-8B", False),
+        ("file:///models/a", False),
+    ],
+)
+def test_buckets_are_those_of_vllm(model: str, is_one: bool) -> None:
+    assert is_in_bucket(model) is is_one
+
+
+def test_a_changed_file_is_another_model(put: Callable[..., str]) -> None:
+    model = put(config=b"{}", weights=b"one")
+    first = model_digest(model, "")
+    assert current(model, {}, None) == Version(first)
+    put(weights=b"two")
+    assert model_digest(model, "") != first == hex_of(first)
+    put(weights=b"one")
+    assert model_digest(model, "") == first
+
+
+def hex_of(digest: str) -> str:
+    return f"{int(digest, 16):032x}"
+
+
+def test_of_another_store_no_version_is_known() -> None:
+    assert current("gs://models/llama", {}, None) is None
+
+
+@pytest.mark.parametrize("package", ["runai_model_streamer", "runai_model_streamer_s3"])
+def test_a_missing_reader_is_named(
+    put: Callable[..., str], monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    model = put(config=b"{}")
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == package else object())
+    with pytest.raises(PreflightError) as refused:
+        check_bucket(model)
+    assert str(refused.value) == (
+        f"model: vLLM reads {model!r} with {package.replace('_', '-')}, which the cluster's nodes lack; "
+        "install vllm[runai] in their image, or copy the model to a folder that they can read."
+    )
+
+
+def test_what_can_not_be_read_is_said(put: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: object())
+    model = put(config=b"{}")
+    check_bucket(model)
+    with pytest.raises(PreflightError, match=f"^model: nothing is at '{model}x'; correct the bucket or"):
+        check_bucket(f"{model}x")
+    with pytest.raises(RaybatchError, match=r"^model: s3://no-such-bucket/m: can't list it, the bucket does"):
+        check_bucket("s3://no-such-bucket/m")
