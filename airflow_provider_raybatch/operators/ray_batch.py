@@ -71,8 +71,8 @@ class RayBatchInferenceOperator(RayOperator):
 
     Model and sampling:
 
-    :param model: Hugging Face id, or a folder or bucket that the cluster's nodes can read; not needed with the
-        ``echo`` engine.
+    :param model: Hugging Face id, or a folder or bucket that the cluster's nodes can read; not needed with
+        the ``echo`` engine.
     :param chat_template: replaces the tokenizer's. Never templated by Airflow.
     :param chat_template_kwargs: passed to the chat template.
     :param sampling: vLLM's sampling parameters, merged over the model's `generation_config`.

@@ -25,7 +25,7 @@ from tests.support.engine_log import Engine, engines
 from tests.support.kept import end_all, kept
 from tests.support.repeated_task import RepeatedTask
 
-ON_A_GPU = {"tensor_parallel_size": 1, "max_num_seqs": 8}
+ON_A_GPU = {"tensor_parallel_size": 1, "max_num_seqs": 8, "seconds_per_token": 0.05}
 SLOW = {**ON_A_GPU, "seconds_per_token": 0.4}
 """Forty rows of two words: four seconds."""
 ALONE = {"keep_warm": 600, "replicas": 1, "engine_args": ON_A_GPU}
@@ -33,9 +33,22 @@ ROWS = [f"text {number}" for number in range(40)]
 
 
 @ray.remote(num_cpus=0, num_gpus=1)
-def gpu(seconds: float = 0.0) -> str:
-    time.sleep(seconds)
+def gpu() -> str:
     return "a GPU"
+
+
+@ray.remote(num_cpus=0, num_gpus=1)
+class Others:
+    """What has a GPU until it is ended."""
+
+    def works(self) -> bool:
+        return True
+
+
+def others() -> Any:
+    actor = Others.remote()
+    ray.get(actor.works.remote(), timeout=60)
+    return actor
 
 
 def free() -> float:
@@ -69,6 +82,16 @@ class Scenes:
         )
         return made.counts.ok
 
+    def both(self, **fields: Any) -> None:
+        """Keep two engines: the rows last until the second replica has its own, also on a busy host."""
+        for words in (20, 80, 320):
+            self.task.input([f"{number} {'word ' * words}" for number in range(16)])
+            self.run(replicas=2, **fields)
+            if sum(state is not None and state.is_free for state in kept().values()) == 2:
+                break
+        self.task.input(ROWS)
+        until(lambda: sum(state is not None and state.is_free for state in kept().values()) == 2)
+
     def engines(self) -> list[Engine]:
         return sorted(engines(self.folder / "requests"), key=lambda engine: engine.opened)
 
@@ -77,7 +100,7 @@ class Scenes:
         until(lambda: not kept() and free() == 2)
 
     def both_are_kept(self) -> list[Any]:
-        self.run(replicas=2)
+        self.both()
         return [free(), len(kept())]
 
     def two_share_the_rows(self) -> list[Any]:
@@ -86,24 +109,24 @@ class Scenes:
         Each takes eight seconds, in which the second replica comes, also on a busy host.
         """
         wide = {**SLOW, "max_num_seqs": 64}
+        self.both(engine_args=wide)
+        before = len(self.engines())
         self.task.input([f"{text} {'word ' * 18}" for text in ROWS])
-        for _ in range(2):
-            before = len(self.engines())
-            self.run(replicas=2, engine_args=wide)
+        self.run(replicas=2, engine_args=wide)
         seen = sorted(len(engine.asked) for engine in self.engines()[before:])
         self.ended()
         self.task.input(ROWS)
-        self.run(replicas=2)
         return seen
 
     def one_makes_room_for_a_task(self) -> list[Any]:
+        self.both()
         got = ray.get(gpu.remote(), timeout=120)
         time.sleep(5)  # in which the other one could see the same request
         return [got, len(kept())]
 
     def a_placement_group_finds_room_as_a_whole(self) -> list[Any]:
         """One of three GPUs is no reason to end an engine on two."""
-        self.run(replicas=2)
+        self.both()
         groups = [placement_group([{"GPU": 1}] * 3)]
         time.sleep(12)  # in which they make room for what fits
         seen = [len(kept())]
@@ -124,27 +147,29 @@ class Scenes:
 
     def a_job_waits_for_its_like_and_takes_it(self) -> list[Any]:
         """Both GPUs are in use; the other job's engine is the one that it waits for."""
-        others = gpu.remote(25)
+        other_gpu = others()
         before = len(self.engines())
         command = [sys.executable, __file__, str(self.folder), ray.get_runtime_context().gcs_address, "other"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as other:
-            until(lambda: len(self.engines()) > before)
+            until(lambda: len(self.engines()) > before, 180)
             self.run(engine_args=SLOW)
             assert other.wait(60) == 0
         pids = {engine.pid for engine in self.engines()[before:]}
         seen = [len(pids), len(kept())]
-        ray.get(others)
+        ray.kill(other_gpu)
         self.ended()
         return seen
 
     def one_that_waits_in_vain_is_ended(self) -> list[Any]:
         """The second replica finds no GPU until the first has done all rows."""
-        others = gpu.remote(15)
+        other_gpu = others()
         until(lambda: free() == 1)
         self.run(replicas=2)
-        seen = [len(kept())]
-        ray.get(others)
+        names = set(kept())
+        ray.kill(other_gpu)
         end_all()
+        until(lambda: not names & kept().keys())
+        seen = [len(names)]
         time.sleep(5)  # in which Ray would start the one that waited
         seen.append(len(kept()))
         self.ended()
@@ -170,7 +195,7 @@ class Scenes:
         before = len(self.engines())
         killer = threading.Thread(target=self._kill_keeper)
         killer.start()
-        rows = self.run(engine_args={**ON_A_GPU, "startup_seconds": 3.0})
+        rows = self.run(engine_args={**ON_A_GPU, "startup_seconds": 8.0})
         killer.join()
         seen = [1 + len(self.engines()[before:]), rows]
         self.ended()
@@ -198,7 +223,7 @@ def main(folder: Path) -> dict[str, Any]:
     return {
         name.replace("_", " "): getattr(scenes, name)()
         for name in names
-        if name not in {"run", "engines", "ended"}
+        if name not in {"run", "both", "engines", "ended"}
     }
 
 

@@ -66,7 +66,7 @@ def test_marked_as_failed(mode, runs_to_mark, jobs):
 
 
 def with_replica(jobs, task):
-    job = jobs.wait_for_one(task, "RUNNING")
+    job = jobs.wait_for_one(task, "RUNNING", timeout=180)
     return job if jobs.replicas(job) else None
 
 
@@ -120,7 +120,7 @@ def test_deferral_without_a_triggerer(airflow, api, jobs, tmp_path):
 
 # An answer has two words, so eight rows are done every second.
 ROW_BY_ROW = {"seconds_per_token": 0.5, "max_num_seqs": 8}
-ROWS = [f"row{number}" for number in range(300)]
+ROWS = [f"row{number}" for number in range(450)]
 DONE = re.compile(r" of [\d,]+ rows \(")
 CHECKS = re.compile("checking source")
 

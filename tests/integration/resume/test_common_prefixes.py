@@ -22,7 +22,8 @@ ROWS = DOCUMENTS * QUESTIONS
 NAME = 8
 SLOTS = 32
 FIELDS = {"engine": "echo", "replicas": 2, "rows_in_flight": SLOTS, "batch_size": 16, "preserve_order": True}
-PACE = {"seconds_per_token": 0.05, "startup_seconds": 3.0}
+PACE = {"seconds_per_token": 0.25, "startup_seconds": 3.0}
+"""All rows take one engine 11 s, in which a second one comes also on a busy host."""
 NOTICE = "many prompts begin alike; their rows are brought together first"
 
 

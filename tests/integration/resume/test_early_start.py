@@ -16,6 +16,7 @@ import ray
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.execution import replicas
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.planning import cluster_view
@@ -72,6 +73,7 @@ early = Launch.early
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
+    monkeypatch.setattr(replicas, "_SOON", 120.0)  # a busy host takes long to start an actor
     monkeypatch.setattr(Launch, "early", lambda launch, *arguments: made.early(launch, *arguments))
     monkeypatch.setattr(driver, "keys_over_the_cluster", made.keys)
     return made

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.job.execution.kept.roll import KeptState
 from tests.integration.end_to_end.waiting import wait_for
 from tests.support.engine_log import Engine, engines
 from tests.support.kept import end_all, kept
@@ -36,16 +37,23 @@ def none_left(task: RepeatedTask) -> Iterator[None]:
     wait_for("no kept engine", lambda: not kept(), 60)
 
 
+def one_rests() -> KeptState:
+    """Wait for the one kept engine: it has no user any more, and answers in time."""
+
+    def found() -> KeptState | None:
+        (state,) = kept().values()
+        return state if state is not None and state.is_free else None
+
+    return wait_for("a free engine", found, 30)
+
+
 def used(task: RepeatedTask) -> list[Engine]:
     return sorted(engines(task._requests), key=lambda engine: engine.opened)
 
 
 def test_the_next_job_takes_the_engine_of_the_one_before(task: RepeatedTask) -> None:
     first = task.run("one", keep_warm=300)
-    (state,) = kept().values()
-    assert state is not None
-    assert state.is_free
-    assert 0 < state.ends_in <= 300
+    assert 0 < one_rests().ends_in <= 300
     second = task.run(
         "two", run_id="r2", prompt="other {row.text}", keep_warm=300, sampling={"max_tokens": 2}
     )
@@ -100,11 +108,25 @@ def test_an_engine_that_hangs_is_not_handed_on(task: RepeatedTask) -> None:
     """The job that stalls with it ends it: its retry would stall, too."""
     task.input([*TEXTS, "hangs"])
     args = {"hang_pattern": "hangs"}
-    task.refused(FailureClass.STALLED, token="one", keep_warm=300, no_progress_timeout=5, engine_args=args)
+
+    def hung() -> set[int]:
+        return {engine.pid for engine in used(task) if "hangs" in [prompt for prompt, _ in engine.asked]}
+
+    for seconds in (5, 20, 60):  # in which a busy host may start nothing
+        task.refused(
+            FailureClass.STALLED,
+            token=f"one {seconds}",
+            keep_warm=300,
+            no_progress_timeout=seconds,
+            engine_args=args,
+        )
+        if hung():
+            break
     wait_for("its end", lambda: not any(state and state.is_free for state in kept().values()), 30)
     task.input(TEXTS)
     task.run("two", run_id="r2", keep_warm=300, engine_args=args)
-    assert len({engine.pid for engine in used(task)}) == 2
+    assert hung()
+    assert used(task)[-1].pid not in hung()
 
 
 @pytest.mark.turn(0)
@@ -113,7 +135,7 @@ def test_a_stopped_job_gives_its_engine_back(task: RepeatedTask) -> None:
     task.refused(
         FailureClass.CANCELLED, token="one", stops=True, keep_warm=300, engine_args=pace, flush_interval=1
     )
-    assert [state and state.is_free for state in kept().values()] == [True]
+    assert one_rests().is_free
     rest = task.run("one", keep_warm=300, engine_args=pace)
     assert len({engine.pid for engine in used(task)}) == 1
     assert 0 < task.asked(rest) < len(TEXTS)
@@ -124,7 +146,7 @@ def test_a_job_without_work_leaves_the_engine_to_the_next(task: RepeatedTask) ->
     task.run("one", keep_warm=300)
     again = task.run("two", keep_warm=300)
     assert (again.counts.ok, task.asked(again)) == (40, 0)
-    assert [state and state.is_free for state in kept().values()] == [True]
+    assert one_rests().is_free
     task.run("three", run_id="r2", keep_warm=300)
     assert len({engine.pid for engine in used(task)}) == 1
 
@@ -158,6 +180,7 @@ def test_vllm_answers_the_next_job_with_its_own_sampling(task: RepeatedTask) -> 
 
 
 @pytest.mark.turn(3)
+@pytest.mark.timeout(800)
 def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp", ignore_cleanup_errors=True) as home:
@@ -171,7 +194,7 @@ def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=500,
+            timeout=700,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -200,7 +200,8 @@ def test_it_makes_room_while_it_has_no_user(engine: KeptEngine, cluster: Cluster
     cluster.waits = True
     time.sleep(0.5)
     assert engine.take(FIRST)  # it is in use, so others wait
-    rest(engine)
+    open_echo(engine)
+    engine.give_back(FIRST, 60, is_open=True)  # and from here on it may end at any time
     assert cluster.killed.wait(30)
 
 
