@@ -33,8 +33,8 @@ def check_loader(args: Mapping[str, Any]) -> None:
             f"engine_args: load_format {load_format!r} needs {package.replace('_', '-')}, which the "
             "cluster's nodes lack; install it in their image, or leave load_format out."
         )
-    if load_format == "auto":
-        return
+    if load_format == "auto" and not args.get("model_loader_extra_config"):
+        return  # as vLLM is used nearly always
     try:
         vllm_compat.loader(args)
     except Exception as error:  # pydantic and each loader raise their own

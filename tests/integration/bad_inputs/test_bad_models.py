@@ -71,6 +71,12 @@ VLLM = [
         "threads",
     ),
     case(
+        "unknown argument of the usual loader",
+        engine(model_loader_extra_config={"threads": 4}),
+        "vLLM refuses load_format 'auto'",
+        "threads",
+    ),
+    case(
         "bucket whose reader is not there",
         vllm(model="gs://models/llama"),
         "vLLM reads 'gs://models/llama' with runai-model-streamer-gcs, which the cluster's nodes lack",
