@@ -7,7 +7,7 @@ import asyncio
 import errno
 import json
 import math
-import time
+import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,13 +29,14 @@ class Deadly(EchoEngine):
     """Some rows end the replica's whole process, at once and without a report."""
 
     killed: ClassVar[asyncio.Event]
+    ended: ClassVar[threading.Event]
     loop: ClassVar[asyncio.AbstractEventLoop]
     seconds: ClassVar[float] = 0.0
 
     def encode(self, requests: Any) -> list[Any]:
         if any("crash" in str(request) for request in requests):
             self.loop.call_soon_threadsafe(self.killed.set)
-            time.sleep(0.3)
+            self.ended.wait(30)
         return super().encode(requests)
 
     async def generate(self, encoded: Any) -> Any:
@@ -62,6 +63,7 @@ class World:
 
     async def _process(self, fields: dict[str, Any]) -> bool:
         Deadly.killed, Deadly.loop = asyncio.Event(), asyncio.get_running_loop()
+        Deadly.ended = threading.Event()
         replica = self.place.replica(
             engine="echo", rows_in_flight=IN_FLIGHT, max_error_fraction=1.0, max_restarts=20, **fields
         )
@@ -71,6 +73,7 @@ class World:
         if not working.done():
             working.cancel()
             await asyncio.wait([working])
+            Deadly.ended.set()
             replica._threads.shutdown()
             replica._tokenizers.shutdown()
             return False
