@@ -25,6 +25,13 @@ class Request:
     prompt: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def characters(self) -> int:
+        """Of its text."""
+        if self.prompt is not None:
+            return len(self.prompt)
+        return sum(_length(message.get("content")) for message in self.messages or ())
+
     def as_json(self) -> str:
         """For the dead letter."""
         content = {"messages": self.messages, "prompt": self.prompt, "sampling": dict(self.sampling) or None}
@@ -33,6 +40,14 @@ class Request:
             ensure_ascii=False,
             default=str,
         )
+
+
+def _length(content: Any) -> int:
+    if isinstance(content, str):
+        return len(content)
+    if isinstance(content, list):
+        return sum(len(str(part.get("text", ""))) for part in content if isinstance(part, dict))
+    return 0
 
 
 class RenderError(ValueError):

@@ -98,6 +98,7 @@ class VllmEngine:
                 "kv_cache_tokens": int(
                     (config.cache_config.num_gpu_blocks or 0) * (config.cache_config.block_size or 0)
                 ),
+                "enforce_eager": bool(config.model_config.enforce_eager),
             },
             versions={"vllm": vllm.__version__},
         )

@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_
 from airflow_provider_raybatch.job.execution.replicas import Replicas
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.planning import cluster_view, fit, plan
+from airflow_provider_raybatch.job.planning.eager import Workload
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
@@ -43,6 +44,7 @@ class Launch:
         self._has_begun = self._starts_soon = False
         self._model: Model | None = None
         self._spec: BatchInferenceSpec | None = None
+        self._workload: Workload | None = None
 
     @property
     def began(self) -> float:
@@ -58,7 +60,12 @@ class Launch:
         self.end()
 
     def early(
-        self, spec: BatchInferenceSpec, environment: dict[str, SecretStr], folder: Folder, rows: int
+        self,
+        spec: BatchInferenceSpec,
+        environment: dict[str, SecretStr],
+        folder: Folder,
+        rows: int,
+        workload: Workload | None = None,
     ) -> None:
         """Start replicas for all rows of the input, if the nodes that are there hold them.
 
@@ -66,12 +73,13 @@ class Launch:
         spans nodes.
 
         :param folder: the destination.
+        :param workload: what the first rows say of all.
         """
-        self._spec = spec
+        self._spec, self._workload = spec, workload
         if spec.engine == ray_data_llm.NAME or not rows:
             return
         self._cluster = cluster_view.view()
-        sizing = plan.make(spec, rows, self._cluster)
+        sizing = plan.make(spec, rows, self._cluster, workload)
         is_fixed = sizing.fewest == sizing.replicas and not sizing.spans_nodes
         if is_fixed and fit.assess(sizing, self._cluster, autoscaling=False).verdict == "fits":
             kept = wanted(spec, environment, sizing)
@@ -93,13 +101,18 @@ class Launch:
         """Let engines start: the model is checked."""
         self._model = model
         if self._replicas is not None:
-            self._replicas.load(model)
+            self._replicas.load(_planned(model, self._replicas.plan))
 
     def plan(self, spec: BatchInferenceSpec, rows: int) -> Plan:
-        """The plan for `rows` rows that are left. Replicas that have started stay as many."""
+        """The plan for `rows` rows that are left. Replicas that have started stay as many.
+
+        They have imported vLLM for some seconds by then, and learn how to start the engine only after that.
+        """
         if self._replicas is None:
-            return plan.make(spec, rows, cluster_view.view())
-        sizing, started = plan.make(spec, rows, self._cluster), self._replicas.plan
+            return plan.make(spec, rows, cluster_view.view(), self._workload)
+        sizing, started = plan.make(spec, rows, self._cluster, self._workload), self._replicas.plan
+        if self._model is not None:
+            self._replicas.load(_planned(self._model, sizing))
         reasons = {**sizing.reasons, "replicas": started.reasons["replicas"]}
         return replace(sizing, replicas=started.replicas, reasons=reasons)
 
@@ -108,7 +121,7 @@ class Launch:
         if self._replicas is None:
             # As the driver got it, so that those that start late look for the same kept engines.
             self._replicas = Replicas(self._spec or job.spec, job.environment, job.folder, sizing)
-            self._replicas.load(self._model or Model(job.spec))
+            self._replicas.load(_planned(self._model or Model(job.spec), sizing))
         self._replicas.begin(job, sizing, work)
         self._has_begun = True
         return self._replicas
@@ -121,6 +134,14 @@ class Launch:
             else:
                 self._replicas.dismiss()
             self._replicas = None
+
+
+def _planned(model: Model, sizing: Plan) -> Model:
+    """The model, as it is to be started."""
+    if not sizing.eager:
+        return model
+    engine_args = {**model.spec.engine_args, "enforce_eager": True}
+    return replace(model, spec=model.spec.model_copy(update={"engine_args": engine_args}))
 
 
 def _idles(key: str) -> bool:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.planning.eager import Workload, why_eager
 from airflow_provider_raybatch.job.planning.node_groups import (
     AutoscalerLimits,
     Resources,
@@ -43,6 +44,7 @@ class Plan:
     :param chunks_in_flight: chunks that Ray's own processor works on at once.
     :param reasons: why each value is what it is, by name.
     :param spans_nodes: whether a replica's GPUs may lie on several nodes (vLLM's Ray executor).
+    :param eager: whether engines start without compiling the model.
     :param fewest_replicas: how many must have room before the job starts, and stay while rows are left. The
         others join when their nodes come, and leave when no rows are left for them. ``None`` for all.
     """
@@ -58,6 +60,7 @@ class Plan:
     fewest_replicas: int | None = None
     rows_in_engine: int = 1
     grows: bool = False
+    eager: bool = False
 
     @property
     def fewest(self) -> int:
@@ -79,6 +82,8 @@ class Plan:
             "rows_in_engine": self.rows_in_engine,
             "chunks_in_flight": self.chunks_in_flight,
         }
+        if self.eager:
+            values["enforce_eager"] = True
         return {
             name: {"value": value, "reason": self.reasons.get(name, "")} for name, value in values.items()
         }
@@ -94,6 +99,7 @@ class Plan:
             f"starting {self.number_of_replicas} {'replica' if self.replicas == 1 else 'replicas'}{gpus} "
             f"({self.reasons['replicas']}) for {rows:,} rows; {self.rows_per_chunk} rows a chunk "
             f"({self.reasons['rows_per_chunk']}), {self.rows_in_engine} rows in an engine"
+            + (f"; the model is not compiled ({self.reasons['enforce_eager']})" if self.eager else "")
         )
 
 
@@ -127,10 +133,11 @@ class Cluster:
         return self.autoscaler.replicas(asked, spans_nodes, heads)
 
 
-def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
+def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster, workload: Workload | None = None) -> Plan:
     """The plan for `rows` rows on `cluster`.
 
     :param rows: rows still to be done.
+    :param workload: what the first rows say of them, where that is known.
     """
     gpus, why_gpus = _gpus(spec, cluster)
     spans_nodes, why_spans = _spans_nodes(spec, cluster, gpus)
@@ -140,6 +147,8 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
     chunk, why_chunk = _rows_per_chunk(spec, rows, replicas)
     in_flight, why_in_flight = _chunks_in_flight(spec, gpus, chunk)
     in_engine, why_in_engine = _rows_in_engine(spec, gpus)
+    of_a_replica = math.ceil(rows / (replicas if fewest is None else fewest))
+    eager = why_eager(spec, of_a_replica, _sequences(spec, gpus), workload) if gpus and workload else ""
     return Plan(
         replicas,
         cpus,
@@ -154,11 +163,13 @@ def make(spec: BatchInferenceSpec, rows: int, cluster: Cluster) -> Plan:
             "rows_per_chunk": why_chunk,
             "rows_in_engine": why_in_engine,
             "chunks_in_flight": why_in_flight,
+            "enforce_eager": eager,
         },
         spans_nodes,
         fewest,
         in_engine,
         grows=spec.rows_in_flight is None,
+        eager=bool(eager),
     )
 
 

@@ -37,6 +37,7 @@ from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
 from airflow_provider_raybatch.job.planning import cluster_view, plan
+from airflow_provider_raybatch.job.planning.eager import workload_of
 from airflow_provider_raybatch.job.preflight import known_models
 from airflow_provider_raybatch.job.preflight.input_check import check_rows, look_at_source, sample
 from airflow_provider_raybatch.job.preflight.model_check import Checked
@@ -122,7 +123,7 @@ def make_ready(
     start_up.ended("prompt")
     spec = _with_time(spec, journal)
     if source.rows:
-        launch.early(spec, environment, destination, source.rows)
+        launch.early(spec, environment, destination, source.rows, workload_of(spec, requests))
         _wait_for_engine_node(spec, journal.began_before(), emit)
         start_up.ended("nodes")
         checked = _check_engine(spec, requests, environment, emit, launch)

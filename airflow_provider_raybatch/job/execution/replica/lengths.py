@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from airflow_provider_raybatch.job.row import Request
 
@@ -27,7 +26,7 @@ def label(request: Request) -> int:
     limit = request.sampling.get("max_tokens")
     if isinstance(limit, int) and limit > 0:
         return 1 + min(_FIRST_OF_PROMPTS - 2, _steps(limit))
-    return _FIRST_OF_PROMPTS + min(_FIRST_OF_PROMPTS - 1, _steps(_characters(request)))
+    return _FIRST_OF_PROMPTS + min(_FIRST_OF_PROMPTS - 1, _steps(request.characters))
 
 
 def limits() -> dict[int, float]:
@@ -80,17 +79,3 @@ class Costs:
 
 def _steps(size: float) -> int:
     return round(_STEPS_AN_OCTAVE * math.log2(max(1.0, size)))
-
-
-def _characters(request: Request) -> int:
-    if request.prompt is not None:
-        return len(request.prompt)
-    return sum(_length(message.get("content")) for message in request.messages or ())
-
-
-def _length(content: Any) -> int:
-    if isinstance(content, str):
-        return len(content)
-    if isinstance(content, list):
-        return sum(len(str(part.get("text", ""))) for part in content if isinstance(part, dict))
-    return 0

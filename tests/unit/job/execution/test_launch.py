@@ -21,6 +21,7 @@ from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.replicas import Replicas
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.planning import cluster_view
+from airflow_provider_raybatch.job.planning.eager import Workload
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.specs import submitted
@@ -34,9 +35,10 @@ class Started:
 
     def __init__(self, spec: Any, environment: Any, folder: Any, plan: Plan) -> None:
         self.spec, self.plan, self.is_dismissed = spec, plan, False
+        self.loaded: list[Any] = []
 
     def load(self, model: Model) -> None:
-        pass
+        self.loaded.append(model.spec.engine_args.get("enforce_eager"))
 
     def begin(self, job: Any, plan: Plan, work: Any) -> None:
         pass
@@ -62,8 +64,10 @@ def asked(**fields: Any) -> BatchInferenceSpec:
     return submitted(**{"source": ["/in"], "prompt": "{row.x}", "destination": "/out", **VLLM, **fields})
 
 
-def started(launch: Launch, rows: int = 1000, **fields: Any) -> Started | None:
-    launch.early(asked(**fields), {}, LocalFolder("/out"), rows)
+def started(
+    launch: Launch, rows: int = 1000, workload: Workload | None = None, **fields: Any
+) -> Started | None:
+    launch.early(asked(**fields), {}, LocalFolder("/out"), rows, workload)
     found: Any = launch._replicas
     return found
 
@@ -150,3 +154,28 @@ def test_there_stay_as_many_as_have_started(nodes: list[dict[str, float]]) -> No
         assert found is not None
         assert not found.is_dismissed
     assert found.is_dismissed
+
+
+@pytest.mark.parametrize(
+    ("rows", "remaining", "loaded"),
+    [(20, 20, [True, True]), (100_000, 20, [None, True]), (100_000, 90_000, [None, None])],
+)
+def test_few_rows_are_not_compiled_for(
+    nodes: list[dict[str, float]], rows: int, remaining: int, loaded: list[bool | None]
+) -> None:
+    """Also where only the rows that are left are few, which is known after the engine's import has begun."""
+    launch = Launch()
+    found = started(launch, rows, Workload(longest_response=8, characters=300))
+    assert found is not None
+    launch.load(Model(asked()))
+    launch.plan(asked(), remaining)
+    assert found.loaded == loaded
+
+
+def test_late_replicas_are_told_the_same(nodes: list[dict[str, float]]) -> None:
+    launch, spec = Launch(), asked(replicas=(1, 4))
+    launch.early(spec, {}, LocalFolder("/out"), 1000, Workload(longest_response=8, characters=300))
+    launch.load(Model(spec))
+    job: Any = SimpleNamespace(spec=spec, environment={}, folder=LocalFolder("/out"))
+    found: Any = launch.replicas(job, launch.plan(spec, 1000), Input([], [], np.zeros(0, np.uint8)))
+    assert found.loaded == [True]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an engine starts without compiling its model: ready sooner, but slower in each step.
+
+On an H200 with warm caches and a model of 8 billion parameters, vLLM needs 9 to 14 s longer to load compiled
+code and to capture CUDA graphs than with ``enforce_eager``, and 40 s longer with cold ones
+(`benchmarks/results/start_up.md`). A step without graphs launches each kernel from Python, which is slower
+where few rows run. So it pays where few steps are left to do: in a night that changed little, in the retry
+of a job that was nearly done, and in a first try with a few rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.row import Request
+
+_MOST_STEPS = 256
+"""At 10 to 15 ms a step these cost 4 s at most, less than half of what they save."""
+_MOST_CHARACTERS = 8_000_000
+"""Of a replica's prompts. They keep a GPU busy for a minute, of which compiled code saves a few percent."""
+_SETTLED_BY = frozenset({
+    "compilation_config",
+    "cudagraph_capture_sizes",
+    "enforce_eager",
+    "max_cudagraph_capture_size",
+    "optimization_level",
+    "performance_mode",
+})
+"""Engine arguments by which a user says how the model is compiled."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the first rows of an input say of all rows.
+
+    :param longest_response: output tokens; ``None`` if a response may fill the context.
+    :param characters: of a prompt, in the mean.
+    :param completions: of a row, at most.
+    """
+
+    longest_response: int | None = None
+    characters: float = 0.0
+    completions: int = 1
+
+
+def workload_of(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Workload:
+    """The workload by these requests.
+
+    :param requests: of the first rows.
+    """
+    limits, completions = [], []
+    for request in requests:
+        sampling = {**spec.sampling, **request.sampling}
+        limits.append(sampling.get("max_tokens"))
+        completions.append(sampling.get("n") or 1)
+    known = [limit for limit in limits if isinstance(limit, int)]
+    return Workload(
+        max(known, default=0) if len(known) == len(limits) else None,
+        sum(request.characters for request in requests) / max(1, len(requests)),
+        max(completions, default=1),
+    )
+
+
+def why_eager(spec: BatchInferenceSpec, rows: int, sequences: int, workload: Workload) -> str:
+    """The reason to start an engine without compiling; empty if there is none.
+
+    :param rows: of one replica.
+    :param sequences: that run at once.
+    """
+    if (
+        spec.engine != "vllm"
+        or spec.keep_warm is not None  # other jobs may have more rows
+        or not _SETTLED_BY.isdisjoint(spec.engine_args)
+        or workload.longest_response is None
+        or rows * workload.characters > _MOST_CHARACTERS
+    ):
+        return ""
+    steps = math.ceil(rows * workload.completions / sequences) * workload.longest_response
+    return f"{steps} steps at most are faster than to compile" if steps <= _MOST_STEPS else ""
