@@ -14,7 +14,14 @@ Prints a JSON document, and writes it to ``OUT_FOLDER/two_nodes.json``: how many
 1, on how many nodes the GPUs were, and how 4 ended. With ``--echo`` the same with the echo engine and GPUs
 that are only numbers, to try this script; its workers are processes without a model.
 
-usage: two_nodes.py OUT_FOLDER [--rows 200] [--model FOLDER] [--engine-args JSON] [--echo]
+Texts are compared with those of 1 in the same run; ``--only`` runs some of the four, by name.
+
+With ``--one-gpu`` both nodes have the same GPU, for a machine that has only one: each counts it as its own,
+and NCCL takes them for two hosts, so that it accepts two ranks on one GPU and connects them by TCP. Seconds
+say nothing then; all else is as with two.
+
+usage: two_nodes.py OUT_FOLDER [--rows 200] [--model FOLDER] [--engine-args JSON] [--only NAME]...
+    [--echo | --one-gpu]
 """
 
 from __future__ import annotations
@@ -57,19 +64,18 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     os.environ["HF_HUB_OFFLINE"] = "1"
-    start_nodes(real=not options.echo)
+    start_nodes([] if options.echo else visible_gpus(options.one_gpu))
     rows = questions(out, options.rows)
     runs: dict[str, dict[str, Any]] = {}
-    equal_rows = {}
-    for name, sizes in SIZES.items():
-        runs[name] = run(Job(options, out, name, sizes))
-        texts = runs[name].pop("texts")
-        if name == "one GPU":
-            wanted = texts
-        equal_rows[name] = sum(texts.get(row) == text for row, text in wanted.items())
-        print(f"{name}: {equal_rows[name]} of {len(wanted)} texts are equal", flush=True)
-    runs[KILLED] = run(Job(options, out, KILLED, SIZES["tensor parallel 2"], is_long=True))
-    runs[KILLED].pop("texts")
+    texts: dict[str, dict[Any, str]] = {}
+    for name in options.only or [*SIZES, KILLED]:
+        runs[name], texts[name] = run(Job(options, out, name))
+    wanted = texts.get("one GPU", {})
+    equal_rows = {
+        name: sum(found.get(row) == text for row, text in wanted.items())
+        for name, found in texts.items()
+        if name != KILLED
+    }
     result = {
         "system": "echo" if options.echo else "vllm",
         "rows": rows,
@@ -81,6 +87,7 @@ def main() -> None:
                 runs["one GPU"]["seconds"] / runs[name]["seconds"] if runs[name]["seconds"] else 0.0, 3
             )
             for name in list(SIZES)[1:]
+            if {name, "one GPU"} <= runs.keys()
         },
     }
     (out / "two_nodes.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -93,26 +100,47 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=200)
     parser.add_argument("--model", default=str(MODEL))
     parser.add_argument("--engine-args", type=json.loads, default={})
+    parser.add_argument("--only", action="append", choices=[*SIZES, KILLED], metavar="NAME")
     parser.add_argument("--echo", action="store_true", help="without vLLM and GPUs")
+    parser.add_argument("--one-gpu", action="store_true", help="both nodes have the same GPU")
     return parser.parse_args()
 
 
-def start_nodes(real: bool) -> None:
-    """Two raylets with ports of their own. Each sees one GPU; they end with this process."""
+def visible_gpus(is_one: bool) -> list[str]:
+    """The GPU of each node."""
+    gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0,1").split(",")
+    return gpus[:1] * 2 if is_one else gpus[:2]
+
+
+def start_nodes(gpus: list[str]) -> None:
+    """Two raylets with ports of their own. Each sees one GPU; they end with this process.
+
+    :param gpus: of each node; none where GPUs are only numbers.
+    """
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster, visible = Cluster(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    for gpu in (visible or "0,1").split(",")[:2]:
-        if real:
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    cluster = Cluster()
+    for number in range(2):
+        if gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number]
+        if len(set(gpus)) == 1:
+            os.environ |= {
+                # NCCL refuses two ranks of one host on one GPU ("Duplicate GPU detected").
+                "NCCL_HOSTID": f"node-{number}",
+                # Between two hosts it would use neither; with them, a worker died while its engine started.
+                "NCCL_P2P_DISABLE": "1",
+                "NCCL_SHM_DISABLE": "1",
+                # Torch refuses symmetric memory of two ranks on one GPU.
+                "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+            }
         cluster.add_node(
-            num_cpus=8 if real else 1,
+            num_cpus=8 if gpus else 1,
             num_gpus=1,
-            object_store_memory=10**9 if real else 10**8,
+            object_store_memory=10**9 if gpus else 10**8,
             include_dashboard=False,
         )
-    if real:
+    if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the driver uses none
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -131,13 +159,13 @@ def questions(out: Path, rows: int) -> int:
 class Job:
     """One of the runs.
 
-    :param is_long: whether answers are long, and a worker is killed in the middle.
+    :ivar is_long: whether answers are long, and a worker is killed in the middle.
     """
 
-    def __init__(
-        self, options: argparse.Namespace, out: Path, name: str, sizes: dict[str, int], is_long: bool = False
-    ) -> None:
-        self.name, self.is_long, self.is_echo = name, is_long, options.echo
+    def __init__(self, options: argparse.Namespace, out: Path, name: str) -> None:
+        self.name, self.is_echo = name, options.echo
+        self.is_long = is_long = name == KILLED
+        sizes = SIZES["tensor parallel 2" if is_long else name]
         self.place = out / f"{name.replace(' ', '-').replace(',', '')}-{int(time.time())}"
         self.log = self.place / "log"
         engine_args: dict[str, Any] = {**sizes, **options.engine_args}
@@ -145,6 +173,9 @@ class Job:
             # vLLM takes processes that share /dev/shm for those of one node, and then looks for the second
             # process's GPU among those of the first.
             engine_args.setdefault("disable_custom_all_reduce", True)
+        if options.one_gpu:
+            # Else each worker takes nine tenths of the GPU, or fails.
+            engine_args |= {"gpu_memory_utilization": 0.4, "kv_cache_memory_bytes": 4 * 10**9}
         sampling: dict[str, Any] = {"temperature": 0, "max_tokens": 64}
         if self.is_echo:
             pace = 0.15 if is_long else 0.01
@@ -190,8 +221,8 @@ class Job:
         return len(list((self.place / "_raybatch/parts").rglob("*.parquet")))
 
 
-def run(job: Job) -> dict[str, Any]:
-    """Do the job; what it was, and what it left."""
+def run(job: Job) -> tuple[dict[str, Any], dict[Any, str]]:
+    """Do the job; what it was and left, and its texts by row."""
     import pyarrow.parquet as pq
     import ray
 
@@ -218,16 +249,16 @@ def run(job: Job) -> dict[str, Any]:
         "placement_groups_left": watch.living(),
         "startup_seconds": [one["startup_seconds"] for one in manifest["replicas"]],
         "rows": [one["rows"] for one in manifest["replicas"]],
-        "texts": dict(zip(table["id"].to_pylist(), table["response"].to_pylist(), strict=True)),
     }
+    texts = dict(zip(table["id"].to_pylist(), table["response"].to_pylist(), strict=True))
     if job.is_long:
         result["killed"] = {
             "after_parts": watch.parts_at_kill,
             "seconds_to_the_end": round(ended - watch.killed_at, 1) if watch.killed_at else None,
             "processes": len(manifest["replicas"]),
         }
-    print(job.name, {name: value for name, value in result.items() if name != "texts"}, flush=True)
-    return result
+    print(job.name, result, flush=True)
+    return result, texts
 
 
 class Watch:
