@@ -54,6 +54,11 @@ class WorkItem:
         stops = [*(first for first, _ in self.skip), self.chunk.rows]
         return [place for start, stop in zip(starts, stops, strict=True) for place in range(start, stop)]
 
+    @property
+    def rows(self) -> int:
+        """How many those are."""
+        return self.chunk.rows - sum(stop - first for first, stop in self.skip)
+
     def repetitions_of(self, positions: Sequence[int]) -> dict[int, int]:
         """`repetitions` by place in `positions`."""
         numbers = dict(self.repetitions)

@@ -79,4 +79,4 @@ def why_eager(spec: BatchInferenceSpec, rows: int, sequences: int, workload: Wor
     ):
         return ""
     steps = math.ceil(rows * workload.completions / sequences) * workload.longest_response
-    return f"{steps} steps at most are faster than to compile" if steps <= _MOST_STEPS else ""
+    return f"at most {steps} steps, too few to be worth compiling" if steps <= _MOST_STEPS else ""

@@ -28,6 +28,7 @@ from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
 
 _NOTE = b"raybatch.search"
+_ROWS_AT_ONCE = 2_000_000
 Ordinals: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -116,27 +117,41 @@ def followers_of(repeats: Repeats, wanted: RowMask, may_lead: RowMask) -> Follow
     return Followers(members[found], leaders[place[found]], members_keys[found])
 
 
-def repeats_of(all_rows: RequestKeys) -> Repeats:
+def repeats_of(all_rows: RequestKeys, rows_at_once: int = _ROWS_AT_ONCE) -> Repeats:
     """Find them.
 
+    Keys are compared in ranges: to sort all of them at once takes three times the memory that they need.
+
     :param all_rows: the keys of all rows of the input, not yet numbered.
+    :param rows_at_once: about so many are compared at once.
     """
-    places = np.flatnonzero(all_rows.greedy)
-    high, low = key_array.halves(all_rows.keys[places])
+    found = [_repeats_in(all_rows.where(places)) for places in key_array.ranges(all_rows.keys, rows_at_once)]
+    ordinals, first, own, sampled, numbers = (
+        np.concatenate(arrays)
+        for arrays in zip(
+            *((one.ordinals, one.first, one.keys, one.sampled, one.numbers) for one in found), strict=True
+        )
+    )
+    order, of_sampled = np.argsort(ordinals), np.argsort(sampled)
+    return Repeats(ordinals[order], first[order], own[order], sampled[of_sampled], numbers[of_sampled])
+
+
+def _repeats_in(some: RequestKeys) -> Repeats:
+    """Those among some rows, of which equal ones are together; in any order."""
+    places = np.flatnonzero(some.greedy)
+    high, low = key_array.halves(some.keys[places])
     order = places[np.lexsort((low, high))]  # stable: equal keys stay in input order
-    own = all_rows.keys[order]
+    own = some.keys[order]
     is_first = np.r_[np.ones(min(1, len(order)), np.bool_), own[1:] != own[:-1]]
     leader = order[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]]
     followers, leaders = order[~is_first], leader[~is_first]
-    by_ordinal = np.argsort(followers)
-    followers, leaders = followers[by_ordinal], leaders[by_ordinal]
-    numbers = keys.repetitions(all_rows.keys, ~all_rows.greedy)
+    numbers = keys.repetitions(some.keys, ~some.greedy)
     sampled = np.flatnonzero(numbers)
     return Repeats(
-        all_rows.ordinals[followers],
-        all_rows.ordinals[leaders],
-        all_rows.keys[followers],
-        all_rows.ordinals[sampled],
+        some.ordinals[followers],
+        some.ordinals[leaders],
+        some.keys[followers],
+        some.ordinals[sampled],
         numbers[sampled],
     )
 

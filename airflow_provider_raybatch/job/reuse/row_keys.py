@@ -32,7 +32,7 @@ class RequestKeys:
     keys: Keys
     greedy: npt.NDArray[np.bool_]
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> RequestKeys:
+    def where(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> RequestKeys:
         """Some of them, by place."""
         return RequestKeys(self.ordinals[chosen], self.keys[chosen], self.greedy[chosen])
 
@@ -54,12 +54,16 @@ def request_keys(
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
-    made = list(spread(keys_of, groups, job)) or [keys_of([], job)]
-    return RequestKeys(
-        np.concatenate([one.ordinals for one in made]),
-        np.concatenate([one.keys for one in made]),
-        np.concatenate([one.greedy for one in made]),
-    )
+    rows = sum(item.rows for item in items)
+    # Filled in place: of millions of rows, a second copy would be what needs most memory.
+    whole = RequestKeys(np.empty(rows, np.int64), np.empty(rows, "S16"), np.empty(rows, np.bool_))
+    stop = 0
+    for made in spread(keys_of, groups, job):
+        start, stop = stop, stop + len(made.ordinals)
+        whole.ordinals[start:stop] = made.ordinals
+        whole.keys[start:stop] = made.keys
+        whole.greedy[start:stop] = made.greedy
+    return RequestKeys(whole.ordinals[:stop], whole.keys[:stop], whole.greedy[:stop])
 
 
 def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:

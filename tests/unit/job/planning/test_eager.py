@@ -70,7 +70,7 @@ def test_cpus_have_a_rule_of_their_own() -> None:
 
 def test_the_plan_says_why() -> None:
     made = make(spec(engine="vllm"), 328, Cluster((H200,)), SHORT)
-    reason = "8 steps at most are faster than to compile"
+    reason = "at most 8 steps, too few to be worth compiling"
     assert made.shown()["enforce_eager"] == {"value": True, "reason": reason}
     assert made.sentence(328).endswith(f"; the model is not compiled ({reason})")
 
