@@ -11,14 +11,15 @@ of a job that was nearly done, and in a first try with a few rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request
 
 _MOST_STEPS = 256
-"""At 10 to 15 ms a step these cost 4 s at most, less than half of what they save."""
+"""If a step takes 10 to 15 ms longer, which is an estimate, these cost 4 s, less than half of what is saved."""
 _MOST_CHARACTERS = 8_000_000
 """Of a replica's prompts. They keep a GPU busy for a minute, of which compiled code saves a few percent."""
 _SETTLED_BY = frozenset({
@@ -51,17 +52,18 @@ def workload_of(spec: BatchInferenceSpec, requests: Sequence[Request]) -> Worklo
 
     :param requests: of the first rows.
     """
-    limits, completions = [], []
-    for request in requests:
-        sampling = {**spec.sampling, **request.sampling}
-        limits.append(sampling.get("max_tokens"))
-        completions.append(sampling.get("n") or 1)
-    known = [limit for limit in limits if isinstance(limit, int)]
+    asked = [{**spec.sampling, **request.sampling} for request in requests]
+    limits = _whole_numbers(asked, "max_tokens")
     return Workload(
-        max(known, default=0) if len(known) == len(limits) else None,
+        max(limits, default=0) if len(limits) == len(asked) else None,
         sum(request.characters for request in requests) / max(1, len(requests)),
-        max(completions, default=1),
+        max(_whole_numbers(asked, "n"), default=1),
     )
+
+
+def _whole_numbers(asked: Sequence[Mapping[str, Any]], name: str) -> list[int]:
+    """A sampling parameter, where it is one: a row whose own is not fails later, alone."""
+    return [one[name] for one in asked if isinstance(one.get(name), int)]
 
 
 def why_eager(spec: BatchInferenceSpec, rows: int, sequences: int, workload: Workload) -> str:

@@ -137,7 +137,7 @@ def repeats_of(all_rows: RequestKeys, rows_at_once: int = _ROWS_AT_ONCE) -> Repe
 
 
 def _repeats_in(some: RequestKeys) -> Repeats:
-    """Those among some rows, of which equal ones are together; in any order."""
+    """The repeats among some rows, in any order. All rows that ask the same must be there."""
     places = np.flatnonzero(some.greedy)
     high, low = key_array.halves(some.keys[places])
     order = places[np.lexsort((low, high))]  # stable: equal keys stay in input order

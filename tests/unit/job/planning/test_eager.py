@@ -86,6 +86,10 @@ class TestWorkload:
         rows = [Request(prompt="four", sampling={"max_tokens": 32}), Request(prompt="four")]
         assert workload_of(spec(engine="vllm"), rows).longest_response is None
 
+    def test_a_row_with_bad_sampling_fails_alone_and_later(self) -> None:
+        rows = [Request(prompt="four", sampling={"max_tokens": "many", "n": "2"}), Request(prompt="four")]
+        assert workload_of(spec(engine="vllm", sampling={"max_tokens": 9}), rows) == Workload(None, 4.0, 1)
+
     def test_messages_are_counted(self) -> None:
         parts: list[dict[str, Any]] = [{"type": "text", "text": "four"}]
         row = Request(messages=[{"role": "user", "content": parts}, {"role": "user", "content": "four"}])
