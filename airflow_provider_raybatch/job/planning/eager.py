@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request
 
 _MOST_STEPS = 256
-"""If a step takes 10 to 15 ms longer, which is an estimate, these cost 4 s, less than half of what is saved."""
+"""If a step takes 10 to 15 ms longer (an estimate), these cost 4 s, less than half of what is saved."""
 _MOST_CHARACTERS = 8_000_000
 """Of a replica's prompts. They keep a GPU busy for a minute, of which compiled code saves a few percent."""
 _SETTLED_BY = frozenset({
