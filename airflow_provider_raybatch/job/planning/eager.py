@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether an engine starts without compiling its model: ready sooner, but slower in each step.
 
-On an H200 with warm caches and a model of 8 billion parameters, vLLM needs 9 to 14 s longer to load compiled
+On an H200 with warm caches and a model of 8 billion parameters, vLLM needs 7 to 14 s longer to load compiled
 code and to capture CUDA graphs than with ``enforce_eager``, and 40 s longer with cold ones
 (`benchmarks/results/start_up.md`). A step without graphs launches each kernel from Python, which is slower
 where few rows run. So it pays where few steps are left to do: in a night that changed little, in the retry
@@ -19,7 +19,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request
 
 _MOST_STEPS = 256
-"""If a step takes 10 to 15 ms longer (an estimate), these cost 4 s, less than half of what is saved."""
+"""If a step takes 10 to 15 ms longer (an estimate), these cost 4 s, and at least 7 s are saved."""
 _MOST_CHARACTERS = 8_000_000
 """Of a replica's prompts. They keep a GPU busy for a minute, of which compiled code saves a few percent."""
 _SETTLED_BY = frozenset({
