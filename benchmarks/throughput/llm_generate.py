@@ -47,7 +47,7 @@ def measure(llm: Any, folder: Path, name: str, startup: float) -> None:
     from vllm import SamplingParams
 
     rows = pq.read_table(folder / name).to_pylist()
-    params = [SamplingParams(**json.loads(row["sampling"])) for row in rows]
+    params = [SamplingParams.from_optional(**json.loads(row["sampling"])) for row in rows]
     messages = [row["messages"] for row in rows]
     render = llm.get_tokenizer().apply_chat_template
     texts = [render(one, tokenize=False, add_generation_prompt=True) for one in messages]

@@ -147,6 +147,8 @@ def result(data: Path, out: Path, name: str, replicas: int, fields: dict[str, An
         "system": f"job, {replicas} replicas",
         "workload": name,
         "rows": manifest["counts"]["ok"],
+        "input_tokens": manifest["tokens"]["input"],
+        "cached_tokens": manifest["tokens"]["cached"],
         "output_tokens": manifest["tokens"]["output"],
         "filled_tokens": manifest["tokens"]["filled"],
         "seconds": seconds,

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three workloads with fixed seeds, and a model of real size without weights to run them.
+"""Four workloads with fixed seeds, and a model of real size without weights to run them.
 
-W1 classify: 32,768 rows of about 84 prompt tokens, 64 of them a shared system prompt, and 8 output tokens. W2
-synthesize: 3,072 rows of 46 to 400 prompt tokens and, per row, 16 to 1,024 output tokens (lognormal, median
-200). W3 documents: four questions on each of 1,000 documents of 2,000 tokens, which come first in the prompt,
-in random order; 16 output tokens. The model has the shape of Llama 3.1 8B; vLLM fills it with random weights
-(``load_format="dummy"``), which run at the speed of real ones. Requests set ``ignore_eos``, so every system
-generates exactly the same number of tokens. An engine that stays for several jobs has the prompts of the last
-one in its prefix cache, so each job gets other words: with VARIANTS there are also W1-1, W2-1 and so on.
+W1 classify: 32,768 rows of about 84 prompt tokens, 64 of them a shared system prompt, and 8 output tokens.
+W2 synthesize: 3,072 rows of 46 to 400 prompt tokens and, per row, 16 to 1,024 output tokens (lognormal,
+median 200). W3 documents: four questions on each of 1,000 documents of 2,000 tokens, which come first in
+the prompt, in random order; 16 output tokens. W2-unknown has W2's rows, but all may have 1,024 output
+tokens, and end where W2's do by an end-of-sequence token: each is forbidden until then, and certain then.
+
+The model has the shape of Llama 3.1 8B; vLLM fills it with random weights (``load_format="dummy"``), which
+run at the speed of real ones. Requests of the others set ``ignore_eos``, so every system generates exactly
+the same number of tokens. An engine that stays for several jobs has the prompts of the last one in its
+prefix cache, so each job gets other words: with VARIANTS there are also W1-1, W2-1 and so on.
 
 usage: workloads.py TOKENIZER_FOLDER OUT_FOLDER [ROWS_W1 ROWS_W2 DOCUMENTS_W3 [VARIANTS]]
 """
@@ -27,6 +30,9 @@ from tokenizers import Tokenizer
 
 SEED = 20261121
 VOCABULARY = 128_256
+END_OF_SEQUENCE = 2
+MOST_TOKENS = 1024
+"""Of a response of W2."""
 TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -47,7 +53,7 @@ LLAMA_8B = {
     "max_position_embeddings": 131072,
     "vocab_size": VOCABULARY,
     "bos_token_id": 1,
-    "eos_token_id": 2,
+    "eos_token_id": END_OF_SEQUENCE,
     "pad_token_id": 0,
     "tie_word_embeddings": False,
     "attention_bias": False,
@@ -84,13 +90,14 @@ def main() -> None:
     write_model(tokenizer_folder, out / "model")
     tokenizer = Tokenizer.from_file(str(out / "model" / "tokenizer.json"))
     lengths = np.random.default_rng(SEED).normal(np.log(200), 0.8, rows_w2)
-    outputs = np.clip(np.exp(lengths).astype(int), 16, 1024)
+    outputs = np.clip(np.exp(lengths).astype(int), 16, MOST_TOKENS)
     for variant in range(variants + 1):
         text = Text(tokenizer, SEED + variant)
         system = text.of(62)
         write(out / variant_of("W1", variant), [w1(text, system, number) for number in range(rows_w1)])
         answers = [w2(text, number, int(outputs[number])) for number in range(rows_w2)]
         write(out / variant_of("W2", variant), answers)
+        write(out / variant_of("W2-unknown", variant), [with_unknown_length(one) for one in answers])
         if not variant:
             write(out / "W3", w3(text, documents))
 
@@ -117,7 +124,8 @@ def write_model(source: Path, out: Path) -> None:
     }
     (out / "tokenizer_config.json").write_text(json.dumps(config))
     (out / "config.json").write_text(json.dumps(LLAMA_8B))
-    (out / "generation_config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 2}))
+    ends = {"bos_token_id": 1, "eos_token_id": END_OF_SEQUENCE}
+    (out / "generation_config.json").write_text(json.dumps(ends))
 
 
 class Text:
@@ -158,6 +166,12 @@ def w3(text: Text, documents: int) -> list[dict[str, Any]]:
     asked = [document for document in [text.of(2000) for _ in range(documents)] for _ in range(4)]
     random.Random(SEED).shuffle(asked)
     return [row(text, number, document, text.between(8, 16), 16) for number, document in enumerate(asked)]
+
+
+def with_unknown_length(answer: dict[str, Any]) -> dict[str, Any]:
+    """The same row, but no parameter bounds its output tokens by their number."""
+    ends = {"min_tokens": answer["max_tokens"] - 1, "logit_bias": {str(END_OF_SEQUENCE): 100}}
+    return {**answer, "sampling": json.dumps({"temperature": 0.0, "max_tokens": MOST_TOKENS, **ends})}
 
 
 def row(text: Text, number: int, system: str, user: str, output: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.sampling import check_sampling
+from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
@@ -106,6 +107,8 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     try:
         if isinstance(structured, Mapping):
             given["structured_outputs"] = vllm_compat.structured_outputs_type()(**structured)
+        if isinstance(given.get("logit_bias"), Mapping):
+            given["logit_bias"] = _by_token(given["logit_bias"])
         params = SamplingParams(**given)
     except Exception as error:  # which class it is differs between vLLM's versions
         raise ValueError(str(error)) from error
@@ -117,6 +120,17 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     except TypeError:
         pass  # vLLM sends objects that msgspec alone does not know
     return params
+
+
+def _by_token(biases: Mapping[Any, Any]) -> dict[int, Any]:
+    """Biases by token id, which JSON and the fields of a struct have as text.
+
+    A struct has the fields of all rows, and null in those that a row does not have.
+    """
+    try:
+        return {int(token): bias for token, bias in biases.items() if bias is not None}
+    except ValueError:
+        raise ValueError(f"logit_bias: its keys are {shown(list(biases))}; give ids of tokens") from None
 
 
 def check_sampling_names(values: Mapping[str, Any]) -> list[str]:

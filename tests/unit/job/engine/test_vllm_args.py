@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,14 @@ def test_schemas_reach_vllm_unchanged(vllm_args: Any) -> None:
     params = vllm_args.sampling_params({"n": 3, "seed": 1, "structured_outputs": {"json": schema}})
     assert params.structured_outputs.json == schema
     assert (params.n, params.seed) == (3, 1)
+
+
+def test_biases_have_token_ids_as_json_and_structs_write_them(vllm_args: Any) -> None:
+    given = json.loads(json.dumps({"logit_bias": {2: 100, 7: -1.5}}))
+    assert vllm_args.sampling_params(given).logit_bias == {2: 100, 7: -1.5}
+    assert vllm_args.sampling_params({"logit_bias": {"2": None, "7": 1.0}}).logit_bias == {7: 1.0}
+    with pytest.raises(ValueError, match=r"^logit_bias: its keys are \['yes'\]; give ids of tokens$"):
+        vllm_args.sampling_params({"logit_bias": {"yes": 1}})
 
 
 class WordsTokenizer:
