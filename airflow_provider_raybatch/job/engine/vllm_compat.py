@@ -42,8 +42,16 @@ def spawn_processes() -> None:
     """Let engines start their processes by spawn, as vLLM does by itself in Ray actors and on CPUs.
 
     Elsewhere it forks them: such a process outlives one that is killed, and keeps its GPU.
+
+    Once this is set, vLLM no longer says in an actor where Ray is. Its engine process, which starts workers on
+    other nodes, would take the Ray that was started last on its machine, and ask for tokens if one lies in
+    the home folder, though the cluster has none.
     """
+    import ray
+
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    if ray.is_initialized():
+        os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
 
 
 def import_engine() -> None:
