@@ -20,8 +20,9 @@ from airflow_provider_raybatch.job.row import Request
 
 _MOST_STEPS = 256
 """If a step takes 10 to 15 ms longer (an estimate), these cost 4 s, and at least 7 s are saved."""
-_MOST_CHARACTERS = 8_000_000
-"""Of a replica's prompts. They keep a GPU busy for a minute, of which compiled code saves a few percent."""
+_MOST_CHARACTERS = 1_000_000
+"""Of a replica's prompts. They keep a GPU busy for some seconds, of which compiled code saves a tenth or so:
+W1, with four times as many, took 29.8 s without, and 24 to 27 s with it (`benchmarks/results/nights.md`)."""
 _SETTLED_BY = frozenset({
     "compilation_config",
     "cudagraph_capture_sizes",

@@ -31,7 +31,7 @@ def is_eager(
         pytest.param(1024, Workload(256, 300), True, id="as many as run at once"),
         pytest.param(1025, Workload(256, 300), False, id="one more"),
         pytest.param(600, Workload(256, 300, completions=2), False, id="two completions a row"),
-        pytest.param(30_000, SHORT, False, id="many prompts"),
+        pytest.param(3_334, SHORT, False, id="many prompts"),
         pytest.param(100, Workload(8, 100_000), False, id="long prompts"),
         pytest.param(10, Workload(None, 300), False, id="responses without a limit"),
         pytest.param(10, None, False, id="rows that were not looked at"),
