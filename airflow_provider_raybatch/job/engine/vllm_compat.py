@@ -43,9 +43,9 @@ def spawn_processes() -> None:
 
     Elsewhere it forks them: such a process outlives one that is killed, and keeps its GPU.
 
-    Once this is set, vLLM no longer says in an actor where Ray is. Its engine process, which starts workers on
-    other nodes, would take the Ray that was started last on its machine, and ask for tokens if one lies in
-    the home folder, though the cluster has none.
+    Once this is set, vLLM no longer says in an actor where Ray is. Its engine process, which starts workers
+    on other nodes, would take the Ray that was started last on its machine, and ask for tokens if one lies
+    in the home folder, though the cluster has none.
     """
     import ray
 
