@@ -52,7 +52,7 @@ cluster.shutdown()
 """
 
 
-def test_an_engine_starts_its_workers_though_a_token_lies_in_the_home_folder() -> None:
+def test_workers_start_though_a_token_lies_at_home() -> None:
     """The cluster has no tokens, and some other `ray.init()` on the node has left one."""
     settings = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     environment = {name: value for name, value in os.environ.items() if name not in settings}
