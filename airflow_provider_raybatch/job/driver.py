@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -38,6 +38,7 @@ from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.reuse.response_store import StoredResponses, remember, remember_committed
 from airflow_provider_raybatch.job.reuse.reuse import parts_of_task, plan_reuse
@@ -193,9 +194,7 @@ def _finish(
     return manifest.summary()
 
 
-def _rows_to_do(
-    ready: Ready, sizing: Plan, resolved: RowMask, repetitions: Mapping[int, int], emit: Emit
-) -> Input:
+def _rows_to_do(ready: Ready, sizing: Plan, resolved: RowMask, repetitions: Repetitions, emit: Emit) -> Input:
     """The rows without an answer: in the order of the input, or those whose prompts begin alike together."""
     todo = input_of(ready.source, resolved, repetitions)
     if not ready.prefix or not regroup.pays(todo, sizing):

@@ -32,6 +32,7 @@ from airflow_provider_raybatch.job.planning import plan
 from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.remaining import work as work_of
 from airflow_provider_raybatch.job.work import Done, Job
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -77,7 +78,7 @@ def in_buckets(job: Job, source: Source, resolved: RowMask, prefix: int, number:
     cut = buckets.Cut(job, prefix, number, np.dtype(np.uint32))
     made = [buckets.slices(items[first : first + 8], cut) for first in range(0, len(items), 8)]
     together = buckets.buckets([found for found, *_ in made], [slices for _, *slices in made], most=1000)
-    return regroup.in_buckets(together, 1000.0, {})
+    return regroup.in_buckets(together, 1000.0, Repetitions())
 
 
 class Place:

@@ -321,8 +321,8 @@ class Coordinator:
             self._roster.works(process)
 
     def _repetitions(self, rows: Ordinals) -> dict[int, int]:
-        known = self._input.repetitions
-        return {row: known[row] for row in rows.tolist() if row in known} if known else {}
+        places, numbers = self._input.repetitions.among(rows)
+        return dict(zip(rows[places].tolist(), numbers.tolist(), strict=True))
 
     def _bury(
         self, process: str, engine_died: bool, begun: Begun | None = None, is_silent: bool = True

@@ -10,7 +10,7 @@ and read nothing from storage. What is lost with a node, Ray makes again by the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import ray
@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.execution.cpu_tasks import spread_in_parts
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.execution.share import WINDOW
 from airflow_provider_raybatch.job.planning.plan import Plan
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
 _MOST_BYTES = 8 * 2**30
@@ -80,20 +81,19 @@ def _groups(items: Sequence[WorkItem], most: float) -> list[list[WorkItem]]:
     return groups
 
 
-def in_buckets(together: Sequence[buckets.Bucket], row_bytes: float, repetitions: Mapping[int, int]) -> Input:
+def in_buckets(together: Sequence[buckets.Bucket], row_bytes: float, repetitions: Repetitions) -> Input:
     """The rows to do, numbered in the order of buckets.
 
     :param row_bytes: of a row, in the mean.
     :param repetitions: by ordinal, see :class:`Input`.
     """
-    repeated = list(repetitions)
+    found = [repetitions.among(bucket.ordinals) for bucket in together]
     return Input(
         together,
         [math.ceil(row_bytes * bucket.rows) for bucket in together],
         np.packbits(np.zeros(sum(bucket.rows for bucket in together), np.bool_)),
-        {
-            bucket.ordinal + place: repetitions[int(bucket.ordinals[place])]
-            for bucket in together
-            for place in np.flatnonzero(np.isin(bucket.ordinals, repeated)).tolist()
-        },
+        Repetitions(
+            np.concatenate([bucket.ordinal + at for bucket, (at, _) in zip(together, found, strict=True)]),
+            np.concatenate([numbers for _, numbers in found]),
+        ),
     )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.input.listing import Listing
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.parts.ledger import RowMask
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
 
 _ROWS_OF_TEXT = 1024
 """Rows of a text file that are read at once. A row group of Parquet can only be decoded whole."""
@@ -35,7 +36,7 @@ class Input:
     chunks: Sequence[Chunk] | Sequence[Bucket]
     sizes: Sequence[int]
     settled: npt.NDArray[np.uint8]
-    repetitions: Mapping[int, int] = field(default_factory=dict)
+    repetitions: Repetitions = field(default_factory=Repetitions)
 
     def pieces(self) -> Pieces:
         """As the queue sees them."""
@@ -49,14 +50,14 @@ class Input:
         return np.flatnonzero(np.isin(np.concatenate(order), ordinals)) if order else ordinals
 
 
-def input_of(source: Source, settled: RowMask, repetitions: Mapping[int, int] | None = None) -> Input:
+def input_of(source: Source, settled: RowMask, repetitions: Repetitions | None = None) -> Input:
     """What is left to do of an input.
 
     :param settled: rows that are not to be asked.
     """
     is_text = source.listing.format != "parquet"
     chunks = source.chunks(_ROWS_OF_TEXT if is_text else _WHOLE)
-    return Input(chunks, _sizes(source.listing, chunks), np.packbits(settled), dict(repetitions or {}))
+    return Input(chunks, _sizes(source.listing, chunks), np.packbits(settled), repetitions or Repetitions())
 
 
 def _sizes(listing: Listing, chunks: Sequence[Chunk]) -> list[int]:

@@ -10,9 +10,6 @@ comparing bytes; big-endian halves have the order of the bytes.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -24,7 +21,8 @@ KEY = pa.binary(16)
 
 Keys: TypeAlias = npt.NDArray[np.bytes_]
 Half: TypeAlias = npt.NDArray[np.uint64]
-_VALUES_OF_A_BYTE = 256
+MOST_RANGES = 256
+"""Values of a byte."""
 
 
 def from_arrow(column: pa.Array | pa.ChunkedArray) -> Keys:
@@ -61,16 +59,13 @@ def first_halves(keys: Keys) -> Half:
     return _pairs(keys)[:, 0].astype(np.uint64)
 
 
-def ranges(keys: Keys, size: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The places of about `size` keys at a time, so that equal ones are together: by their first byte.
+def range_of(keys: Keys, number: int) -> npt.NDArray[np.int64]:
+    """Which of `number` ranges each key is in, by its first byte: equal keys are in the same one.
 
-    :returns: places, ascending each; at least one array of them, at most 256.
+    :param number: at most :data:`MOST_RANGES`.
     """
-    number = min(_VALUES_OF_A_BYTE, max(1, math.ceil(len(keys) / size)))
     first = np.ascontiguousarray(keys).view(np.uint8).reshape(-1, 16)[:, 0]
-    bounds = np.linspace(0, _VALUES_OF_A_BYTE, number + 1).astype(np.int64)
-    for low, high in itertools.pairwise(bounds.tolist()):
-        yield np.flatnonzero((first >= low) & (first < high))
+    return first.astype(np.int64) * number // MOST_RANGES
 
 
 def _pairs(keys: Keys) -> npt.NDArray[np.uint64]:

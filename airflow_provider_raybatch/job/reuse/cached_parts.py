@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -20,30 +21,15 @@ from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.duplicates import Followers
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
-from airflow_provider_raybatch.job.reuse.hits import Hits, Responses
+from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits, Responses
 from airflow_provider_raybatch.job.work import Job
 
 _ROWS_AT_ONCE = 20_000
 
 
-@dataclass(frozen=True)
-class CachedRows:
-    """Rows and the cached outcome of each.
-
-    :param ordinals: ascending.
-    :param keys: of the rows.
-    :param hits: one for each row, in the same order.
-    """
-
-    ordinals: npt.NDArray[np.int64]
-    keys: Keys
-    hits: Hits
-
-
 def matched(ordinals: npt.NDArray[np.int64], keys: Keys, source: Responses) -> CachedRows:
     """The rows with a key that `source` has.
 
-    :param ordinals: ascending.
     :param keys: of the rows; several may have the same.
     """
     unique, inverse = np.unique(keys, return_inverse=True)
@@ -72,7 +58,8 @@ def _spread(
     hit_of[hits.places] = np.arange(len(hits))
     of_row = hit_of[asked]
     there = of_row >= 0
-    return CachedRows(ordinals[there], keys[there], hits.take(of_row[there]))
+    found = of_row[there]
+    return CachedRows(ordinals[there], keys[there], hits.file[found], hits.row[found])
 
 
 def write_parts(
@@ -83,13 +70,14 @@ def write_parts(
     :param chunks: of the input, in order.
     :raises StorageError: a response or the source can't be read, or a part can't be written.
     """
-    if not len(cached.ordinals):
+    if not len(cached):
         return []
+    cached = cached.take(np.argsort(cached.ordinals))
     task, id_column = job.task, job.spec.id_column
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []
-    for group, low, high in _groups(chunks, cached.ordinals):
-        found = source.read(cached.hits.take(np.arange(low, high))).sort_by("hit")
+    for group, low, high in _groups(_near(chunks, cached.ordinals), cached.ordinals):
+        found = source.read(cached.take(slice(low, high))).sort_by("hit")
         places = found["hit"].to_numpy() + low
         for chunk in group:
             start, stop = _span(cached.ordinals[places], chunk)
@@ -116,6 +104,12 @@ def write_parts(
                 written.append(parts.write_arrays(job.folder, stem, columns, cut))
                 start += len(portion)
     return written
+
+
+def _near(chunks: Sequence[Chunk], ordinals: npt.NDArray[np.int64]) -> Sequence[Chunk]:
+    """The chunks from that of the first of `ordinals` to that of the last."""
+    first, stop = (bisect_right(chunks, int(end), key=attrgetter("ordinal")) for end in ordinals[[0, -1]])
+    return chunks[max(0, first - 1) : stop]
 
 
 def _groups(

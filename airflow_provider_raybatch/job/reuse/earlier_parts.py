@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,8 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.hits import Hits
+from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
+from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
@@ -24,20 +26,56 @@ _Places: TypeAlias = npt.NDArray[np.int64]
 _NONE: _Places = np.empty(0, np.int64)
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where keys are: in which part and row."""
+
+    KIND: ClassVar[np.dtype[Any]] = np.dtype([("keys", "S16"), ("file", "i4"), ("row", "i4")])
+
+    keys: Keys
+    file: _Places
+    row: _Places
+
+
 class LedgerResponses:
     """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`.
 
     :param failures: whether to find failed rows instead of good ones.
+    :param ranges: of keys in which lookups come, each with the keys of one. So many passes over all
+        parts would take too long, so the first lookup cuts their keys likewise.
     """
 
-    def __init__(self, folder: Folder, parts: Sequence[Part], failures: bool = False) -> None:
+    def __init__(
+        self, folder: Folder, parts: Sequence[Part], failures: bool = False, ranges: int = 1
+    ) -> None:
         self._folder = folder
         self._parts = list(parts)
         self._failures = failures
+        self._ranges = ranges
+        self._cut: Partitions[_Place] | None = None
 
     def lookup(self, keys: Keys) -> Hits:
         """Find `keys`; if two parts have one, the later part in the list counts. Opens every part."""
-        return self._look(range(len(self._parts)), lambda part: self._keys(part, keys))
+        if self._ranges == 1 or not len(keys):
+            return self._look(range(len(self._parts)), lambda part: self._keys(part, keys))
+        if self._cut is None:
+            self._cut = self._cut_all()
+        places, files, rows = [_NONE], [_NONE], [_NONE]
+        for some in self._cut.pieces(int(key_array.range_of(keys[:1], self._ranges)[0])):
+            inside, which = _matching(keys, some.keys, np.arange(len(some.keys)))
+            places.append(inside)
+            files.append(some.file[which])
+            rows.append(some.row[which])
+        return _last(places, files, rows)
+
+    def _cut_all(self) -> Partitions[_Place]:
+        """The keys of all parts, in ranges."""
+        found = Partitions(_Place, self._ranges)
+        each = in_order(lambda part: self._wanted(part, ["ok", "key"]), self._parts)
+        for number, (rows, _, there) in enumerate(each):
+            place = _Place(there, np.full(len(rows), number), rows)
+            found.add(place, key_array.range_of(there, self._ranges))
+        return found
 
     def lookup_rows(self, ordinals: npt.NDArray[np.int64], keys: Keys) -> Hits:
         """Find rows with a given key each. Opens only parts whose range of ordinals has one of them.
@@ -57,18 +95,15 @@ class LedgerResponses:
             places.append(inside)
             rows.append(row)
             files.append(np.full(len(inside), number, np.int64))
-        place, file, row = (np.concatenate(arrays) for arrays in (places, files, rows))
-        _, last = np.unique(place[::-1], return_index=True)
-        chosen = len(place) - 1 - last
-        return Hits(place[chosen], file[chosen], row[chosen])
+        return _last(places, files, rows)
 
-    def read(self, hits: Hits) -> pa.Table:
-        """The outcomes of `hits`."""
+    def read(self, rows: CachedRows) -> pa.Table:
+        """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
         tables = []
-        for number in np.unique(hits.file):
-            part, inside = self._parts[int(number)], np.flatnonzero(hits.file == number)
+        for number in np.unique(rows.file):
+            part, inside = self._parts[int(number)], np.flatnonzero(rows.file == number)
             with self._folder.open(part.path, part.bytes) as stream:
-                table = pq.read_table(stream, columns=_COLUMNS).take(pa.array(hits.row[inside]))
+                table = pq.read_table(stream, columns=_COLUMNS).take(pa.array(rows.row[inside]))
             payers = pc.fill_null(table["paid_by"], part.submission_id)
             table = table.set_column(table.schema.get_field_index("paid_by"), "paid_by", payers)
             tables.append(table.append_column("hit", pa.array(inside)))
@@ -92,6 +127,14 @@ class LedgerResponses:
         wanted = pc.and_(pc.is_valid(table["key"]), pc.equal(table["ok"], not self._failures))
         rows = np.flatnonzero(wanted.to_numpy())
         return rows, table, key_array.from_arrow(table["key"].take(pa.array(rows)))
+
+
+def _last(places: list[_Places], files: list[_Places], rows: list[_Places]) -> Hits:
+    """Where a place comes several times, its last hit."""
+    place, file, row = (np.concatenate(arrays) for arrays in (places, files, rows))
+    _, last = np.unique(place[::-1], return_index=True)
+    chosen = len(place) - 1 - last
+    return Hits(place[chosen], file[chosen], row[chosen])
 
 
 def _matching(wanted: npt.NDArray[Any], there: npt.NDArray[Any], rows: _Places) -> tuple[_Places, _Places]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of a cache of responses, and its lookup result."""
+"""The interface of a cache of responses, and what it finds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,35 @@ class Hits:
     def __len__(self) -> int:
         return len(self.places)
 
-    def take(self, chosen: npt.NDArray[np.int64]) -> Hits:
-        """Some of them, by position; a position may occur more than once."""
-        return Hits(self.places[chosen], self.file[chosen], self.row[chosen])
+
+@dataclass(frozen=True)
+class CachedRows:
+    """Rows, and where the outcome of each is.
+
+    :param ordinals: of the rows.
+    :param keys: of the rows; several may have the same.
+    :param file: see :class:`Hits`.
+    :param row: see :class:`Hits`.
+    """
+
+    KIND: ClassVar[np.dtype[Any]] = np.dtype([
+        ("ordinals", "i8"),
+        ("keys", "S16"),
+        ("file", "i4"),
+        ("row", "i4"),
+    ])
+
+    ordinals: npt.NDArray[np.int64]
+    keys: Keys
+    file: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def take(self, chosen: npt.NDArray[np.int64] | slice) -> CachedRows:
+        """Some of them, by place."""
+        return CachedRows(self.ordinals[chosen], self.keys[chosen], self.file[chosen], self.row[chosen])
 
 
 class Responses(Protocol):
@@ -43,10 +69,10 @@ class Responses(Protocol):
         :raises StorageError: it can't be read.
         """
 
-    def read(self, hits: Hits) -> pa.Table:
-        """The outcomes: ``hit`` (position in `hits`), ``ok``, ``failure``, ``output`` and ``paid_by``.
+    def read(self, rows: CachedRows) -> pa.Table:
+        """The outcomes: ``hit`` (position in `rows`), ``ok``, ``failure``, ``output`` and ``paid_by``.
 
-        A hit that is not in the table counts as a miss: its file is gone.
+        A row that is not in the table counts as a miss: its file is gone.
 
         :raises StorageError: it can't be read.
         """

@@ -20,9 +20,10 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.hits import Hits
+from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
+from airflow_provider_raybatch.job.reuse.store.segment import Entries
 from airflow_provider_raybatch.job.reuse.store.store import Emit, ResponseStore
 from airflow_provider_raybatch.job.tasks.base import Task
 from airflow_provider_raybatch.job.tasks.registry import task_of
@@ -48,33 +49,42 @@ class StoredResponses:
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
-        self._found: StoreHits | None = None
+        self._files: list[str] = []
+        self._numbers: dict[str, int] = {}
 
     def lookup(self, keys: Keys) -> Hits:
-        """Find `keys`; a hit's row is its position in the store's own result."""
-        self._found = self._store.lookup(keys)
-        size = len(self._found)
-        return Hits(self._found.position, np.zeros(size, np.int64), np.arange(size))
+        """Find `keys`."""
+        found = self._store.lookup(keys)
+        number = np.array([self._number(path) for path in found.entries.files], np.int64)
+        return Hits(found.position, number[found.entries.file], found.entries.row)
 
-    def read(self, hits: Hits) -> pa.Table:
-        """The responses to `hits`, which this lookup found."""
-        if self._found is None:
-            raise ValueError("hits: look keys up first")
-        wanted = np.unique(hits.row)
-        chosen = StoreHits(self._found.position[wanted], self._found.entries.take(wanted))
-        order = np.argsort(hits.places, kind="stable")
+    def _number(self, path: str) -> int:
+        number = self._numbers.setdefault(path, len(self._files))
+        if number == len(self._files):
+            self._files.append(path)
+        return number
+
+    def read(self, rows: CachedRows) -> pa.Table:
+        """The responses of rows that lookups found. Rows with the same one each get it."""
+        order = np.lexsort((rows.row, rows.file))
+        file, row = rows.file[order], rows.row[order]
+        is_new = np.r_[np.ones(min(1, len(order)), np.bool_), (file[1:] != file[:-1]) | (row[1:] != row[:-1])]
+        first = np.flatnonzero(is_new)
+        times = np.diff(np.r_[first, len(order)])
+        asked = rows.take(order[first])
+        used, local = np.unique(asked.file, return_inverse=True)
+        no_time: npt.NDArray[np.int64] = np.zeros(len(asked), np.int64)
+        names = tuple(self._files[number] for number in used.tolist())
+        wanted = Entries(asked.keys, local, asked.row, no_time, no_time, names)
         tables = [_NOTHING]
-        for table in self._store.read(chosen):
-            # Equal rows have the same place, and each of them gets the response.
-            first = np.searchsorted(hits.places[order], table["position"].to_numpy(), "left")
-            stop = np.searchsorted(hits.places[order], table["position"].to_numpy(), "right")
-            times = stop - first
-            source: npt.NDArray[np.int64] = np.repeat(np.arange(table.num_rows), times)
-            within = np.arange(len(source)) - np.repeat(np.cumsum(times) - times, times)
-            rows = table.select(["output", "paid_by"]).take(pa.array(source))
-            rows = rows.append_column("hit", pa.array(order[np.repeat(first, times) + within]))
-            rows = rows.append_column("ok", pa.array(np.ones(len(source), np.bool_)))
-            tables.append(rows.append_column("failure", pa.nulls(len(source), parts.FAILURE)))
+        for table in self._store.read(StoreHits(np.arange(len(asked)), wanted)):
+            place = table["position"].to_numpy()
+            source: npt.NDArray[np.int64] = np.repeat(np.arange(table.num_rows), times[place])
+            within = np.arange(len(source)) - np.repeat(np.cumsum(times[place]) - times[place], times[place])
+            found = table.select(["output", "paid_by"]).take(pa.array(source))
+            found = found.append_column("hit", pa.array(order[first[place][source] + within]))
+            found = found.append_column("ok", pa.array(np.ones(len(source), np.bool_)))
+            tables.append(found.append_column("failure", pa.nulls(len(source), parts.FAILURE)))
         return pa.concat_tables(tables, promote_options="permissive")
 
 

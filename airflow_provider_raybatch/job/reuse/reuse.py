@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,18 +15,21 @@ from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask
 from airflow_provider_raybatch.job.parts.part import Origin, Part
-from airflow_provider_raybatch.job.reuse.cached_parts import CachedRows, followed, matched, write_parts
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.reuse.cached_parts import followed
 from airflow_provider_raybatch.job.reuse.duplicates import (
     Followers,
+    Repeats,
     Search,
-    followers_of,
     read_search,
     repeats_of,
 )
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
-from airflow_provider_raybatch.job.reuse.hits import Responses
+from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
+from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.remaining import work
-from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, request_keys
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for, request_keys
+from airflow_provider_raybatch.job.reuse.settling import Found, Settling, follow
 from airflow_provider_raybatch.job.work import Job, Spread
 from airflow_provider_raybatch.storage.entry import Entry
 
@@ -37,17 +40,17 @@ class ReusePlan:
 
     :param rows: all of them, by ordinal.
     :param shared: of them, rows that get the response of an equal row of this input once it exists.
-    :param found: cached responses and their origin, to be written before the engines start.
-    :param followers: the rows of `shared`, with the rows whose response they get.
+    :param found: cached responses.
+    :param followers: the rows of `shared`, with the rows whose response they get; by the latter.
     :param repetitions: by ordinal, how many earlier rows make the same sampled request.
     :param search: new findings to keep for the next attempt; ``None`` if there are none.
     """
 
     rows: RowMask
     shared: RowMask
-    found: tuple[tuple[CachedRows, Responses, Origin], ...] = ()
-    followers: Followers | None = None
-    repetitions: Mapping[int, int] = field(default_factory=dict)
+    found: tuple[Found, ...] = ()
+    followers: Partitions[Followers] | None = None
+    repetitions: Repetitions = field(default_factory=Repetitions)
     search: Search | None = None
 
     @property
@@ -57,11 +60,7 @@ class ReusePlan:
             "carried": "have an answer from an earlier input of this task",
             "stored": "have an answer in the response store",
         }
-        clauses = [
-            f"{len(cached.ordinals):,} rows {words[origin]}"
-            for cached, _, origin in self.found
-            if len(cached.ordinals)
-        ]
+        clauses = [f"{len(one.rows):,} rows {words[one.origin]}" for one in self.found if len(one.rows)]
         if self.followers is not None and len(self.followers):
             clauses.append(f"{len(self.followers):,} rows ask what another row asks and share its answer")
         return "; ".join(clauses)
@@ -71,9 +70,8 @@ class ReusePlan:
 
         :raises StorageError: they can't be read or written.
         """
-        written: list[Part] = []
-        for cached, responses, origin in self.found:
-            written += write_parts(job, source.chunks(ROWS_PER_CHUNK), cached, responses, origin)
+        chunks = source.chunks(ROWS_PER_CHUNK)
+        written = [part for one in self.found for part in one.write(job, chunks)]
         if self.search is not None:
             self.search.write(job.folder, job.part_folder)
         return written
@@ -91,9 +89,14 @@ class ReusePlan:
         remaining = self.followers
         for failures in (False, True):
             responses = LedgerResponses(job.folder, ledger, failures)
-            cached = followed(remaining, responses)
-            written += write_parts(job, chunks, cached, responses, "duplicate")
-            remaining = remaining.where(~np.isin(remaining.ordinals, cached.ordinals))
+            found = Found(Partitions(CachedRows, remaining.number), responses, "duplicate")
+            others = Partitions(Followers, remaining.number)
+            for some in remaining:
+                cached = followed(some, responses)
+                found.add(cached, source.rows)
+                follow(others, some.where(~np.isin(some.ordinals, cached.ordinals)), source.rows)
+            written += found.write(job, chunks)
+            remaining = others
         if len(remaining) and job.spec.prompt_function is not None:
             raise RaybatchError(
                 f"prompt_function: {len(remaining):,} rows asked what another row asks, until the "
@@ -134,46 +137,51 @@ def plan_reuse(
     elsewhere = [part for part in _usable(job, earlier.files) if not part.path.startswith(f"{run_folder}/")]
     search = read_search(job.folder, here, source.rows)
     found_out = search is None
+    number = parts_for(source.rows)
     own = None
     if search is None:
         if store is None and not elsewhere and not _may_repeat(job):
             return ReusePlan(no_rows, no_rows)
         emit(_looking(source.rows))
-        own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), spread)
-        search = Search(repeats_of(own), source.rows, frozenset())
+        own = request_keys(job, work(source, ROWS_PER_CHUNK, no_rows), number, spread)
+        search = Search(all_repeats(own), source.rows, frozenset())
     unsearched = search.unsearched(elsewhere)
-    places: list[tuple[Responses, Origin]] = []
+    found: list[Found] = []
     if unsearched:
-        places.append((LedgerResponses(job.folder, unsearched), "carried"))
+        carried = LedgerResponses(job.folder, unsearched, ranges=number)
+        found.append(Found(Partitions(CachedRows, number), carried, "carried"))
         search = search.after(unsearched)
         found_out = True
     if store is not None:
-        places.append((store, "stored"))
-    if places and own is None:
+        found.append(Found(Partitions(CachedRows, number), store, "stored"))
+    if found and own is None:
         emit(_looking(int(np.count_nonzero(~resolved))))
-        own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), spread)
-    repeats, share = search.repeats, job.spec.deduplicate
-    answered = followers_of(repeats, ~resolved & share, earlier.good)
-    rows = no_rows.copy()
-    rows[answered.ordinals] = True
-    found: list[tuple[CachedRows, Responses, Origin]] = []
-    if own is not None:
-        remaining = own.where(~(resolved | rows)[own.ordinals])
-        remaining = remaining.numbered(repeats.numbers_of(remaining.ordinals))
-        for responses, origin in places:
-            cached = matched(remaining.ordinals, remaining.keys, responses)
-            found.append((cached, responses, origin))
-            remaining = remaining.where(~np.isin(remaining.ordinals, cached.ordinals))
-            rows[cached.ordinals] = True
-    missing = ~(resolved | rows) & share
-    followers = answered.and_others(followers_of(repeats, missing, missing))
-    shared = no_rows
-    shared[followers.ordinals] = True
-    rows |= shared
+        own = request_keys(job, work(source, ROWS_PER_CHUNK, resolved), number, spread)
+    settling = Settling(source.rows, resolved, earlier.good, found, job.spec.deduplicate)
+    for part, repeats in enumerate(search.repeats):
+        settling.settle(repeats, None if own is None or not found else own[part])
+    settling.look_up_numbered()
     # Also for cached rows: a response that can't be read after all is requested under the row's own key.
-    repeated = repeats.sampled[~resolved[repeats.sampled]]
-    numbers = dict(zip(repeated.tolist(), repeats.numbers_of(repeated).tolist(), strict=True))
-    return ReusePlan(rows, shared, tuple(found), followers, numbers, search if found_out else None)
+    return ReusePlan(
+        settling.rows,
+        settling.shared,
+        tuple(found),
+        settling.followers,
+        settling.repetitions,
+        search if found_out else None,
+    )
+
+
+def all_repeats(own: Partitions[RequestKeys]) -> Partitions[Repeats]:
+    """The repeats of an input.
+
+    :param own: the keys of all of its rows, not yet numbered, in ranges.
+    """
+    found = Partitions(Repeats, own.number)
+    for part, some in enumerate(own):
+        repeats = repeats_of(some)
+        found.add(repeats, np.full(len(repeats.ordinals), part))
+    return found
 
 
 def _looking(rows: int) -> Phase:

@@ -3,30 +3,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.request import keys
+from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
+from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Job, Spread, WorkItem, in_sequence
 
 _CHUNKS_PER_TASK = 16
+_ROWS_PER_PART = 2_000_000
+"""To sort their keys and to look them up takes 0.3 GB."""
 
 
 @dataclass(frozen=True)
 class RequestKeys:
-    """The keys of rows, 25 bytes each, without rows that make no request.
+    """The keys of rows, without rows that make no request.
 
-    :param ordinals: of the rows, ascending.
+    :param ordinals: of the rows.
     :param keys: each row's key; equal sampled requests have equal ones until :meth:`numbered` is called.
     :param greedy: whether the request always gives the same response.
     """
+
+    KIND: ClassVar[np.dtype[Any]] = np.dtype([("ordinals", "i8"), ("keys", "S16"), ("greedy", "?")])
 
     ordinals: npt.NDArray[np.int64]
     keys: Keys
@@ -44,26 +51,27 @@ class RequestKeys:
         return RequestKeys(self.ordinals, keys.disambiguate(self.keys, numbers), self.greedy)
 
 
+def parts_for(rows: int) -> int:
+    """Into how many parts columns of an input are cut, by keys or by ordinals."""
+    return min(key_array.MOST_RANGES, max(1, math.ceil(rows / _ROWS_PER_PART)))
+
+
 def request_keys(
-    job: Job, items: Sequence[WorkItem], spread: Spread[RequestKeys] = in_sequence
-) -> RequestKeys:
+    job: Job, items: Sequence[WorkItem], number: int, spread: Spread[RequestKeys] = in_sequence
+) -> Partitions[RequestKeys]:
     """Render rows and make their keys.
 
     :param items: which rows, in input order, cut into chunks of ``ROWS_PER_CHUNK``.
+    :param number: of ranges of keys.
     :param spread: applies a function to groups of items.
+    :returns: in ranges of keys, so that rows that ask the same are together; ordinals ascend in each.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     groups = [items[start : start + _CHUNKS_PER_TASK] for start in range(0, len(items), _CHUNKS_PER_TASK)]
-    rows = sum(item.rows for item in items)
-    # Filled in place: of millions of rows, a second copy would be what needs most memory.
-    whole = RequestKeys(np.empty(rows, np.int64), np.empty(rows, "S16"), np.empty(rows, np.bool_))
-    stop = 0
+    found = Partitions(RequestKeys, number)
     for made in spread(keys_of, groups, job):
-        start, stop = stop, stop + len(made.ordinals)
-        whole.ordinals[start:stop] = made.ordinals
-        whole.keys[start:stop] = made.keys
-        whole.greedy[start:stop] = made.greedy
-    return RequestKeys(whole.ordinals[:stop], whole.keys[:stop], whole.greedy[:stop])
+        found.add(made, key_array.range_of(made.keys, number))
+    return found
 
 
 def keys_of(items: Sequence[WorkItem], job: Job) -> RequestKeys:

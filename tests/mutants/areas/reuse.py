@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..mutant import Mutant
 
 _PLAN = "job/reuse/reuse.py"
+_SETTLING = "job/reuse/settling.py"
 _DUPLICATES = "job/reuse/duplicates.py"
 _STORE = "job/reuse/response_store.py"
 _CACHED = "job/reuse/cached_parts.py"
@@ -24,8 +25,7 @@ MUTANTS = (
         "search-noted-before-its-finds",
         _PLAN,
         """\
-        for cached, responses, origin in self.found:
-            written += write_parts(job, source.chunks(ROWS_PER_CHUNK), cached, responses, origin)
+        written = [part for one in self.found for part in one.write(job, chunks)]
         if self.search is not None:
             self.search.write(job.folder, job.part_folder)
         return written
@@ -33,9 +33,7 @@ MUTANTS = (
         """\
         if self.search is not None:
             self.search.write(job.folder, job.part_folder)
-        for cached, responses, origin in self.found:
-            written += write_parts(job, source.chunks(ROWS_PER_CHUNK), cached, responses, origin)
-        return written
+        return [part for one in self.found for part in one.write(job, chunks)]
 """,
         "A driver that is killed in between makes the next one pay for answers that are there.",
         ("job/reuse/test_killed_searches.py::test_what_a_killed_driver_had_found_is_found_again",),
@@ -51,8 +49,8 @@ MUTANTS = (
     Mutant(
         "search-covers-a-smaller-limit",
         _DUPLICATES,
-        "if one is not None and one.rows >= rows:",
-        "if one is not None:",
+        'if note["rows"] < rows or note["files"] != len(files):',
+        'if note["files"] != len(files):',
         "With a larger `limit`, rows that repeat others are paid for.",
         _TESTS,
     ),
@@ -66,11 +64,27 @@ MUTANTS = (
     ),
     Mutant(
         "samples-share-an-answer",
-        _PLAN,
-        "        remaining = remaining.numbered(repeats.numbers_of(remaining.ordinals))\n",
-        "",
+        _SETTLING,
+        "remaining.where(numbers > 0).numbered(numbers[numbers > 0])",
+        "remaining.where(numbers > 0)",
         "Equal rows at a temperature above 0 get one and the same answer.",
         _TESTS,
+    ),
+    Mutant(
+        "numbered-keys-looked-up-with-others",
+        _SETTLING,
+        "key_array.range_of(numbered.keys, self._numbered.number)",
+        "np.zeros(len(numbered.ordinals), np.int64)",
+        "With many rows, repeated samples that are there are paid for again.",
+        ("job/reuse/test_reuse.py::test_equal_sampled_rows_are_paid_once_if_the_input_changes",),
+    ),
+    Mutant(
+        "half-a-search-counts",
+        _DUPLICATES,
+        ' or note["files"] != len(files):',
+        ":",
+        "A driver that is killed while it writes its search lets the next one pay for repeated rows.",
+        ("job/reuse/test_killed_searches.py::test_a_search_counts_when_all_of_its_files_are_there",),
     ),
     Mutant(
         "regenerates-from-old-answers",
@@ -90,38 +104,27 @@ MUTANTS = (
     ),
     Mutant(
         "answered-rows-asked-again",
-        _PLAN,
-        "answered = followers_of(repeats, ~resolved & share, earlier.good)",
-        "answered = followers_of(repeats, no_rows, earlier.good)",
+        _SETTLING,
+        "followers_of(repeats, self._is_open, self._good.__getitem__)",
+        "followers_of(repeats, self._good.__getitem__, self._good.__getitem__)",
         "A row is paid for although an earlier attempt has answered an equal one.",
         ("job/reuse/test_reuse.py::TestRegenerate::test_equal_row_reuses_the_answer_of_an_earlier_attempt",),
     ),
     Mutant(
         "leader-that-was-given-up",
-        _PLAN,
-        "answered.and_others(followers_of(repeats, missing, missing))",
-        "answered.and_others(followers_of(repeats, missing, ~rows))",
+        _SETTLING,
+        "followers_of(repeats, missing, missing)",
+        "followers_of(repeats, missing, lambda ordinals: ~self.rows[ordinals])",
         "Rows wait for the answer of a row that is not asked any more: the commit lacks them.",
         ("job/reuse/test_reuse.py::TestResume::test_a_follower_leads_where_its_leader_has_failed_for_good",),
     ),
     Mutant(
         "shares-though-turned-off",
         _PLAN,
-        "repeats, share = search.repeats, job.spec.deduplicate",
-        "repeats, share = search.repeats, True",
+        "earlier.good, found, job.spec.deduplicate)",
+        "earlier.good, found, True)",
         "`deduplicate=False` is ignored.",
         _TESTS,
-    ),
-    Mutant(
-        "keys-without-their-numbers",
-        _PLAN,
-        "repeated = repeats.sampled[~resolved[repeats.sampled]]",
-        "repeated = repeats.sampled[~(resolved | rows)[repeats.sampled]]",
-        "An unreadable stored answer is generated again under another row's key.",
-        (
-            "job/reuse/test_reuse.py::"
-            "TestFromNightToNight::test_lost_stored_answer_is_asked_for_under_its_own_key",
-        ),
     ),
     Mutant(
         "stored-answers-stored-as-new",

@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.input_check import look_at_source
 from airflow_provider_raybatch.job.request.keys import Keyer
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.remaining import work
 from airflow_provider_raybatch.job.work import Job, WorkItem
 from airflow_provider_raybatch.storage.folder import LocalFolder
@@ -147,7 +148,8 @@ def test_repetitions_are_found_under_the_numbers_of_the_queue() -> None:
     """And rows that a lost replica had written."""
     ordinals = np.array([40, 10, 30, 20], np.uint8)
     together = [Bucket(0, ordinals[:2], ()), Bucket(2, ordinals[2:], ())]
-    todo = regroup.in_buckets(together, 2.5, {10: 1, 20: 2, 99: 3})
+    repetitions = Repetitions(np.array([10, 20, 99]), np.array([1, 2, 3], np.int32))
+    todo = regroup.in_buckets(together, 2.5, repetitions)
     assert todo.repetitions == {1: 1, 3: 2}
     assert todo.sizes == [5, 5]
     assert todo.pieces().left.tolist() == [2, 2]

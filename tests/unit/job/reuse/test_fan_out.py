@@ -13,6 +13,8 @@ from tests.support import attempts
 from tests.support.attempts import GREEDY, Attempt
 from tests.support.publishing import failure
 
+pytestmark = pytest.mark.usefixtures("ranges")
+
 
 def test_an_answer_counts_more_than_an_earlier_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,8 +7,13 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from airflow_provider_raybatch.job.reuse.row_keys import parts_for
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.attempts import Attempt
+from tests.support.attempts import GREEDY, Attempt
+
+pytestmark = pytest.mark.usefixtures("ranges")
 
 
 class Killed(BaseException):
@@ -41,4 +46,20 @@ def test_what_a_killed_driver_had_found_is_found_again(tmp_path: Path) -> None:
             assert Attempt(root, ["b", "a", "c"], number=1).asked == [2]
         else:
             break
-    assert kill == 2  # the part and the search
+    assert kill == {1: 1 + 1, 3: 2 + 3}[parts_for(3)]  # parts, and files of the search
+
+
+def test_a_search_counts_when_all_of_its_files_are_there(tmp_path: Path) -> None:
+    """Rows that repeat others are found, though the range that has them is not in the part that is there."""
+    texts = ["a", "b", "a", "b"]
+    for kill in itertools.count():
+        root = tmp_path / str(kill)
+        attempt = Attempt(root, texts, folder=Deadly(f"{root}/out", kill, itertools.count()), sampling=GREEDY)
+        assert attempt.asked == [0, 1]
+        try:
+            attempt.write_parts()
+        except Killed:
+            assert Attempt(root, texts, number=1, sampling=GREEDY).asked == [0, 1]
+        else:
+            break
+    assert kill == parts_for(len(texts))

@@ -53,7 +53,7 @@ def store(tmp_path: Path, notices: list[Notice]) -> ResponseStore:
 def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
     """Return by row the found answer or failure, and the submission that paid for it."""
     adopted = matched(np.arange(len(wanted)), keys.as_array([key(name) for name in wanted]), responses)
-    table = responses.read(adopted.hits)
+    table = responses.read(adopted)
     return {
         int(adopted.ordinals[row["hit"]]): (
             row["output"]["response"] if row["ok"] else row["failure"]["reason"],
@@ -120,7 +120,7 @@ def test_output_without_completions_gets_a_list_of_its_own(disk: LocalFolder) ->
     ]
     responses = LedgerResponses(disk, parts)
     adopted = matched(np.arange(2), keys.as_array([key("a"), key("b")]), responses)
-    table = responses.read(adopted.hits).sort_by("hit")
+    table = responses.read(adopted).sort_by("hit")
     outputs = SEVERAL.adapted(table["output"].combine_chunks(), SEVERAL.output_type).to_pylist()
     assert [[one["text"] for one in output["completions"]] for output in outputs] == [["A"], ["B"]]
 

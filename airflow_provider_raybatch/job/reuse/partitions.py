@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of many rows, cut into parts by a number of each row; what is much lies in a temporary file.
+
+A join or a search for repeats that cuts both sides alike needs one part of each in memory, and not the
+whole: the partitioning of the Grace hash join (Kitsuregawa et al., New Generation Computing 1(1), 1983).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+
+_MOST_IN_MEMORY = 64 * 2**20
+"""Bytes that wait until they are written together. A small input never needs a file."""
+
+Records: TypeAlias = npt.NDArray[Any]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+class Columns(Protocol):
+    """A dataclass of arrays of equal length, whose fields are those of `KIND`."""
+
+    KIND: ClassVar[np.dtype[Any]]
+
+    def __init__(self, *columns: Any) -> None: ...
+
+
+C = TypeVar("C", bound=Columns)
+
+
+class Partitions(Generic[C]):
+    """Rows of one kind.
+
+    :param kind: of the rows.
+    :param number: of parts.
+    """
+
+    def __init__(self, kind: type[C], number: int) -> None:
+        self.number = number
+        self._kind = kind
+        self._waiting: list[list[Records]] = [[] for _ in range(number)]
+        self._waiting_bytes = 0
+        self._file: IO[bytes] | None = None
+        self._written: list[list[tuple[int, int]]] = [[] for _ in range(number)]
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, some: C, parts: Numbers) -> None:
+        """Add rows. Those of a part stay in the order in which they are added.
+
+        :param parts: for each row, the number of its part.
+        :raises RaybatchError: the disk is full.
+        """
+        records = np.empty(len(parts), self._kind.KIND)
+        for name in self._names:
+            records[name] = getattr(some, name)
+        if self.number > 1:
+            order = np.argsort(parts, kind="stable")
+            records, parts = records[order], parts[order]
+        bounds: Numbers = np.asarray(np.searchsorted(parts, np.arange(self.number + 1)), np.int64)
+        for part in np.flatnonzero(np.diff(bounds)).tolist():
+            self._waiting[part].append(records[bounds[part] : bounds[part + 1]])
+        self._rows += len(records)
+        self._waiting_bytes += records.nbytes
+        if self._waiting_bytes > _MOST_IN_MEMORY:
+            self._write()
+
+    def pieces(self, part: int) -> Iterator[C]:
+        """The rows of a part, some of them at a time."""
+        for start, rows in self._written[part]:
+            assert self._file is not None
+            self._file.seek(start)
+            yield self._columns(
+                np.frombuffer(self._file.read(rows * self._kind.KIND.itemsize), self._kind.KIND)
+            )
+        yield from map(self._columns, self._waiting[part])
+
+    def __getitem__(self, part: int) -> C:
+        found = list(self.pieces(part)) or [self._columns(np.empty(0, self._kind.KIND))]
+        if len(found) == 1:
+            return found[0]
+        return self._kind(*(np.concatenate([getattr(one, name) for one in found]) for name in self._names))
+
+    def __iter__(self) -> Iterator[C]:
+        return (self[part] for part in range(self.number))
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._kind.KIND.names or ()
+
+    def _columns(self, records: Records) -> C:
+        return self._kind(*(np.ascontiguousarray(records[name]) for name in self._names))
+
+    def _write(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is gone when this object is
+        try:
+            start = self._file.seek(0, 2)
+            for part, arrays in enumerate(self._waiting):
+                rows = sum(map(len, arrays))
+                if rows:
+                    self._written[part].append((start, rows))
+                    for records in arrays:
+                        start += self._file.write(records.tobytes())
+                arrays.clear()
+            self._file.flush()
+        except OSError as error:
+            raise RaybatchError(
+                f"deduplicate, reuse: keys of requests do not fit into {tempfile.gettempdir()!r} on the node "
+                f"of the job's driver ({error.strerror}); free some space there, 100 bytes a row at most, or "
+                "set TMPDIR to a larger place.",
+                FailureClass.STORAGE,
+            ) from error
+        self._waiting_bytes = 0

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows need no engine, found in one range of request keys after the other.
+
+Rows that ask the same have the same key, so what is known of one range settles its rows. Beside a bit or byte
+a row, the driver holds one range at a time (`partitions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_provider_raybatch.job.input.survey import Chunk
+from airflow_provider_raybatch.job.parts.ledger import RowMask
+from airflow_provider_raybatch.job.parts.part import Origin, Part
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.request.repetitions import Repetitions
+from airflow_provider_raybatch.job.reuse.cached_parts import matched, write_parts
+from airflow_provider_raybatch.job.reuse.duplicates import Followers, Ordinals, Repeats, followers_of
+from airflow_provider_raybatch.job.reuse.hits import CachedRows, Responses
+from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
+from airflow_provider_raybatch.job.work import Job
+
+
+@dataclass(frozen=True)
+class Found:
+    """Cached responses of one kind, to be written before the engines start.
+
+    :param rows: by ordinal.
+    :param responses: where they are read from.
+    """
+
+    rows: Partitions[CachedRows]
+    responses: Responses
+    origin: Origin
+
+    def add(self, cached: CachedRows, rows_in_all: int) -> None:
+        """Add rows."""
+        self.rows.add(cached, _part_of(cached.ordinals, self.rows, rows_in_all))
+
+    def write(self, job: Job, chunks: Sequence[Chunk]) -> list[Part]:
+        """Write them as parts.
+
+        :param chunks: of the input, in order.
+        :raises StorageError: they can't be read or written.
+        """
+        return [
+            part
+            for cached in self.rows
+            for part in write_parts(job, chunks, cached, self.responses, self.origin)
+        ]
+
+
+class Settling:
+    """Finds the rows that need no engine, a range of keys after the other.
+
+    :ivar rows: those that need none, by ordinal; of them,
+    :ivar shared: those that get the outcome of another row,
+    :ivar followers: these, with that row; by the latter.
+    """
+
+    def __init__(
+        self, size: int, resolved: RowMask, good: RowMask, found: Sequence[Found], share: bool
+    ) -> None:
+        self.rows: RowMask = np.zeros(size, np.bool_)
+        self.shared: RowMask = np.zeros(size, np.bool_)
+        number = parts_for(size)
+        self.followers = Partitions(Followers, number)
+        self._resolved, self._good, self._found, self._share = resolved, good, found, share
+        self._numbered = Partitions(RequestKeys, number)
+        self._repeated = Partitions(Repetitions, number)
+
+    def settle(self, repeats: Repeats, own: RequestKeys | None) -> None:
+        """Settle what can be of a range.
+
+        :param repeats: of this range.
+        :param own: keys of its rows, if they are to be looked up.
+        """
+        if self._share:  # rows whose equal one is finished are not looked up
+            self._follow(followers_of(repeats, self._is_open, self._good.__getitem__))
+        if own is not None:
+            remaining = own.where(self._is_open(own.ordinals))
+            numbers = repeats.numbers_of(remaining.ordinals)
+            numbered = remaining.where(numbers > 0).numbered(numbers[numbers > 0])
+            self._numbered.add(numbered, key_array.range_of(numbered.keys, self._numbered.number))
+            self._look_up(remaining.where(numbers == 0))
+        if self._share:
+            missing = self._is_open  # of equal rows, the first is asked
+            self._follow(followers_of(repeats, missing, missing))
+        sampled = repeats.where((repeats.numbers > 0) & ~self._resolved[repeats.ordinals])
+        repeated = Repetitions(sampled.ordinals, sampled.numbers)
+        self._repeated.add(repeated, _part_of(sampled.ordinals, self._repeated, len(self.rows)))
+
+    def look_up_numbered(self) -> None:
+        """Look up repeated sampled requests, each under a key of its own, in ranges of these."""
+        for some in self._numbered:
+            self._look_up(some)
+
+    @property
+    def repetitions(self) -> Repetitions:
+        """Of all rows that are not resolved, those that repeat a sampled request."""
+        # Filled in place: a second copy would be what needs most memory.
+        found = Repetitions(np.empty(len(self._repeated), np.int64), np.empty(len(self._repeated), np.int32))
+        stop = 0
+        for some in self._repeated:
+            start, stop = stop, stop + len(some)
+            order = np.argsort(some.rows)
+            found.rows[start:stop], found.numbers[start:stop] = some.rows[order], some.numbers[order]
+        return found
+
+    def _is_open(self, ordinals: Ordinals) -> RowMask:
+        return ~(self._resolved[ordinals] | self.rows[ordinals])
+
+    def _look_up(self, remaining: RequestKeys) -> None:
+        for one in self._found:
+            cached = matched(remaining.ordinals, remaining.keys, one.responses)
+            one.add(cached, len(self.rows))
+            self.rows[cached.ordinals] = True
+            remaining = remaining.where(~np.isin(remaining.ordinals, cached.ordinals))
+
+    def _follow(self, followers: Followers) -> None:
+        follow(self.followers, followers, len(self.rows))
+        self.rows[followers.ordinals] = True
+        self.shared[followers.ordinals] = True
+
+
+def follow(all_of_them: Partitions[Followers], some: Followers, rows: int) -> None:
+    """Add followers, by the row that they follow."""
+    all_of_them.add(some, _part_of(some.leaders, all_of_them, rows))
+
+
+def _part_of(ordinals: Ordinals, parts: Partitions[Any], rows: int) -> Ordinals:
+    """The part of each row, where an input is cut by ordinals."""
+    return ordinals * parts.number // rows

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's memory does not grow with the keys of an input, nor with what is found for them."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raybatch.job.request import key_array
+from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.reuse import partitions, row_keys
+from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
+from airflow_provider_raybatch.job.reuse.partitions import Partitions
+from airflow_provider_raybatch.job.reuse.reuse import all_repeats
+from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
+from airflow_provider_raybatch.job.reuse.settling import Found, Settling
+
+ROWS = 500_000
+AT_ONCE = 5_000
+
+
+class HasMost:
+    """A store that has a response to three of four keys."""
+
+    def lookup(self, keys: Keys) -> Hits:
+        places = np.flatnonzero(key_array.first_halves(keys) % 4 > 0)
+        return Hits(places, places // 1000, places % 1000)
+
+    def read(self, rows: CachedRows) -> pa.Table:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("greedy", "cached"), [(True, True), (True, False), (False, True)])
+def test_memory_of_a_row(monkeypatch: pytest.MonkeyPatch, greedy: bool, cached: bool) -> None:
+    """Each request is asked by two rows, which are anywhere in the input."""
+    monkeypatch.setattr(row_keys, "_ROWS_PER_PART", AT_ONCE)
+    monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 400_000)
+    number = parts_for(ROWS)
+    random = np.random.default_rng(1)
+    asked = random.permutation(np.arange(ROWS) // 2)
+    made = np.frombuffer(random.bytes(16 * ROWS // 2), "S16")
+    nothing = np.zeros(ROWS, np.bool_)
+    tracemalloc.start()
+    try:
+        own = Partitions(RequestKeys, number)
+        for start in range(0, ROWS, AT_ONCE):
+            rows = np.arange(start, start + AT_ONCE)
+            some = RequestKeys(rows, made[asked[rows]], np.full(len(rows), greedy))
+            own.add(some, key_array.range_of(some.keys, number))
+        found = [Found(Partitions(CachedRows, number), HasMost(), "stored")] if cached else []
+        settling = Settling(ROWS, nothing, nothing, found, share=True)
+        for part, repeats in enumerate(all_repeats(own)):
+            settling.settle(repeats, own[part] if cached else None)
+        settling.look_up_numbered()
+        repetitions = settling.repetitions
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    hits = sum(len(one.rows) for one in found)
+    assert hits >= ROWS * 0.7 * cached
+    assert len(settling.followers) + hits >= ROWS // 2 * greedy
+    assert len(repetitions) == ROWS // 2 * (not greedy)
+    assert settling.rows.sum() == hits + len(settling.followers)
+    assert peak < 12 * (ROWS + len(repetitions))
