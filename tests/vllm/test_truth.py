@@ -17,6 +17,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from airflow_provider_raybatch.job.tasks.response_check import checked
 from dags_examples.demo_model.companies import INDUSTRIES, company_rows
 from tests.support.ray_processes import vllm_engines
 from tests.support.turn import of_this_turn
@@ -249,6 +250,15 @@ def test_random_texts_keep_their_shares(engine: Any) -> None:
     for response in ours(engine, *[Request(messages=INDUSTRY, sampling=sampling)] * 50):
         assert response.completions[0].text in sampling["structured_outputs"]["choice"]  # type: ignore[index]
         assert (response.completions[0].finish_reason, response.output_tokens) == ("stop", 1)
+
+
+def test_a_grammar_that_the_engine_can_not_take_is_no_good_row(engine: Any) -> None:
+    """One engine has one backend, that of the first such request, and ends others with an empty text."""
+    ours(engine, Request(prompt="a", sampling={**LONG, "structured_outputs": {"choice": ["a", "b"]}}))
+    sampling = {**LONG, "structured_outputs": {"regex": "(?i)yes|no"}}
+    (response,) = ours(engine, Request(prompt="Is it?", sampling=sampling))
+    found = checked(response, spec(), sampling)
+    assert isinstance(found, RowFailure) or response.completions[0].text.lower() in {"yes", "no"}
 
 
 def test_rows_with_equal_parameters_have_them_for_themselves(engine: Any) -> None:

@@ -13,14 +13,27 @@ from typing import Any
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.row import Response, RowFailure
 
+_BROKEN = frozenset({"error", "abort"})
+"""Finish reasons of requests that vLLM gave up: their text is empty, or a part of a response."""
+_OTHER_BACKEND = (
+    "; an engine has one backend for structured_outputs, which can't take those of this row: try "
+    "engine_args={'structured_outputs_config': {'backend': 'guidance'}}"
+)
+
 
 def checked(
     response: Response, spec: BatchInferenceSpec, row_sampling: Mapping[str, Any]
 ) -> Response | RowFailure:
-    """The response, or the failure of its row: a completion is not JSON, or cut off, and may not be.
+    """The response, or the failure of its row: a completion was given up, is not JSON, or is cut off.
 
     :param row_sampling: what the row asked besides the job's sampling.
     """
+    broken = [one.finish_reason for one in response.completions if one.finish_reason in _BROKEN]
+    if broken:
+        remedy = _OTHER_BACKEND if {**spec.sampling, **row_sampling}.get("structured_outputs") else ""
+        return _failed(
+            "engine", f"the engine ended the request with finish_reason {broken[0]!r}{remedy}", response
+        )
     cut_off = any(completion.finish_reason == "length" for completion in response.completions)
     if cut_off and spec.on_truncated == "error":
         tokens = max(completion.output_tokens for completion in response.completions)

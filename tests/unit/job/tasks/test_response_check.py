@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row fails if its response should be JSON and is not."""
+"""A row fails if its request was given up, or its response should be JSON and is not."""
 
 from __future__ import annotations
 
@@ -72,3 +72,16 @@ def test_endless_brackets_are_not_json() -> None:
     failure = checked(response("[" * 100_000), spec(sampling=SCHEMA), {})
     assert isinstance(failure, RowFailure)
     assert failure.step == "parse"
+
+
+@pytest.mark.parametrize("reason", ["error", "abort"])
+def test_a_request_that_the_engine_gave_up_is_no_response(reason: str) -> None:
+    """vLLM ends a request so whose grammar it can't compile, with an empty text."""
+    several = Response((Completion("a", "stop", 1), Completion("", reason, 0)), 1)
+    failure = checked(several, spec(), {})
+    assert isinstance(failure, RowFailure)
+    assert failure.step == "engine"
+    assert failure.reason == f"the engine ended the request with finish_reason {reason!r}"
+    constrained = checked(several, spec(), CHOICE)
+    assert isinstance(constrained, RowFailure)
+    assert "engine_args={'structured_outputs_config': {'backend': 'guidance'}}" in constrained.reason
