@@ -221,6 +221,7 @@ def test_a_schema_travels_as_text_that_arrow_leaves_alone() -> None:
     [
         ({"sampling": {"n": 3}}, "sampling: engine 'ray_data_llm' keeps one of n=3 completions"),
         ({"sampling_column": "name"}, "sampling_column: engine 'ray_data_llm'"),
+        ({"sampling": {"logit_bias": {"7": 1}}}, "sampling: logit_bias can't be sent through Ray Data LLM"),
         ({"processor": {"tokenize_stage": True}}, "processor: 'tokenize_stage' is set by the operator"),
         ({"processor": {"config": "NoSuchConfig"}}, "processor: 'NoSuchConfig' is not a processor"),
         (

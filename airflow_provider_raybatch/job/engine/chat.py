@@ -55,8 +55,7 @@ def hf_renderer(tokenizer: Any, template: str | None, template_kwargs: Mapping[s
                 plain,
                 chat_template=template,
                 tokenize=False,
-                add_generation_prompt=True,
-                **template_kwargs,
+                **{"add_generation_prompt": True, **template_kwargs},
             )
         )
 

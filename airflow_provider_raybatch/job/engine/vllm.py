@@ -26,7 +26,7 @@ from airflow_provider_raybatch.job.engine.detokenize import Detokenizer, Generat
 from airflow_provider_raybatch.job.engine.forced import Choices, Vocabulary, choices_in, why_in_full
 from airflow_provider_raybatch.job.engine.own_log import OwnLog
 from airflow_provider_raybatch.job.engine.vllm_args import engine_args, sampling_params
-from airflow_provider_raybatch.job.failures.diagnosis import start_failure
+from airflow_provider_raybatch.job.failures.diagnosis import reason_of, start_failure
 from airflow_provider_raybatch.job.row import Completion, Request, Response, RowFailure
 
 _MOST_KINDS = 1024
@@ -68,7 +68,7 @@ class VllmEngine:
         try:
             self._llm = vllm_compat.start_engine(args)
         except Exception as error:
-            raise start_failure(log.root_cause() or f"{type(error).__name__}: {error}") from error
+            raise start_failure(log.root_cause() or f"{type(error).__name__}: {reason_of(error)}") from error
         self._fill_in = fill_in
         self._numbers = itertools.count()
         self._serve(spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.contract.arguments.sampling import check_sampling
-from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.job.engine.sampling_values import tidied
+from airflow_provider_raybatch.job.failures.diagnosis import reason_of
 
 _MOST_CPU_CACHE = 4 * 1024**3
 _FLOAT32_ROOM = 8
@@ -102,35 +104,25 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
     from vllm import SamplingParams
 
     check_sampling_names(values)
-    given = dict(values)
-    structured = given.get("structured_outputs")
     try:
-        if isinstance(structured, Mapping):
-            given["structured_outputs"] = vllm_compat.structured_outputs_type()(**structured)
-        if isinstance(given.get("logit_bias"), Mapping):
-            given["logit_bias"] = _by_token(given["logit_bias"])
+        given = tidied(values, SamplingParams.__annotations__)
+        for name, kind in vllm_compat.sampling_objects().items():
+            if isinstance(given.get(name), Mapping):
+                _check_names(f"sampling: {name}", given[name], inspect.signature(kind).parameters)
+                given[name] = kind(**given[name])
         params = SamplingParams(**given)
+    except PreflightError:
+        raise
     except Exception as error:  # which class it is differs between vLLM's versions
-        raise ValueError(str(error)) from error
+        raise ValueError(reason_of(error)) from error
     try:
         # The engine's process takes no float for a whole number; there, one such request would end it.
         msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams)
-    except (msgspec.ValidationError, OverflowError) as error:
-        raise ValueError(str(error)) from error
     except TypeError:
         pass  # vLLM sends objects that msgspec alone does not know
+    except Exception as error:  # msgspec's own, or one of vLLM's checks of a part
+        raise ValueError(str(error)) from error
     return params
-
-
-def _by_token(biases: Mapping[Any, Any]) -> dict[int, Any]:
-    """Biases by token id, which JSON and the fields of a struct have as text.
-
-    A struct has the fields of all rows, and null in those that a row does not have.
-    """
-    try:
-        return {int(token): bias for token, bias in biases.items() if bias is not None}
-    except ValueError:
-        raise ValueError(f"logit_bias: its keys are {shown(list(biases))}; give ids of tokens") from None
 
 
 def check_sampling_names(values: Mapping[str, Any]) -> list[str]:

@@ -30,12 +30,24 @@ def start_engine(args: Mapping[str, Any]) -> Any:
     Under other usage contexts vLLM sizes its scheduler for a server: 128 sequences where ``LLM()`` takes 1024
     on one H200.
     """
-    from vllm import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
     spawn_processes()
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**args), usage_context=UsageContext.LLM_CLASS)
+    return AsyncLLM.from_engine_args(_engine_args(args), usage_context=UsageContext.LLM_CLASS)
+
+
+def _engine_args(args: Mapping[str, Any]) -> Any:
+    """Arguments in any form that ``LLM()`` takes; ``AsyncEngineArgs`` takes some in a single one."""
+    from vllm import AsyncEngineArgs
+    from vllm.config import StructuredOutputsConfig
+
+    given = copy.deepcopy(dict(args))  # vLLM writes into some
+    if isinstance(structured := given.get("structured_outputs_config"), dict):
+        given["structured_outputs_config"] = StructuredOutputsConfig(**structured)
+    if isinstance(mode := given.get("compilation_config"), int):
+        given["compilation_config"] = {"mode": mode}
+    return AsyncEngineArgs(**given)
 
 
 def spawn_processes() -> None:
@@ -174,11 +186,17 @@ def sampling_names() -> tuple[frozenset[str], frozenset[str]] | None:
     return fields["SamplingParams"], fields["StructuredOutputsParams"]
 
 
-def structured_outputs_type() -> Any:
-    """The dataclass behind ``SamplingParams.structured_outputs``."""
-    from vllm.sampling_params import StructuredOutputsParams
+def sampling_objects() -> dict[str, Any]:
+    """The dataclasses of those parameters of ``SamplingParams`` that are objects, by name."""
+    from vllm import sampling_params
 
-    return StructuredOutputsParams
+    classes = {
+        "structured_outputs": "StructuredOutputsParams",
+        "repetition_detection": "RepetitionDetectionParams",
+    }
+    return {
+        name: getattr(sampling_params, of) for name, of in classes.items() if hasattr(sampling_params, of)
+    }
 
 
 def compile_structured(params: Any) -> None:
@@ -239,9 +257,7 @@ def model_config(args: Mapping[str, Any]) -> Any:
 
     Needs no GPU: vLLM supports this for a CPU-only task on a GPU node.
     """
-    from vllm import AsyncEngineArgs
-
-    return AsyncEngineArgs(**args).create_model_config()
+    return _engine_args(args).create_model_config()
 
 
 def loader(args: Mapping[str, Any]) -> Any:
@@ -249,10 +265,9 @@ def loader(args: Mapping[str, Any]) -> Any:
 
     :raises Exception: vLLM has no such loader, or it refuses its configuration.
     """
-    from vllm import AsyncEngineArgs
     from vllm.model_executor.model_loader import get_model_loader
 
-    return get_model_loader(AsyncEngineArgs(**args).create_load_config())
+    return get_model_loader(_engine_args(args).create_load_config())
 
 
 def sampling_defaults(config: Any) -> dict[str, Any]:
@@ -307,8 +322,8 @@ def chat_renderer(
     params = ChatParams(
         chat_template=template,
         chat_template_kwargs={
-            **template_kwargs,
             "add_generation_prompt": True,
+            **template_kwargs,
             "tokenize": bool(is_mistral_tokenizer(renderer.tokenizer)),
         },
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from pydantic import ValidationError
 from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
@@ -111,6 +112,17 @@ def start_failure(cause: str) -> RaybatchError:
         # itself.
         failure_class = FailureClass.USER_ERROR
     return RaybatchError(f"engine_args: the engine did not start: {sentence}", failure_class)
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says, on one line; of pydantic's, the fields and what each must be."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    told = (
+        f"{'.'.join(map(str, one['loc'])) or error.title}: {one['msg']}"
+        for one in error.errors(include_url=False, include_context=False)
+    )
+    return f"validation error for {error.title}: {'; '.join(told)}"
 
 
 def without_queries(text: str) -> str:

@@ -170,7 +170,7 @@ def _check_sampling(spec: BatchInferenceSpec) -> None:
     from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
 
     try:
-        params = sampling_params(spec.sampling)
+        params = sampling_params({"max_tokens": None, **spec.sampling})
     except ValueError as error:
         raise PreflightError(f"sampling: vLLM refuses {spec.sampling!r}: {_one_line(error)}.") from error
     structured = getattr(params, "structured_outputs", None)

@@ -217,6 +217,8 @@ def _sampling_of(value: Any, what: str) -> dict[str, Any]:
             value = json.loads(value)
         except ValueError as error:
             raise RenderError(f"{what} is a string, but no JSON object ({error})") from None
+    if isinstance(value, list) and value and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+        value = dict(value)  # a map in Parquet
     if not isinstance(value, dict):
         raise RenderError(f"{what} is {type(value).__name__}, not an object of sampling parameters")
     return {name: inner for name, inner in value.items() if inner is not None}

@@ -113,7 +113,11 @@ class VllmVariant:
         return cpu_defaults(self._spec.model, self._spec.engine_args)
 
     def check(self) -> None:
-        """The engine runs in the job itself."""
+        """The engine runs in the job itself. Arrow's structs have no numbers as keys."""
+        if self._spec.sampling.get("logit_bias"):
+            raise PreflightError(
+                "sampling: logit_bias can't be sent through Ray Data LLM; remove it, or use engine 'vllm'."
+            )
 
     def columns(self, request: Request | None, ids: list[int] | None) -> dict[str, Any]:
         """See :class:`Variant`."""

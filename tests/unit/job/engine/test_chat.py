@@ -108,6 +108,15 @@ def test_broken_template_fails_each_row_with_its_reason(adding: Any) -> None:
     assert "TemplateSyntaxError" in made.reason
 
 
+def test_the_user_may_leave_a_response_unbegun(adding: Any) -> None:
+    template = "{{ messages[0].content }}{% if add_generation_prompt %} answer:{% endif %}"
+    rendered = [
+        hf_renderer(adding, template, given)(chat("x").messages or [])
+        for given in ({}, {"add_generation_prompt": False})
+    ]
+    assert rendered == ["x answer:", "x"]
+
+
 def test_a_date_is_that_of_the_run_in_utc(adding: Any) -> None:
     """The template may quote the format in any way; its other text about dates stays the same."""
     inner = "{{ strftime_now('%d %b') }} {{ strftime_now( \"it's %Y\" ) }}"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,10 @@ def test_small_models_run_in_float32_on_cpus_without_bfloat16(
             {"structured_outputs": {"choice": ["a"], "disable_any_whitespaces": True}},
             "has no parameter 'disable_any_whitespaces'; did you mean 'disable_any_whitespace'.",
         ),
+        (
+            {"repetition_detection": {"max_patern_size": 3, "min_count": 3}},
+            "has no parameter 'max_patern_size'; did you mean 'max_pattern_size'.",
+        ),
     ],
 )
 def test_sampling_parameters_that_vllm_does_not_know(
@@ -137,12 +142,44 @@ def test_schemas_reach_vllm_unchanged(vllm_args: Any) -> None:
     assert (params.n, params.seed) == (3, 1)
 
 
-def test_biases_have_token_ids_as_json_and_structs_write_them(vllm_args: Any) -> None:
-    given = json.loads(json.dumps({"logit_bias": {2: 100, 7: -1.5}}))
-    assert vllm_args.sampling_params(given).logit_bias == {2: 100, 7: -1.5}
-    assert vllm_args.sampling_params({"logit_bias": {"2": None, "7": 1.0}}).logit_bias == {7: 1.0}
-    with pytest.raises(ValueError, match=r"^logit_bias: its keys are \['yes'\]; give ids of tokens$"):
-        vllm_args.sampling_params({"logit_bias": {"yes": 1}})
+def test_values_as_json_and_structs_write_them_reach_vllm(vllm_args: Any) -> None:
+    given = json.loads(json.dumps({"logit_bias": {2: 100, 7: -1.5}, "max_tokens": 24.0, "top_p": None}))
+    params = vllm_args.sampling_params(given)
+    assert (params.logit_bias, params.max_tokens, params.top_p) == ({2: 100, 7: -1.5}, 24, 1.0)
+    repeats = {"max_pattern_size": 3, "min_count": 2}
+    made = vllm_args.sampling_params({"repetition_detection": {**repeats, "min_pattern_size": None}})
+    assert (made.repetition_detection.max_pattern_size, made.repetition_detection.min_count) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"logit_bias": {"yes": 1}}, "logit_bias: {'yes': 1} has keys that are no ids of tokens"),
+        ({"repetition_detection": {"max_pattern_size": 3, "min_count": 1}}, "min_count must be >= 2"),
+    ],
+)
+def test_a_value_that_fails_its_row_alone(vllm_args: Any, values: dict[str, Any], reason: str) -> None:
+    """Any other error than this one would end the job."""
+    with pytest.raises(ValueError) as caught:
+        vllm_args.sampling_params(values)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"reasoning_parser": "qwen3", "structured_outputs_config": {"backend": "xgrammar"}},
+        {"compilation_config": 3},
+    ],
+)
+def test_arguments_in_the_form_that_llm_takes(vllm_args: Any, args: dict[str, Any]) -> None:
+    from airflow_provider_raybatch.job.engine import vllm_compat
+
+    given = copy.deepcopy(args)
+    model = Path(__file__).parents[4] / "dags_examples/demo_model/model"
+    assert vllm_compat.model_config({"model": str(model), **args}).max_model_len == 1024
+    assert args == given
 
 
 class WordsTokenizer:
@@ -215,7 +252,7 @@ class TestEncode:
         assert [one.params.detokenize for one in made] == [False, True]
 
 
-@pytest.mark.parametrize("values", [{"max_tokens": 10.0}, {"seed": 2**70}, {"seed": "x"}])
+@pytest.mark.parametrize("values", [{"max_tokens": 10.5}, {"seed": 2**70}, {"seed": "x"}])
 def test_a_value_that_would_end_the_engine_process_is_refused(vllm_args: Any, values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"Expected|serialize"):
         vllm_args.sampling_params(values)

@@ -2,10 +2,16 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import BaseModel, ValidationError
 from ray.exceptions import RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.job.failures.diagnosis import diagnose, start_failure, without_queries
+from airflow_provider_raybatch.job.failures.diagnosis import (
+    diagnose,
+    reason_of,
+    start_failure,
+    without_queries,
+)
 
 
 class WrappedError(Exception):
@@ -149,3 +155,18 @@ def test_signatures_of_urls_are_not_shown() -> None:
         without_queries("which rows? see https://docs.example/x.")
         == "which rows? see https://docs.example/x."
     )
+
+
+def test_a_refused_argument_is_named() -> None:
+    class Config(BaseModel, extra="forbid"):
+        backend: str = "auto"
+
+    with pytest.raises(ValidationError) as caught:
+        Config.model_validate({"bakend": "xgrammar"})
+    found = start_failure(f"ValidationError: {reason_of(caught.value)}")
+    assert str(found) == (
+        "engine_args: the engine did not start: ValidationError: validation error for Config: bakend: Extra "
+        "inputs are not permitted; check engine_args and sampling."
+    )
+    assert found.failure_class is FailureClass.USER_ERROR
+    assert reason_of(ValueError("as it is")) == "as it is"

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling parameters of a row as vLLM's types want them.
+
+JSON and the columns of a table write some values in another way: ids of tokens as text; a struct has the
+fields of all rows, and null in those that a row does not have; a map is a list of pairs; and a column of
+whole numbers that lacks some is one of floats in pandas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_raybatch.contract.base import shown
+
+_OBJECTS = frozenset({"structured_outputs", "repetition_detection"})
+_WHOLE = re.compile(r"\bint\b(?!.*\bfloat\b)")
+"""Types whose numbers are whole, as Python writes them."""
+
+
+def tidied(values: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    """The same parameters, in vLLM's types where the value leaves no doubt.
+
+    :param types: of vLLM's parameters, by name.
+    :raises ValueError: a key of `logit_bias` is no token id.
+    """
+    made = {}
+    for name, value in values.items():
+        if name == "logit_bias":
+            value = _by_token(value)
+        elif name in _OBJECTS and isinstance(value, Mapping) and value:
+            value = {key: inner for key, inner in value.items() if inner is not None} or None
+        elif isinstance(value, list):
+            value = [inner for inner in value if inner is not None]
+        if _WHOLE.search(str(types.get(name))):
+            value = [_whole(inner) for inner in value] if isinstance(value, list) else _whole(value)
+        if value is not None or name == "max_tokens":  # which has no limit then
+            made[name] = value
+    return made
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _by_token(biases: Any) -> Any:
+    if biases is None:
+        return None
+    try:
+        return {int(token): bias for token, bias in dict(biases).items() if bias is not None}
+    except (TypeError, ValueError):
+        text = f"logit_bias: {shown(biases)} has keys that are no ids of tokens; give those"
+        raise ValueError(text) from None

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that JSON and the columns of a table write in another way than vLLM takes them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raybatch.job.engine.sampling_values import tidied
+
+TYPES = {
+    "temperature": float,
+    "top_k": int,
+    "seed": "int | None",
+    "max_tokens": "int | None",
+    "stop_token_ids": "list[int] | None",
+    "stop": "str | list[str] | None",
+    "logit_bias": "dict[int, float] | None",
+    "structured_outputs": "vllm.sampling_params.StructuredOutputsParams | None",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        pytest.param({"logit_bias": {"2": 100, "7": -1.5}}, {"logit_bias": {2: 100, 7: -1.5}}, id="JSON"),
+        pytest.param({"logit_bias": {"2": None, "7": 1.0}}, {"logit_bias": {7: 1.0}}, id="a struct"),
+        pytest.param({"logit_bias": [("2", 1.0)]}, {"logit_bias": {2: 1.0}}, id="a map"),
+        pytest.param({"logit_bias": None}, {}, id="no bias"),
+        pytest.param({"seed": 7.0, "top_k": 5.0}, {"seed": 7, "top_k": 5}, id="whole numbers as floats"),
+        pytest.param({"seed": 7.5}, {"seed": 7.5}, id="a broken one is vLLM's to refuse"),
+        pytest.param({"temperature": 1.0}, {"temperature": 1.0}, id="a number that may be broken"),
+        pytest.param({"stop_token_ids": [5.0, None]}, {"stop_token_ids": [5]}, id="ids in a list"),
+        pytest.param({"stop": ["a", None]}, {"stop": ["a"]}, id="null in a list"),
+        pytest.param({"max_tokens": None, "seed": None}, {"max_tokens": None}, id="no limit"),
+        pytest.param(
+            {"structured_outputs": {"choice": ["a"], "regex": None}},
+            {"structured_outputs": {"choice": ["a"]}},
+            id="kinds of other rows",
+        ),
+        pytest.param({"structured_outputs": {"choice": None, "regex": None}}, {}, id="none of its kinds"),
+        pytest.param({"structured_outputs": {}}, {"structured_outputs": {}}, id="vLLM's to refuse"),
+    ],
+)
+def test_values(given: dict[str, Any], made: dict[str, Any]) -> None:
+    found = tidied(given, TYPES)
+    assert found == made
+    assert {name: type(value) for name, value in found.items()} == {
+        name: type(value) for name, value in made.items()
+    }
+
+
+def test_what_parquet_makes_of_rows_with_different_parameters() -> None:
+    rows = [
+        {"logit_bias": {"2": 1.0}, "structured_outputs": {"choice": ["a"]}},
+        {"logit_bias": {"7": 2.0}, "structured_outputs": {"regex": "b", "disable_any_whitespace": True}},
+    ]
+    file = io.BytesIO()
+    pq.write_table(pa.table({"sampling": rows}), file)
+    found = [tidied(one, TYPES) for one in pq.read_table(file)["sampling"].to_pylist()]
+    assert found == [tidied(json.loads(json.dumps(one)), TYPES) for one in rows]
+    assert found[0]["structured_outputs"] == {"choice": ["a"]}
+
+
+@pytest.mark.parametrize("biases", [{"yes": 1}, {"": 1}, 3, ["yes"]])
+def test_a_key_that_is_no_token(biases: Any) -> None:
+    with pytest.raises(ValueError, match=r"^logit_bias: .* give"):
+        tidied({"logit_bias": biases}, TYPES)
