@@ -199,18 +199,24 @@ def sampling_objects() -> dict[str, Any]:
     }
 
 
-def compile_structured(params: Any) -> None:
-    """As vLLM's own `auto` backend does: xgrammar first, guidance for what xgrammar doesn't know.
+def compile_structured(params: Any, backend: str) -> None:
+    """As vLLM's own backend does; `auto` is xgrammar first, and guidance for what xgrammar doesn't know.
 
+    :param backend: of the engine's `structured_outputs_config`. Others than these have no check of their own.
     :raises Exception: of the grammar libraries; the constraint does not compile.
     """
     from vllm.v1.structured_output.backend_guidance import validate_guidance_grammar
     from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
-    try:
+    if backend == "xgrammar":
         validate_xgrammar_grammar(params)
-    except Exception:  # whatever it is; where guidance helps, it has the last word
+    elif backend == "guidance":
         validate_guidance_grammar(params, tokenizer=None)
+    elif backend == "auto":
+        try:
+            validate_xgrammar_grammar(params)
+        except Exception:  # whatever it is; where guidance helps, it has the last word
+            validate_guidance_grammar(params, tokenizer=None)
 
 
 def load_tokenizer(name: str, **options: Any) -> Any:
@@ -258,6 +264,11 @@ def model_config(args: Mapping[str, Any]) -> Any:
     Needs no GPU: vLLM supports this for a CPU-only task on a GPU node.
     """
     return _engine_args(args).create_model_config()
+
+
+def vocabulary_size(config: Any) -> int:
+    """How many tokens a model has, by its config of :func:`model_config`."""
+    return int(config.get_vocab_size())
 
 
 def loader(args: Mapping[str, Any]) -> Any:

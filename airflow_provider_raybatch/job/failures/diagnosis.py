@@ -125,6 +125,12 @@ def reason_of(error: BaseException) -> str:
     return f"validation error for {error.title}: {'; '.join(told)}"
 
 
+def short(error: BaseException) -> str:
+    """The beginning of what an error says, for a part of a sentence."""
+    text = " ".join(reason_of(error).split())
+    return (text or type(error).__name__)[: _LONGEST // 2].rstrip(".")
+
+
 def without_queries(text: str) -> str:
     """URLs without what follows their path: it may be a signature, and whoever has that can open the file."""
     return _QUERY.sub(r"\1", text)

@@ -21,9 +21,11 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control.private_package import set_environment
 from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.engine.chat import ChatEncoder, prints_the_date, template_of
+from airflow_provider_raybatch.job.failures.diagnosis import short
 from airflow_provider_raybatch.job.preflight.model_bucket import check_bucket, is_in_bucket
 from airflow_provider_raybatch.job.preflight.model_loader import check_loader
 from airflow_provider_raybatch.job.preflight.model_version import COMMIT, model_digest
+from airflow_provider_raybatch.job.preflight.sampling_check import check_sampling, check_token_ids
 from airflow_provider_raybatch.job.row import Request, RowFailure
 
 _OLDEST_VLLM = (0, 26)
@@ -72,9 +74,10 @@ def check_model(
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
     args = engine_args(spec)
-    _check_sampling(spec)
+    check_sampling(spec)
     check_loader(args)
     tokenizer, config = _tokenizer_and_config(args)
+    check_token_ids(spec.sampling, vllm_compat.vocabulary_size(config))
     context = int(config.max_model_len)
     _check_chat(spec, tokenizer, requests)
     template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")
@@ -166,27 +169,6 @@ def _check_version() -> None:
         raise PreflightError(f"engine: the cluster has vLLM {version}; 0.26 or newer is needed.")
 
 
-def _check_sampling(spec: BatchInferenceSpec) -> None:
-    from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
-
-    try:
-        params = sampling_params({"max_tokens": None, **spec.sampling})
-    except ValueError as error:
-        raise PreflightError(f"sampling: vLLM refuses {spec.sampling!r}: {_one_line(error)}.") from error
-    structured = getattr(params, "structured_outputs", None)
-    if structured is None:
-        return
-    if structured.choice is not None and not structured.choice:
-        raise PreflightError("sampling: structured_outputs has an empty list of choices; give at least one.")
-    try:
-        vllm_compat.compile_structured(params)
-    except Exception as error:  # the grammar libraries raise classes of their own
-        shown = json.dumps(spec.sampling["structured_outputs"], ensure_ascii=False, default=str)[:200]
-        raise PreflightError(
-            f"sampling: structured_outputs {shown} does not compile: {_one_line(error)}."
-        ) from error
-
-
 def _tokenizer_and_config(args: dict[str, Any]) -> tuple[Any, Any]:
     if not is_in_bucket(args["model"]):
         tokenizer = _load_tokenizer(args)  # first, since it says better what is wrong with a name
@@ -205,7 +187,7 @@ def _load_tokenizer(args: dict[str, Any]) -> Any:
         )
     except Exception as error:  # huggingface_hub, transformers and tokenizers each raise their own
         raise PreflightError(
-            f"model: {args['model']!r} can't be loaded ({_one_line(error)}); check the name (a "
+            f"model: {args['model']!r} can't be loaded ({short(error)}); check the name (a "
             "folder needs its absolute path), that every node can read the folder or reach the hub, and "
             "hf_conn_id where the model is gated."
         ) from error
@@ -216,7 +198,7 @@ def _model_config(args: dict[str, Any]) -> Any:
         return vllm_compat.model_config(args)
     except Exception as error:  # pydantic, transformers and vLLM each raise their own
         raise PreflightError(
-            f"engine_args: vLLM can't use model {args['model']!r} with these arguments ({_one_line(error)})."
+            f"engine_args: vLLM can't use model {args['model']!r} with these arguments ({short(error)})."
         ) from error
 
 
@@ -294,8 +276,3 @@ def _digest_of_generation_config(args: dict[str, Any], config: Any) -> str:
 
 def _digest(text: str) -> str:
     return hex_digest(text) if text else ""
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return (text or type(error).__name__)[:300].rstrip(".")
