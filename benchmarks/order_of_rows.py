@@ -3,7 +3,9 @@
 
 A step of a GPU takes 5.5 ms and 56 microseconds a row, up to 1,024 rows; so `LLM.generate` takes 54 s for W2,
 as on an H200. The second engine is ready a second after the first. The queue is the real one; a replica
-begins its rows in the order in which they came, or the longest first.
+begins its rows in the order in which they came, or the longest first: known from the start, as by a limit or
+from an earlier night, or learned from the rows that have finished, where prompts of a length have answers of
+a length.
 
 python benchmarks/order_of_rows.py
 """
@@ -21,6 +23,9 @@ import numpy as np
 from airflow_provider_raybatch.job.execution.calls import Report
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
+from airflow_provider_raybatch.job.execution.replica.lengths import Costs
+from airflow_provider_raybatch.job.execution.replica.lengths import label as of_request
+from airflow_provider_raybatch.job.row import Request
 
 SEED = 20261015
 STEP, STEP_A_ROW = 0.0055, 56e-6
@@ -30,6 +35,12 @@ CALL, OPEN = 0.01, 0.3
 """Seconds that a call takes, and that reading and rendering take."""
 FLUSH, AT_MOST_EVERY, IDLE, REPORT = 10.0, 0.2, 0.5, 0.5
 ROW_GROUP, ROW_BYTES = 4096, 1000
+ON_DISK, LEARNED, KNOWN = "on disk", "longest first, learned", "longest first, known"
+
+
+def label(length: int) -> int:
+    """The class of a row whose prompt is as long as its answer."""
+    return of_request(Request(prompt="x" * length))
 
 
 @dataclass
@@ -70,13 +81,14 @@ class Gpu:
 class World:
     """GPUs around the queue."""
 
-    def __init__(self, lengths: list[int], starts: list[float], longest_first: bool) -> None:
+    def __init__(self, lengths: list[int], starts: list[float], order: str) -> None:
         rows = len(lengths)
         sizes = [min(ROW_GROUP, rows - first) for first in range(0, rows, ROW_GROUP)]
-        self.lengths, self.starts, self.longest_first = lengths, starts, longest_first
+        self.lengths, self.starts, self.order = lengths, starts, order
         self.queue = PullQueue(Pieces(sizes, [size * ROW_BYTES for size in sizes]))
         self.queue.starting = len(starts)
         self.gpus = [Gpu(start) for start in starts]
+        self.costs = [Costs() for _ in starts]
         self.number = itertools.count()
         self.events: list[tuple[float, int, Callable[..., None], int, Any]] = []
         self.left = rows
@@ -142,9 +154,14 @@ class World:
     def opened(self, now: float, number: int, rows: list[int]) -> None:
         """Rows are ready for the engine."""
         for row in rows:
-            rank = round(4 * np.log2(self.lengths[row])) if self.longest_first else 0
-            heapq.heappush(self.gpus[number].waits, (-rank, next(self.number), row))
+            heapq.heappush(self.gpus[number].waits, (-self.rank(number, row), next(self.number), row))
         self.begin(now, number)
+
+    def rank(self, number: int, row: int) -> int:
+        """The higher, the earlier a replica lets the row begin."""
+        if self.order == LEARNED:
+            return self.costs[number].rank(label(self.lengths[row]))
+        return round(4 * np.log2(self.lengths[row])) if self.order == KNOWN else 0
 
     def begin(self, now: float, number: int) -> None:
         """Let rows begin where there is room."""
@@ -170,6 +187,9 @@ class World:
         gpu.written.append(row)
         gpu.end = now
         self.left -= 1
+        if self.costs[number].learn(label(self.lengths[row]), self.lengths[row]):
+            gpu.waits = [(-self.rank(number, row), place, row) for _, place, row in gpu.waits]
+            heapq.heapify(gpu.waits)
         self.begin(now, number)
         if gpu.unanswered < gpu.ask_below:
             self.ask(now, number)
@@ -183,10 +203,9 @@ def main() -> None:
     for rows in (3072, 6144, 12_288):
         drawn = np.exp(np.random.default_rng(SEED).normal(np.log(200), 0.8, rows)).astype(int)
         lengths = np.clip(drawn, 16, 1024).tolist()
-        for longest_first in (False, True):
-            one = World(lengths, [0.0], longest_first).run()
-            two = World(lengths, [0.0, 1.0], longest_first).run()
-            order = "longest first" if longest_first else "on disk"
+        for order in (ON_DISK, LEARNED, KNOWN):
+            one = World(lengths, [0.0], order).run()
+            two = World(lengths, [0.0, 1.0], order).run()
             apart = max(two) - min(two)
             cells = (f"{one[0]:.1f}", f"{max(two):.1f}", f"{one[0] / max(two):.2f}", f"{apart:.1f}")
             print(f"| {rows:,} | {order} | {' | '.join(cells)} |", flush=True)
