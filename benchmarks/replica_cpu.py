@@ -2,9 +2,10 @@
 """CPU time per row of the Python process that feeds an engine, compared with vLLM's own ``LLM.chat``.
 
 If answers are short and the GPU is fast, the GPU waits for this process, whose time per row limits the rows a
-second. A replica reads, renders, tokenises, asks, detokenises and writes; for ``LLM.chat`` all rows are in
-memory, and nothing is written. Engine processes are not counted. The model is tiny, on vLLM's CPU build, so
-that nothing here depends on a GPU.
+second. A replica reads, renders, makes keys and writes; its front end, a process of its own that tokenises,
+asks and detokenises, is not counted, nor is the engine. For ``LLM.chat`` all rows are in memory, nothing is
+written, and one process does all but the engine's part. The model is tiny, on vLLM's CPU build, so that
+nothing here depends on a GPU.
 
     python benchmarks/replica_cpu.py [ROWS] > benchmarks/results/replica_cpu.md
 """
