@@ -56,7 +56,9 @@ class LedgerResponses:
 
     def lookup(self, keys: Keys) -> Hits:
         """Find `keys`; if two parts have one, the later part in the list counts. Opens every part."""
-        if self._ranges == 1 or not len(keys):
+        if not len(keys):
+            return Hits(_NONE, _NONE, _NONE)
+        if self._ranges == 1:
             return self._look(range(len(self._parts)), lambda part: self._keys(part, keys))
         if self._cut is None:
             self._cut = self._cut_all()

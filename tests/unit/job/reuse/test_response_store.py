@@ -113,6 +113,12 @@ def test_the_ledger_gives_its_answers_or_its_failures(disk: LocalFolder) -> None
     assert found(LedgerResponses(disk, parts, failures=True), "a", "b") == {1: ("broke", "s1")}
 
 
+def test_no_part_is_opened_for_nothing(disk: LocalFolder) -> None:
+    part = ledger(disk, "s1", {"a": response("A")})
+    Path(disk.root, part.path).unlink()
+    assert len(LedgerResponses(disk, [part]).lookup(keys.as_array([]))) == 0
+
+
 def test_output_without_completions_gets_a_list_of_its_own(disk: LocalFolder) -> None:
     parts = [
         ledger(disk, "s1", {"a": response("A")}),
