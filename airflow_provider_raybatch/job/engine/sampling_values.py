@@ -44,11 +44,17 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _token(value: Any) -> int:
+    if isinstance(value, bool) or (int(value) != value and not isinstance(value, str)):
+        raise ValueError
+    return int(value)
+
+
 def _by_token(biases: Any) -> Any:
     if biases is None:
         return None
     try:
-        return {int(token): bias for token, bias in dict(biases).items() if bias is not None}
+        return {_token(token): bias for token, bias in dict(biases).items() if bias is not None}
     except (TypeError, ValueError):
         text = f"logit_bias: {shown(biases)} has keys that are no ids of tokens; give those"
         raise ValueError(text) from None

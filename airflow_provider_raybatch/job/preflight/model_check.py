@@ -74,10 +74,10 @@ def check_model(
     from airflow_provider_raybatch.job.engine.vllm_args import engine_args
 
     args = engine_args(spec)
-    check_sampling(spec)
+    params = check_sampling(spec)
     check_loader(args)
     tokenizer, config = _tokenizer_and_config(args)
-    check_token_ids(spec.sampling, vllm_compat.vocabulary_size(config))
+    check_token_ids(params, vllm_compat.vocabulary_size(config))
     context = int(config.max_model_len)
     _check_chat(spec, tokenizer, requests)
     template = str(spec.chat_template or getattr(tokenizer, "chat_template", None) or "")

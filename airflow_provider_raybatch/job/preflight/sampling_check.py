@@ -13,9 +13,10 @@ from airflow_provider_raybatch.job.engine import vllm_compat
 from airflow_provider_raybatch.job.failures.diagnosis import short
 
 
-def check_sampling(spec: BatchInferenceSpec) -> None:
+def check_sampling(spec: BatchInferenceSpec) -> Any:
     """Let vLLM make the job's parameters, and compile what its responses are constrained to.
 
+    :returns: vLLM's parameters.
     :raises PreflightError: it refuses them.
     """
     from airflow_provider_raybatch.job.engine.vllm_args import sampling_params
@@ -26,7 +27,7 @@ def check_sampling(spec: BatchInferenceSpec) -> None:
         raise PreflightError(f"sampling: vLLM refuses {spec.sampling!r}: {short(error)}.") from error
     structured = getattr(params, "structured_outputs", None)
     if structured is None:
-        return
+        return params
     if structured.choice is not None and not structured.choice:
         raise PreflightError("sampling: structured_outputs has an empty list of choices; give at least one.")
     try:
@@ -36,6 +37,7 @@ def check_sampling(spec: BatchInferenceSpec) -> None:
         raise PreflightError(
             f"sampling: structured_outputs {shown} does not compile: {short(error)}."
         ) from error
+    return params
 
 
 def _grammar_backend(spec: BatchInferenceSpec) -> str:
@@ -43,14 +45,15 @@ def _grammar_backend(spec: BatchInferenceSpec) -> str:
     return str(given.get("backend") or "auto") if isinstance(given, Mapping) else "auto"
 
 
-def check_token_ids(sampling: Mapping[str, Any], size: int) -> None:
+def check_token_ids(params: Any, size: int) -> None:
     """Refuse what vLLM would refuse row after row.
 
+    :param params: vLLM's.
     :param size: of the model's vocabulary.
     :raises PreflightError: an id is none of it.
     """
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-        unknown = [one for one in sampling.get(name) or () if not 0 <= int(one) < size]
+        unknown = [one for one in getattr(params, name, None) or () if not 0 <= one < size]
         if unknown:
             raise PreflightError(
                 f"sampling: {name} has the token id {unknown[0]}, and the model has ids from 0 to {size - 1}."

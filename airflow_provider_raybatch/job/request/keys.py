@@ -57,6 +57,8 @@ class Keyer:
             "chat_template_kwargs": spec.chat_template_kwargs,
             "response_format": [spec.needs_json, spec.on_truncated],
         }
+        if "add_generation_prompt" in spec.chat_template_kwargs:  # which had no effect once
+            self._shared["renders"] = 2
         if spec.model_task != GENERATE:  # whose keys are older than the field
             self._shared["model_task"] = spec.model_task
         self._sampling = {**defaults, **spec.sampling}

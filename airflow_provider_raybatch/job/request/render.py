@@ -221,6 +221,8 @@ def _sampling_of(value: Any, what: str) -> dict[str, Any]:
         value = dict(value)  # a map in Parquet
     if not isinstance(value, dict):
         raise RenderError(f"{what} is {type(value).__name__}, not an object of sampling parameters")
+    if not all(isinstance(name, str) for name in value):
+        raise RenderError(f"{what} has a key that is not the name of a sampling parameter")
     return {name: inner for name, inner in value.items() if inner is not None}
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,6 +43,10 @@ class Repetitions(Mapping[int, int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.rows.tolist())
+
+    def items(self) -> ItemsView[int, int]:
+        """As of a ``dict``: to look each row up takes five microseconds."""
+        return dict(zip(self.rows.tolist(), self.numbers.tolist(), strict=True)).items()
 
     def __len__(self) -> int:
         return len(self.rows)

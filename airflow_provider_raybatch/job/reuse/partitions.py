@@ -7,6 +7,7 @@ whole: the partitioning of the Grace hash join (Kitsuregawa et al., New Generati
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
@@ -100,9 +101,9 @@ class Partitions(Generic[C]):
         return self._kind(*(np.ascontiguousarray(records[name]) for name in self._names))
 
     def _write(self) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is gone when this object is
         try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is gone when this object is
             start = self._file.seek(0, 2)
             for part, arrays in enumerate(self._waiting):
                 rows = sum(map(len, arrays))
@@ -113,10 +114,11 @@ class Partitions(Generic[C]):
                 arrays.clear()
             self._file.flush()
         except OSError as error:
+            place = os.environ.get("TMPDIR", "/tmp")
             raise RaybatchError(
-                f"deduplicate, reuse: keys of requests do not fit into {tempfile.gettempdir()!r} on the node "
-                f"of the job's driver ({error.strerror}); free some space there, 100 bytes a row at most, or "
-                "set TMPDIR to a larger place.",
+                f"deduplicate, reuse: keys of requests do not fit into {place!r} on the node of the job's "
+                f"driver ({error.strerror}); free some space there, 120 bytes a row at most, or set TMPDIR to "
+                "a larger place.",
                 FailureClass.STORAGE,
             ) from error
         self._waiting_bytes = 0

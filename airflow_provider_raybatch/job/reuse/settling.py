@@ -85,9 +85,10 @@ class Settling:
         if own is not None:
             remaining = own.where(self._is_open(own.ordinals))
             numbers = repeats.numbers_of(remaining.ordinals)
-            numbered = remaining.where(numbers > 0).numbered(numbers[numbers > 0])
+            later = (numbers > 0) & (self._numbered.number > 1)  # their numbered keys are in any range
+            numbered = remaining.where(later).numbered(numbers[later])
             self._numbered.add(numbered, key_array.range_of(numbered.keys, self._numbered.number))
-            self._look_up(remaining.where(numbers == 0))
+            self._look_up(remaining.where(~later).numbered(numbers[~later]))
         if self._share:
             missing = self._is_open  # of equal rows, the first is asked
             self._follow(followers_of(repeats, missing, missing))
@@ -98,7 +99,8 @@ class Settling:
     def look_up_numbered(self) -> None:
         """Look up repeated sampled requests, each under a key of its own, in ranges of these."""
         for some in self._numbered:
-            self._look_up(some)
+            if len(some.ordinals):
+                self._look_up(some)
 
     @property
     def repetitions(self) -> Repetitions:

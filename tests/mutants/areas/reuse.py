@@ -65,8 +65,8 @@ MUTANTS = (
     Mutant(
         "samples-share-an-answer",
         _SETTLING,
-        "remaining.where(numbers > 0).numbered(numbers[numbers > 0])",
-        "remaining.where(numbers > 0)",
+        "remaining.where(~later).numbered(numbers[~later])",
+        "remaining.where(~later)",
         "Equal rows at a temperature above 0 get one and the same answer.",
         _TESTS,
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +46,8 @@ class ResponseStore:
     emit: Emit
     max_age: float | None = None
     clock: Callable[[], float] = time.time
+    told: set[str] = field(default_factory=set, compare=False, repr=False)
+    """What could not be used, and was told: keys are looked up in ranges, each in the whole index."""
 
     def prepare(self) -> None:
         """Check, before anything is paid for, that the store can be read and written.
@@ -167,6 +169,8 @@ class ResponseStore:
             self.emit(Notice(level="warning", message=f"{error} (while compacting the store)"))
 
     def _warn(self, unusable: list[str], what: str) -> None:
-        if unusable:
-            message = f"reuse: {len(unusable):,} {what} (for example, {unusable[0]})."
+        fresh = [one for one in unusable if what + one not in self.told]
+        self.told.update(what + one for one in fresh)
+        if fresh:
+            message = f"reuse: {len(fresh):,} {what} (for example, {fresh[0]})."
             self.emit(Notice(level="warning", message=message))

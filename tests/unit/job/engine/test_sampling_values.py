@@ -67,7 +67,7 @@ def test_what_parquet_makes_of_rows_with_different_parameters() -> None:
     assert found[0]["structured_outputs"] == {"choice": ["a"]}
 
 
-@pytest.mark.parametrize("biases", [{"yes": 1}, {"": 1}, 3, ["yes"]])
+@pytest.mark.parametrize("biases", [{"yes": 1}, {"": 1}, 3, ["yes"], {3.7: 1}, {True: 1}])
 def test_a_key_that_is_no_token(biases: Any) -> None:
     with pytest.raises(ValueError, match=r"^logit_bias: .* give"):
         tidied({"logit_bias": biases}, TYPES)

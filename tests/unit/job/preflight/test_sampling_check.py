@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,16 +42,16 @@ def test_sampling_of_the_job(sampling: dict[str, Any], backend: str | None, begi
 @pytest.mark.parametrize(
     ("sampling", "unknown"),
     [
-        ({"logit_bias": {"0": 1, "99": 1}, "stop_token_ids": [7], "temperature": 0}, None),
-        ({"logit_bias": {"7": 1, "100": 1}}, "logit_bias has the token id 100"),
+        ({"logit_bias": {0: 1, 99: 1}, "stop_token_ids": [7], "temperature": 0}, None),
+        ({"logit_bias": {7: 1, 100: 1}}, "logit_bias has the token id 100"),
         ({"allowed_token_ids": [3, -1]}, "allowed_token_ids has the token id -1"),
         ({"stop_token_ids": None}, None),
     ],
 )
 def test_ids_of_tokens_that_the_model_lacks(sampling: dict[str, Any], unknown: str | None) -> None:
     if unknown is None:
-        check_token_ids(sampling, 100)
+        check_token_ids(SimpleNamespace(**sampling), 100)
     else:
         with pytest.raises(PreflightError) as caught:
-            check_token_ids(sampling, 100)
+            check_token_ids(SimpleNamespace(**sampling), 100)
         assert str(caught.value) == f"sampling: {unknown}, and the model has ids from 0 to 99."

@@ -184,6 +184,7 @@ class TestSampling:
             ("", {}),
             ('{"temperature": 1}', {"temperature": 1}),
             ({"temperature": 1, "seed": None}, {"temperature": 1}),
+            ([("temperature", 1.0), ("seed", None)], {"temperature": 1.0}),  # a map in Parquet
         ],
     )
     def test_a_column_overrides_it_row_by_row(self, value: Any, sampling: dict[str, Any]) -> None:
@@ -197,6 +198,7 @@ class TestSampling:
             ("{", "template: s is a string, but no JSON object"),
             ("[1]", "template: s is list, not an object of sampling parameters"),
             (5, "template: s is int, not an object of sampling parameters"),
+            ([(5, 1.0)], "template: s has a key that is not the name of a sampling parameter"),
         ],
     )
     def test_junk_is_a_failure_of_its_row(self, value: Any, reason: str) -> None:

@@ -76,6 +76,16 @@ def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "(No space left on device); free some space there" in str(caught.value)
 
 
+def test_no_folder_for_files_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
+
+    monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    with pytest.raises(RaybatchError, match="No usable temporary directory"):
+        Partitions(Pair, 2).add(pairs([1]), np.array([1]))
+
+
 def test_nothing_is_left_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_MOST_IN_MEMORY", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

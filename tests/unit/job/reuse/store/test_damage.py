@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.responses import Shop, indexed, stored, table
+from tests.support.responses import Shop, indexed, sorted_keys, stored, table
 
 
 @pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + b"x" * 100 + b"PAR1"])
@@ -21,6 +21,16 @@ def test_a_damaged_segment_is_left_out_with_a_notice(shop: Shop, content: bytes)
         "reuse: 1 segments of the index can't be used; their responses are paid for again (for example, "
         f"{indexed('s')} can't be read ("
     )
+
+
+def test_a_damaged_segment_is_told_once(shop: Shop) -> None:
+    """Keys of a large input come in ranges, and the whole index is read for each."""
+    shop.store().add("s", [table([1])])
+    shop.folder.write(indexed("s"), b"no parquet")
+    store = shop.store()
+    for one in (1, 2):
+        store.lookup(sorted_keys([one]))
+    assert len(shop.notices) == 1
 
 
 def test_half_a_segment(shop: Shop) -> None:
