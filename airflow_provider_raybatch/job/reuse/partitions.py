@@ -117,8 +117,8 @@ class Partitions(Generic[C]):
             place = os.environ.get("TMPDIR", "/tmp")
             raise RaybatchError(
                 f"deduplicate, reuse: keys of requests do not fit into {place!r} on the node of the job's "
-                f"driver ({error.strerror}); free some space there, 120 bytes a row at most, or set TMPDIR to "
-                "a larger place.",
+                f"driver ({error.strerror}); free some space there, 120 bytes a row at most, or set TMPDIR "
+                "to a larger place.",
                 FailureClass.STORAGE,
             ) from error
         self._waiting_bytes = 0
