@@ -49,20 +49,15 @@ class StoredResponses:
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
-        self._files: list[str] = []
         self._numbers: dict[str, int] = {}
+        """Of its files with a hit, in the order in which they were found."""
 
     def lookup(self, keys: Keys) -> Hits:
         """Find `keys`."""
         found = self._store.lookup(keys)
-        number = np.array([self._number(path) for path in found.entries.files], np.int64)
+        numbers = [self._numbers.setdefault(path, len(self._numbers)) for path in found.entries.files]
+        number = np.array(numbers, np.int64)
         return Hits(found.position, number[found.entries.file], found.entries.row)
-
-    def _number(self, path: str) -> int:
-        number = self._numbers.setdefault(path, len(self._files))
-        if number == len(self._files):
-            self._files.append(path)
-        return number
 
     def read(self, rows: CachedRows) -> pa.Table:
         """The responses of rows that lookups found. Rows with the same one each get it."""
@@ -74,7 +69,8 @@ class StoredResponses:
         asked = rows.take(order[first])
         used, local = np.unique(asked.file, return_inverse=True)
         no_time: npt.NDArray[np.int64] = np.zeros(len(asked), np.int64)
-        names = tuple(self._files[number] for number in used.tolist())
+        files = list(self._numbers)
+        names = tuple(files[number] for number in used.tolist())
         wanted = Entries(asked.keys, local, asked.row, no_time, no_time, names)
         tables = [_NOTHING]
         for table in self._store.read(StoreHits(np.arange(len(asked)), wanted)):
