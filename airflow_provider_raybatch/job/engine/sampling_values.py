@@ -23,7 +23,7 @@ def tidied(values: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any
     """The same parameters, in vLLM's types where the value leaves no doubt.
 
     :param types: of vLLM's parameters, by name.
-    :raises ValueError: a key of `logit_bias` is no token id.
+    :raises ValueError: a key of `logit_bias` is not a token id.
     """
     made = {}
     for name, value in values.items():
@@ -56,5 +56,4 @@ def _by_token(biases: Any) -> Any:
     try:
         return {_token(token): bias for token, bias in dict(biases).items() if bias is not None}
     except (TypeError, ValueError):
-        text = f"logit_bias: {shown(biases)} has keys that are no ids of tokens; give those"
-        raise ValueError(text) from None
+        raise ValueError(f"logit_bias: {shown(biases)} has a key that is not a token id; give ids") from None

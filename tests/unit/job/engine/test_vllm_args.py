@@ -154,7 +154,7 @@ def test_values_as_json_and_structs_write_them_reach_vllm(vllm_args: Any) -> Non
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"logit_bias": {"yes": 1}}, "logit_bias: {'yes': 1} has keys that are no ids of tokens"),
+        ({"logit_bias": {"yes": 1}}, "logit_bias: {'yes': 1} has a key that is not a token id"),
         ({"repetition_detection": {"max_pattern_size": 3, "min_count": 1}}, "min_count must be >= 2"),
     ],
 )
