@@ -128,7 +128,7 @@ def start_nodes(gpus: list[str]) -> None:
             os.environ |= {
                 # NCCL refuses two ranks of one host on one GPU ("Duplicate GPU detected").
                 "NCCL_HOSTID": f"node-{number}",
-                # Between two hosts it would use neither; with them, a worker died while its engine started.
+                # Between two hosts it would use neither.
                 "NCCL_P2P_DISABLE": "1",
                 "NCCL_SHM_DISABLE": "1",
                 # Torch refuses symmetric memory of two ranks on one GPU.
