@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_raybatch.job.execution.calls import Report
+from airflow_provider_raybatch.job.execution.lengths import Costs
+from airflow_provider_raybatch.job.execution.lengths import label as of_request
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
-from airflow_provider_raybatch.job.execution.replica.lengths import Costs
-from airflow_provider_raybatch.job.execution.replica.lengths import label as of_request
 from airflow_provider_raybatch.job.row import Request
 
 SEED = 20261015

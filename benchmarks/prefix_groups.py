@@ -30,6 +30,7 @@ from pull_queue import Case, Pulling
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.execution.buckets import Cut, buckets, slices
+from airflow_provider_raybatch.job.execution.grouping import ByPrefix
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK
@@ -183,7 +184,7 @@ def costs(folder: Path, documents: int = 4000, runs: int = 5) -> None:
     source = look_at_source(spec, None)
     job = Job(spec, source.listing, LocalFolder(spec.destination), "parts", Keyer(spec, {}, Digests()))
     items = work(source, ROWS_PER_CHUNK, np.zeros(source.rows, np.bool_))
-    cut = Cut(job, 2000, 2, np.dtype(np.uint32))
+    cut = Cut(job, ByPrefix(2000, 2), np.dtype(np.uint32))
 
     def together() -> None:
         found, *made = slices(items, cut)

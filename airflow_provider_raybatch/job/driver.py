@@ -195,13 +195,13 @@ def _finish(
 
 
 def _rows_to_do(ready: Ready, sizing: Plan, resolved: RowMask, repetitions: Repetitions, emit: Emit) -> Input:
-    """The rows without an answer: in the order of the input, or those whose prompts begin alike together."""
+    """The rows without an answer: in the order of the input, or brought together where that pays."""
     todo = input_of(ready.source, resolved, repetitions)
-    if not ready.prefix or not regroup.pays(todo, sizing):
+    grouping = regroup.pays(todo, sizing, ready.prefix, ready.lengths)
+    if grouping is None:
         return todo
-    emit(events.Notice(message="many prompts begin alike; their rows are brought together first"))
-    items = work(ready.source, ROWS_PER_CHUNK, resolved)
-    return regroup.regrouped(ready.job, items, todo, ready.prefix)
+    emit(events.Notice(message=grouping.notice))
+    return regroup.regrouped(ready.job, work(ready.source, ROWS_PER_CHUNK, resolved), todo, grouping)
 
 
 def publish_over_the_cluster(

@@ -7,6 +7,7 @@ A program of its own, since a process has one Ray. Usage: ``lost_buckets.py FOLD
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from airflow_provider_raybatch.job.execution.buckets import Gathered
 from airflow_provider_raybatch.job.execution.calls import Report, no_rows
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.cpu_tasks import on_this_node
+from airflow_provider_raybatch.job.execution.grouping import ByPrefix
 from airflow_provider_raybatch.job.execution.rows_to_do import input_of
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Source
@@ -62,7 +64,8 @@ def begun(spec: Any, source: Source) -> Any:
     job = Job(spec, source.listing, LocalFolder(spec.destination), "parts/0", Keyer(spec, {}, Digests()))
     regroup._AT_ONCE_BYTES = BUCKET
     resolved = np.zeros(source.rows, np.bool_)
-    todo = regroup.regrouped(job, work(source, 250, resolved), input_of(source, resolved), 2000)
+    grouping = ByPrefix(2000, math.ceil(source.listing.files[0].size / BUCKET))
+    todo = regroup.regrouped(job, work(source, 250, resolved), input_of(source, resolved), grouping)
     assert len(todo.chunks) > 1
     board: Any = ray.remote(**on_this_node())(Coordinator).remote(job.folder)
     ray.get(board.begin.remote(todo, "parts/0", 1, []))

@@ -22,6 +22,7 @@ from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.execution import buckets, regroup
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
+from airflow_provider_raybatch.job.execution.grouping import Grouping
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.execution.rows_to_do import Input, input_of
@@ -69,13 +70,13 @@ class Handle:
         return call
 
 
-def in_buckets(job: Job, source: Source, resolved: RowMask, prefix: int, number: int, at_once: int) -> Input:
+def in_buckets(job: Job, source: Source, resolved: RowMask, grouping: Grouping, at_once: int) -> Input:
     """Return rows in buckets, whose slices are there themselves instead of references to them.
 
     :param at_once: rows of a chunk; a task has eight chunks.
     """
     items = work_of(source, at_once, resolved)
-    cut = buckets.Cut(job, prefix, number, np.dtype(np.uint32))
+    cut = buckets.Cut(job, grouping, np.dtype(np.uint32))
     made = [buckets.slices(items[first : first + 8], cut) for first in range(0, len(items), 8)]
     together = buckets.buckets([found for found, *_ in made], [slices for _, *slices in made], most=1000)
     return regroup.in_buckets(together, 1000.0, Repetitions())
@@ -84,12 +85,12 @@ def in_buckets(job: Job, source: Source, resolved: RowMask, prefix: int, number:
 class Place:
     """A destination, a source and a coordinator, and replicas that work on them in this process.
 
-    :ivar prefix: characters of a prompt that decide its bucket; 0 for none.
+    :ivar grouping: how rows come into buckets, if they do.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 8) -> None:
         self.batch = batch
-        self.prefix = 0
+        self.grouping: Grouping | None = None
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
         monkeypatch.setattr(replica_module, "_name", lambda: "")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
@@ -118,8 +119,8 @@ class Place:
         if self.board is None:
             done = np.isin(np.arange(source.rows), list(resolved))
             todo = input_of(source, done)
-            if self.prefix:
-                todo = in_buckets(job, source, done, self.prefix, number=3, at_once=100)
+            if self.grouping is not None:
+                todo = in_buckets(job, source, done, self.grouping, at_once=100)
             self.board = Coordinator(self.out)
             self.board.begin(todo, "parts/0", chosen.fewest, ())
         return Replica(spec, {}, Handle(self.board, job, chosen), spans_nodes=False)

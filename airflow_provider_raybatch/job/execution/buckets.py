@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows whose prompts begin alike, brought together from wherever they lie in the input.
+"""Rows that belong together, brought there from wherever they lie in the input.
 
-CPU tasks read the input once, and cut what they read into slices, by a digest of the beginning of each row's
-prompt. The slices of all tasks for one range of digests are a *bucket*, which a replica takes instead of a
-piece of the input. The queue numbers rows in the order of the buckets. A row keeps its ordinal: by that it is
-found in the slices, and under that it is written.
+CPU tasks read the input once, and cut what they read into slices, by a key of each row's request
+(`grouping.py`). The slices of all tasks for one range of keys are a *bucket*, which a replica takes instead
+of a piece of the input. The queue numbers rows in the order of the buckets. A row keeps its ordinal: by that
+it is found in the slices, and under that it is written.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,13 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.job.execution import prefixes
+from airflow_provider_raybatch.job.execution.grouping import Grouping, Keys
 from airflow_provider_raybatch.job.execution.pieces import Ordinals
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.input.reader import Content, Reader, picked
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.request.render import needed_columns, render_all
-from airflow_provider_raybatch.job.row import Request, RowFailure
 from airflow_provider_raybatch.job.work import Job, WorkItem
 
 Compact: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
@@ -56,26 +54,20 @@ class Bucket:
 class Cut:
     """How tasks cut the input.
 
-    :param prefix: characters of a prompt that decide its bucket.
-    :param buckets: how many there are.
     :param ordinal_type: numpy type of :data:`Compact`.
     """
 
     job: Job
-    prefix: int
-    buckets: int
+    grouping: Grouping
     ordinal_type: np.dtype[Any]
 
 
 @dataclass
 class Found:
-    """What a task tells of a slice.
-
-    :param digests: of the beginning of each row's prompt.
-    """
+    """What a task tells of a slice."""
 
     ordinals: Compact
-    digests: npt.NDArray[np.uint32]
+    keys: Keys
 
 
 def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
@@ -84,32 +76,41 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
     :returns: a list of :class:`Found`, one a bucket, and then the slice for each bucket.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
+    grouping = cut.grouping
     reader = Reader(cut.job.listing, needed_columns(cut.job.spec), cut.job.credentials)
     render = cut.job.task.renderer()
-    digests: list[list[npt.NDArray[np.uint32]]] = [[] for _ in range(cut.buckets)]
-    made: list[Slice] = [[] for _ in range(cut.buckets)]
+    read: Slice = []
+    keys: list[Keys] = []
     for item in items:
         content = reader.content(item.chunk)
-        positions = np.array(item.positions, np.int64)
         rows = reader.rows(item.chunk, content, item.positions).rows
-        own = _digests(render_all(render, rows), cut.prefix)
-        bucket_of = own.astype(np.uint64) * np.uint64(cut.buckets) >> np.uint64(32)
-        for bucket in np.unique(bucket_of).tolist():
-            places = np.flatnonzero(bucket_of == bucket)
-            chosen = positions[places]
-            made[bucket].append((item.chunk, item.chunk.ordinal + chosen, picked(content, chosen.tolist())))
-            digests[bucket].append(own[places])
-    found = [
-        Found(_ordinals(one).astype(cut.ordinal_type), _joined(digests_of_one, np.uint32))
-        for one, digests_of_one in zip(made, digests, strict=True)
-    ]
+        keys.append(grouping.keys(render_all(render, rows)))
+        read.append((item.chunk, item.chunk.ordinal + np.array(item.positions, np.int64), content))
+    key, ordinal = _joined(keys, np.uint32), _ordinals(read)
+    bucket_of = grouping.bucket_of(key, ordinal)
+    found: list[Found] = []
+    made: list[Slice] = []
+    for bucket in range(grouping.buckets):
+        is_in = bucket_of == bucket
+        found.append(Found(ordinal[is_in].astype(cut.ordinal_type), key[is_in]))
+        made.append(_slice(read, is_in))
     return [found, *made]
 
 
-def _digests(requests: Iterable[Request | RowFailure], size: int) -> npt.NDArray[np.uint32]:
-    texts = (prefixes.text_of(one)[:size] if isinstance(one, Request) else "" for one in requests)
-    # A checksum will do: prompts that have one by chance are told apart in the replica.
-    return np.array([zlib.crc32(text.encode()) for text in texts], np.uint32)
+def _slice(read: Slice, is_in: npt.NDArray[np.bool_]) -> Slice:
+    """The rows of a bucket.
+
+    :param read: all that a task has read.
+    :param is_in: whether each row of it is in the bucket.
+    """
+    made: Slice = []
+    first = 0
+    for chunk, ordinals, content in read:
+        chosen = ordinals[is_in[first : first + len(ordinals)]]
+        first += len(ordinals)
+        if len(chosen):
+            made.append((chunk, chosen, picked(content, (chosen - chunk.ordinal).tolist())))
+    return made
 
 
 def _ordinals(contents: Slice) -> Ordinals:
@@ -127,15 +128,15 @@ def buckets(
 
     :param found: of each task in turn.
     :param references: to the slices of each task.
-    :param most: rows of a bucket. Where one prefix alone has more, they come in several, by task.
+    :param most: rows of a bucket. Where one range of keys has more, they come in several, by task.
     """
     made: list[Bucket] = []
     number = 0
     for place, of_tasks in enumerate(zip(*found, strict=True)):
         for tasks in _packed([len(one.ordinals) for one in of_tasks], most):
             ordinals = np.concatenate([of_tasks[task].ordinals for task in tasks])
-            digests = np.concatenate([of_tasks[task].digests for task in tasks])
-            ordered = ordinals[np.lexsort((ordinals, digests))]
+            keys = np.concatenate([of_tasks[task].keys for task in tasks])
+            ordered = ordinals[np.lexsort((ordinals, keys))]
             made.append(Bucket(number, ordered, tuple(references[task][place] for task in tasks)))
             number += len(ordered)
     return made

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring rows whose prompts begin alike together before replicas take them.
+"""Bring rows that belong together there before replicas take them: by prefix, or by length of answer.
 
 A replica sorts the rows that it gets at once. Rows with a common prefix that lie further apart, or that come
-to two replicas, would be computed once in each. So CPU tasks read the input into buckets
-(:mod:`~airflow_provider_raybatch.job.execution.buckets`) in Ray's object store. Replicas take rows from there
-and read nothing from storage. What is lost with a node, Ray makes again by the task that made it.
+to two replicas, would be computed once in each; a long answer that comes late keeps its engine alone busy. So
+CPU tasks read the input into buckets (:mod:`~airflow_provider_raybatch.job.execution.buckets`) in Ray's
+object store. Replicas take rows from there and read nothing from storage. What is lost with a node, Ray makes
+again by the task that made it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import ray
 
 from airflow_provider_raybatch.job.execution import buckets
 from airflow_provider_raybatch.job.execution.cpu_tasks import spread_in_parts
+from airflow_provider_raybatch.job.execution.grouping import ByLength, ByPrefix, Dealt, Grouping
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.execution.share import WINDOW
 from airflow_provider_raybatch.job.planning.plan import Plan
@@ -27,42 +30,66 @@ _MOST_BYTES = 8 * 2**30
 """Of input. Parts of regrouped rows have ordinals from all over the input. So each published file is made of
 pieces of all parts, and publishing reads parts more often, the more files there are."""
 _AT_ONCE_BYTES = 64 * 2**20
-"""Of input that a task reads, and of a bucket."""
+"""Of input that a task reads, and of a bucket of prompts that begin alike."""
 _MOST_CHUNKS = 64
 """That a task reads, so that very small files are read side by side."""
 _MOST_TASKS = 64
+_MOST_LENGTHS = 512
+"""Buckets by length. With more, each task would make a great many slices of a few rows."""
 
 
-def pays(todo: Input, plan: Plan) -> bool:
-    """Whether rows may come apart, and fit into Ray's object stores.
+def pays(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Grouping | None:
+    """How rows are to be grouped; ``None`` if they may stay in the order of the input, or are too many.
+
+    Common prefixes save work; the order of lengths saves at most the time of the longest answer, at the end.
+    So that pays where all CPUs of the cluster read the input at one go.
 
     :param todo: the rows in the order of the input.
+    :param prefix: characters by which prompts that begin alike are told apart; 0 where few do.
+    :param lengths: a sample of the rows' keys; empty where their answers may all be equally long.
     """
     pieces = todo.pieces()
-    is_one_order = plan.replicas == 1 and pieces.left.sum() <= WINDOW * plan.rows_in_engine
-    room = ray.cluster_resources().get("object_store_memory", 0) / 2
-    return not is_one_order and pieces.total_bytes <= min(room, _MOST_BYTES)
+    rows, total = int(pieces.left.sum()), pieces.total_bytes
+    at_once = plan.replicas * WINDOW * plan.rows_in_engine
+    if not (prefix or lengths) or (plan.replicas == 1 and rows <= at_once):
+        return None
+    resources = ray.cluster_resources()
+    if total > min(_MOST_BYTES, resources.get("object_store_memory", 0) / 2):
+        return None
+    if prefix:
+        return ByPrefix(prefix, max(1, math.ceil(total / _AT_ONCE_BYTES)))
+    if total > resources.get("CPU", 0) * _AT_ONCE_BYTES:
+        return None
+    if rows <= at_once:
+        return Dealt(plan.replicas)
+    return ByLength(min(_MOST_LENGTHS, math.ceil(rows / plan.rows_in_engine)), sample=tuple(lengths))
 
 
-def regrouped(job: Job, items: Sequence[WorkItem], todo: Input, prefix: int) -> Input:
+def regrouped(job: Job, items: Sequence[WorkItem], todo: Input, grouping: Grouping) -> Input:
     """The rows to do in buckets.
 
     :param items: these rows, cut into chunks of ``ROWS_PER_CHUNK``.
     :param todo: these rows in the order of the input.
-    :param prefix: characters of a prompt by which they are grouped.
     :raises StorageError: the source can't be read, or is no longer what it was.
     """
     pieces, last = todo.pieces(), items[-1].chunk
     total, rows = pieces.total_bytes, int(pieces.left.sum())
-    number = max(1, math.ceil(total / _AT_ONCE_BYTES))
-    cut = buckets.Cut(job, prefix, number, np.min_scalar_type(last.ordinal + last.rows))
-    at_once = int(min(_MOST_TASKS, max(1, ray.cluster_resources().get("CPU", 1))))
-    groups = _groups(items, rows / number)
-    made = list(spread_in_parts(buckets.slices, groups, cut, at_once, 1 + number))
+    groups = _groups(items, rows / max(1, math.ceil(total / _AT_ONCE_BYTES)))
+    cut = buckets.Cut(job, grouping, np.min_scalar_type(last.ordinal + last.rows))
+    made = list(_cut(groups, cut))
     together = buckets.buckets(
-        [found for found, _ in made], [slices for _, slices in made], 2 * rows / number
+        [found for found, _ in made], [slices for _, slices in made], 2 * rows / grouping.buckets
     )
     return in_buckets(together, total / rows, todo.repetitions)
+
+
+def _cut(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:
+    """What tasks find, and references to their slices. A few rows need no task: its process takes longer."""
+    if len(groups) == 1 and cut.job.spec.prompt_function is None:  # which is called in CPU tasks alone
+        found, *slices = buckets.slices(groups[0], cut)
+        return [(found, [ray.put(one) for one in slices])]
+    at_once = int(min(_MOST_TASKS, max(1, ray.cluster_resources().get("CPU", 1))))
+    return spread_in_parts(buckets.slices, groups, cut, at_once, 1 + cut.grouping.buckets)
 
 
 def _groups(items: Sequence[WorkItem], most: float) -> list[list[WorkItem]]:

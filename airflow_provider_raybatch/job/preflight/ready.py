@@ -27,6 +27,7 @@ from airflow_provider_raybatch.job.engine import echo
 from airflow_provider_raybatch.job.execution import prefixes
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.cpu_tasks import apart_if_users_code
+from airflow_provider_raybatch.job.execution.grouping import sample_of
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.ray_data_llm.variants import engine_is_here
@@ -62,6 +63,7 @@ class Ready:
     :param regenerate: whether existing responses are ignored, because the user asked for new ones.
     :param prefix: characters by which prompts that begin alike are told apart; 0 where few rows do, or those
         that do lie together.
+    :param lengths: a sample of the rows' keys by length of answer; empty where all may be equally long.
     """
 
     job: Job
@@ -74,6 +76,7 @@ class Ready:
     regenerate: bool
     versions: dict[str, str]
     prefix: int = 0
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,10 @@ def make_ready(
     earlier = look_back(destination, run_folder, source.rows)
     regenerate = spec.on_clear == "regenerate" and journal.is_cleared()
     prefix = prefixes.scattered_prefix(_texts(spec, requests), source.rows)
-    return Ready(job, source, journal, earlier, tolerance, checked, store, regenerate, versions, prefix)
+    lengths = sample_of(requests)
+    return Ready(
+        job, source, journal, earlier, tolerance, checked, store, regenerate, versions, prefix, lengths
+    )
 
 
 def _texts(spec: BatchInferenceSpec, requests: Sequence[Request]) -> list[str]:

@@ -19,11 +19,11 @@ from airflow_provider_raybatch.job import work
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.execution.calls import GoneError
 from airflow_provider_raybatch.job.execution.kept.tenancy import User
+from airflow_provider_raybatch.job.execution.lengths import Costs
 from airflow_provider_raybatch.job.execution.replica import flight, preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica import shift as shift_module
 from airflow_provider_raybatch.job.execution.replica.asking import Asked
-from airflow_provider_raybatch.job.execution.replica.lengths import Costs
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport

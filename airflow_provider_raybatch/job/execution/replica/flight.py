@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
+from airflow_provider_raybatch.job.execution.lengths import UNKNOWN, Costs
 from airflow_provider_raybatch.job.execution.replica.asking import Asked
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
-from airflow_provider_raybatch.job.execution.replica.lengths import UNKNOWN, Costs
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.row import RowFailure

@@ -13,10 +13,9 @@ import numpy as np
 import ray
 
 from airflow_provider_raybatch.job.engine.base import Engine
-from airflow_provider_raybatch.job.execution import prefixes
+from airflow_provider_raybatch.job.execution import lengths, prefixes
 from airflow_provider_raybatch.job.execution.buckets import Bucket, Gathered
 from airflow_provider_raybatch.job.execution.coordinator import Order
-from airflow_provider_raybatch.job.execution.replica import lengths
 from airflow_provider_raybatch.job.execution.replica.asking import Asked, Asker
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row

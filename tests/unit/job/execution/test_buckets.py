@@ -21,7 +21,8 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.execution import regroup
 from airflow_provider_raybatch.job.execution.buckets import Bucket, Cut, Found, Gathered, buckets, slices
-from airflow_provider_raybatch.job.execution.rows_to_do import Input
+from airflow_provider_raybatch.job.execution.grouping import ByLength, ByPrefix, Dealt, Grouping
+from airflow_provider_raybatch.job.execution.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
 from airflow_provider_raybatch.job.planning.plan import Plan
@@ -85,7 +86,7 @@ def test_a_row_is_in_its_bucket_as_it_was_read(
     prompts = texts(documents=40, rows=10)
     job, source = job_of(make(tmp_path, prompts))
     done = np.arange(source.rows) % 5 == 3
-    todo = in_buckets(job, source, done, PREFIX, number=4, at_once=50)
+    todo = in_buckets(job, source, done, ByPrefix(PREFIX, buckets=4), at_once=50)
     reader = Reader(job.listing, None, None)
     expected: dict[int, Any] = {}
     for chunk in source.chunks(10_000):
@@ -134,7 +135,7 @@ def test_a_prefix_of_very_many_rows_has_several_buckets() -> None:
 def test_a_row_that_another_call_put_elsewhere_is_missed(tmp_path: Path) -> None:
     job, source = job_of(jsonl(tmp_path, texts(2, 2)))
     (found, *made) = slices(
-        work(source, 100, np.zeros(source.rows, np.bool_)), Cut(job, PREFIX, 1, np.dtype("u4"))
+        work(source, 100, np.zeros(source.rows, np.bool_)), Cut(job, ByPrefix(PREFIX, 1), np.dtype("u4"))
     )
     (bucket,) = buckets([found], [made], most=100)
     gathered = Gathered(bucket.slices)
@@ -170,21 +171,49 @@ def test_a_task_reads_many_small_files_or_one_large_chunk() -> None:
     assert [len(group) for group in groups] == [1, 12, 64, 26]
 
 
+LENGTHS = (20, 40)
+BY_PREFIX, DEALT, BY_LENGTH = ByPrefix(2000, 1), Dealt(2), ByLength(9, sample=LENGTHS)
+
+
 @pytest.mark.parametrize(
-    ("replicas", "rows", "megabytes", "room", "pays"),
+    ("replicas", "rows", "megabytes", "room", "prefix", "lengths", "found"),
     [
-        (1, 400, 1, 2**30, False),  # one order of a replica that sorts it
-        (1, 401, 1, 2**30, True),
-        (2, 400, 1, 2**30, True),
-        (2, 400, 600, 2**30, False),  # more than half of the object stores
-        (2, 400, 8192, 2**40, True),
-        (2, 400, 8193, 2**40, False),
+        (1, 400, 1, 2**30, 2000, (), None),  # one order of a replica that sorts it
+        (1, 401, 1, 2**30, 2000, (), BY_PREFIX),
+        (2, 400, 1, 2**30, 2000, LENGTHS, BY_PREFIX),
+        (2, 400, 600, 2**30, 2000, (), None),  # more than half of the object stores
+        (2, 400, 8192, 2**40, 2000, (), ByPrefix(2000, 128)),
+        (2, 400, 8193, 2**40, 2000, (), None),
+        (2, 400, 1, 2**30, 0, (), None),
+        (1, 400, 1, 2**30, 0, LENGTHS, None),
+        (2, 800, 1, 2**30, 0, LENGTHS, DEALT),
+        (2, 801, 1, 2**30, 0, LENGTHS, BY_LENGTH),
+        (1, 801, 256, 2**30, 0, LENGTHS, BY_LENGTH),
+        (1, 801, 257, 2**30, 0, LENGTHS, None),  # more than four CPUs read at one go
+        (2, 10**6, 1, 2**30, 0, LENGTHS, ByLength(512, sample=LENGTHS)),
     ],
 )
 def test_rows_that_may_come_apart_are_brought_together(
-    monkeypatch: pytest.MonkeyPatch, replicas: int, rows: int, megabytes: int, room: int, pays: bool
+    monkeypatch: pytest.MonkeyPatch,
+    replicas: int,
+    rows: int,
+    megabytes: int,
+    room: int,
+    prefix: int,
+    lengths: tuple[int, ...],
+    found: Grouping | None,
 ) -> None:
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"object_store_memory": room})
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"object_store_memory": room, "CPU": 4.0})
     plan = Plan(replicas, 1, 1, None, 64, 8, {}, rows_in_engine=100)
     todo = Input([Chunk(0, 0, rows, 0, 0, rows)], [megabytes * 2**20], np.packbits(np.zeros(rows, np.bool_)))
-    assert regroup.pays(todo, plan) is pays
+    assert regroup.pays(todo, plan, prefix, lengths) == found
+
+
+def test_a_few_rows_are_cut_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task's process would take longer to start than the engines wait."""
+    job, source = job_of(jsonl(tmp_path, texts(20, 10)))
+    resolved = np.zeros(source.rows, np.bool_)
+    monkeypatch.setattr(ray, "put", lambda slices: slices)
+    todo = regroup.regrouped(job, work(source, 50, resolved), input_of(source, resolved), Dealt(3))
+    assert [chunk.rows for chunk in todo.chunks] == [68, 67, 67]
+    assert sum(todo.sizes) == pytest.approx(source.listing.files[0].size, abs=3)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.job.execution.grouping import ByPrefix
 from airflow_provider_raybatch.job.execution.replica import preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
@@ -120,7 +121,7 @@ def test_rows_in_buckets_are_read_once(tmp_path: Path, monkeypatch: pytest.Monke
         read[0] = Store.asked
         return made
 
-    place.prefix = 10
+    place.grouping = ByPrefix(10, buckets=3)
     monkeypatch.setattr(replicas_module, "in_buckets", counted)
     all_of_them = several(place, monkeypatch, 8)
     Store.asked = 0

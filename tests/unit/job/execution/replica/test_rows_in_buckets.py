@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.job.execution.grouping import ByPrefix
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.flight import Row
 from airflow_provider_raybatch.job.parts.part import Part, listed
@@ -27,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     texts = [f"{document:08d} question {number}" for document in range(100) for number in range(4)]
     random.Random(7).shuffle(texts)
     found.source.write_text(lines(*({"id": number, "text": text} for number, text in enumerate(texts))))
-    found.prefix = 8
+    found.grouping = ByPrefix(8, buckets=3)
     return found
 
 

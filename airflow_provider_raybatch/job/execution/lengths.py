@@ -12,7 +12,8 @@ UNKNOWN = 0
 _LABELS = 256
 _FIRST_OF_PROMPTS = 128
 """Labels from 1 on are limits, and those from here on are lengths of prompts."""
-_STEPS_AN_OCTAVE = 4
+STEPS_AN_OCTAVE = 4
+"""By so many steps two labels differ where one length is twice the other."""
 _ROWS_TO_LEARN_FROM = 16
 _USUAL = 256.0
 """Tokens of an answer while nothing is known of any."""
@@ -29,9 +30,14 @@ def label(request: Request) -> int:
     return _FIRST_OF_PROMPTS + min(_FIRST_OF_PROMPTS - 1, _steps(request.characters))
 
 
+def shortness(request: Request) -> int:
+    """How short its answer must be by the row's own limit, on the scale of labels; 0 without a limit."""
+    return max(0, _FIRST_OF_PROMPTS - label(request))
+
+
 def limits() -> dict[int, float]:
     """Output tokens by label, where the label is a limit."""
-    return {label: 2.0 ** ((label - 1) / _STEPS_AN_OCTAVE) for label in range(1, _FIRST_OF_PROMPTS)}
+    return {label: 2.0 ** ((label - 1) / STEPS_AN_OCTAVE) for label in range(1, _FIRST_OF_PROMPTS)}
 
 
 class Costs:
@@ -78,4 +84,4 @@ class Costs:
 
 
 def _steps(size: float) -> int:
-    return round(_STEPS_AN_OCTAVE * math.log2(max(1.0, size)))
+    return round(STEPS_AN_OCTAVE * math.log2(max(1.0, size)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raybatch.job.execution.replica import lengths
+from airflow_provider_raybatch.job.execution import lengths
 from airflow_provider_raybatch.job.row import Request
 
 

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In which bucket a row comes, and in which order rows of a bucket begin: by prefix, or by length of answer.
+
+Rows whose prompts begin alike are to lie together. Rows whose answers take longest are to begin first,
+wherever they lie in the input: else a long one that comes last keeps one engine busy when all others are done
+(longest processing time first: Graham, SIAM Journal on Applied Mathematics 17(2), 1969).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_provider_raybatch.job.execution import lengths, prefixes
+from airflow_provider_raybatch.job.execution.pieces import Ordinals
+from airflow_provider_raybatch.job.row import Request, RowFailure
+
+Keys: TypeAlias = npt.NDArray[np.uint32]
+"""Of each row. In a bucket, those with lower keys begin earlier."""
+
+_NO_ANSWER = 2**32 - 1
+_GOLDEN = 2654435769
+"""2**32 by the golden ratio: multiples of it are spread evenly (Knuth, The Art of Computer Programming 3)."""
+
+
+class Grouping(Protocol):
+    """How rows come into buckets."""
+
+    @property
+    def notice(self) -> str:
+        """For the log, why they do."""
+
+    @property
+    def buckets(self) -> int:
+        """How many there are."""
+
+    def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
+        """The key of each row."""
+
+    def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
+        """The bucket of each row.
+
+        :param keys: of rows that a task has read.
+        :param ordinals: of the same rows.
+        """
+
+
+@dataclass(frozen=True)
+class ByPrefix:
+    """Prompts with one beginning come into one bucket, and lie together in it.
+
+    :param size: characters that decide.
+    """
+
+    size: int
+    buckets: int
+    notice: str = "many prompts begin alike; their rows are brought together first"
+
+    def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
+        """A digest of the beginning."""
+        texts = (prefixes.text_of(one)[: self.size] if isinstance(one, Request) else "" for one in requests)
+        # A checksum will do: prompts that have one by chance are told apart in the replica.
+        return np.array([zlib.crc32(text.encode()) for text in texts], np.uint32)
+
+    def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
+        """By the key's range."""
+        return (keys.astype(np.uint64) * np.uint64(self.buckets) >> np.uint64(32)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _ByLimit:
+    buckets: int
+    notice: str = "rows have limits of their own; those with the longest answers come first"
+
+    def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
+        """The longer its answer may be, the lower. What fails takes no time."""
+        found = (lengths.shortness(one) if isinstance(one, Request) else _NO_ANSWER for one in requests)
+        return np.fromiter(found, np.uint32)
+
+
+@dataclass(frozen=True)
+class ByLength(_ByLimit):
+    """The rows with the longest answers come into the first bucket, and so on.
+
+    Borders are those of a sample (sample sort: Frazer and McKellar, Journal of the ACM 17(3), 1970). Rows of
+    one length are spread over the buckets that are theirs.
+
+    :param sample: sorted keys of some rows.
+    """
+
+    sample: tuple[int, ...] = (0,)
+
+    def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
+        """By the share of the sample that takes longer."""
+        longer = np.searchsorted(self.sample, keys, side="left")
+        not_shorter = np.searchsorted(self.sample, keys, side="right")
+        within = (ordinals.astype(np.uint64) * np.uint64(_GOLDEN) % np.uint64(2**32)) / 2**32
+        place = (longer + within * (not_shorter - longer)) / len(self.sample)
+        return np.minimum(place * self.buckets, self.buckets - 1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Dealt(_ByLimit):
+    """Each bucket gets as many long and short ones as any other, like cards from a sorted deck.
+
+    For so few rows that replicas take all of them at once: who comes first would get the longest, and would
+    work longest. Whoever takes a bucket begins its longest ones first.
+    """
+
+    def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
+        """In turn. Another task begins with another bucket, so that none gets what is left over each time."""
+        places: npt.NDArray[np.int64] = np.empty(len(keys), np.int64)
+        places[np.argsort(keys, kind="stable")] = np.arange(len(keys))
+        return (places + ordinals[:1].sum()) % self.buckets
+
+
+def sample_of(requests: Sequence[Request]) -> tuple[int, ...]:
+    """Sorted keys, where each of these rows has a limit, and some have at least twice that of others."""
+    keys = tuple(sorted(map(lengths.shortness, requests)))
+    return keys if keys and keys[0] and keys[-1] - keys[0] >= lengths.STEPS_AN_OCTAVE else ()

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows whose own limits say that they take longest begin first, wherever they lie in the input."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.job.execution import regroup
+from tests.support.engine_log import Engine, engines
+from tests.support.repeated_task import RepeatedTask, answers, rows_of
+
+ROWS = 480
+SHORT, LONG = 4, 32
+WORDS = {"short": SHORT, "long": LONG}
+FIELDS: dict[str, Any] = {
+    "replicas": 2,
+    "batch_size": 16,
+    "preserve_order": True,
+    "sampling_column": "sampling",
+    "engine_args": {"seconds_per_token": 0.02, "startup_seconds": 3.0},
+}
+NOTICE = "rows have limits of their own; those with the longest answers come first"
+ALL_AT_ONCE, FEW_AT_ONCE = {"rows_in_flight": 60}, {"rows_in_flight": 16}
+"""Four times as many on each of two replicas are all rows, or 128 of them."""
+
+
+@pytest.fixture
+def texts(task: RepeatedTask) -> dict[str, str]:
+    """The answer of each row: the last quarter of the rows is long."""
+    made, lines = {}, []
+    for number in range(ROWS):
+        kind = "long" if number >= ROWS * 3 // 4 else "short"
+        text = f"{kind} {number} " + "word " * (WORDS[kind] - 2)
+        made[f"r{number}"] = text.strip()
+        row = {"id": f"r{number}", "text": text + "more", "sampling": {"max_tokens": WORDS[kind]}}
+        lines.append(json.dumps(row) + "\n")
+    (task.folder / "in.jsonl").write_text("".join(lines))
+    return made
+
+
+def check(manifest: BatchManifest, texts: dict[str, str]) -> None:
+    """All rows are there, in the order of the input."""
+    assert answers(manifest) == texts
+    assert [row["id"] for row in rows_of(manifest)] == list(texts)
+
+
+def notices(task: RepeatedTask) -> list[str]:
+    return [event.text() for event in task.events if event.event == "notice"]
+
+
+def of(task: RepeatedTask, manifest: BatchManifest) -> list[Engine]:
+    """Return the engines that had rows of a submission."""
+    found = engines(task.folder / "requests")
+    return [one for one in found if one.submission == manifest.submission_id and one.asked]
+
+
+def long_shares(task: RepeatedTask, manifest: BatchManifest) -> list[float]:
+    """Return which part of the long rows each engine had."""
+    counts = [sum(text.startswith("long") for text, _ in one.asked) for one in of(task, manifest)]
+    return [count / sum(counts) for count in counts]
+
+
+def test_two_replicas_get_as_many_long_rows(
+    task: RepeatedTask, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = task.run(**FIELDS, **ALL_AT_ONCE)
+    check(manifest, texts)
+    assert NOTICE in notices(task)
+    assert sorted(long_shares(task, manifest)) == pytest.approx([0.5, 0.5], abs=0.1)
+    began, ended = zip(*((one.began_seconds, one.ended_seconds) for one in manifest.replicas), strict=True)
+    assert min(began) == 0.0
+    assert max(began) < min(ended)
+    assert max(ended) <= manifest.timing.generation_seconds + 0.1
+    monkeypatch.setattr(regroup, "pays", lambda *_: None)
+    as_stored = task.run(run_id="r2", **FIELDS, **ALL_AT_ONCE)
+    check(as_stored, texts)
+    assert NOTICE not in notices(task)
+    assert max(long_shares(task, as_stored)) > 0.8
+
+
+def test_long_rows_begin_first(task: RepeatedTask, texts: dict[str, str]) -> None:
+    manifest = task.run(**FIELDS, **FEW_AT_ONCE)
+    check(manifest, texts)
+    assert NOTICE in notices(task)
+    for engine in of(task, manifest):
+        kinds = [text.partition(" ")[0] for text, _ in engine.asked]
+        assert kinds == sorted(kinds)
+    assert len(of(task, manifest)) == 2
+
+
+@pytest.mark.turn(2)
+def test_a_killed_replica_loses_none_of_them(task: RepeatedTask, texts: dict[str, str]) -> None:
+    """Only what was in its engine, or not yet written, is asked again."""
+
+    def kill_one() -> None:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            working = [one for one in engines(task.folder / "requests") if len(one.generated) >= ROWS // 6]
+            if working:
+                psutil.Process(working[0].pid).kill()
+                return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    manifest = task.run(**FIELDS, **FEW_AT_ONCE, flush_interval=0.2)
+    killer.join()
+    check(manifest, texts)
+    assert len(manifest.replicas) == 3
+    assert ROWS < task.asked(manifest) <= ROWS + 4 * FEW_AT_ONCE["rows_in_flight"]
