@@ -173,7 +173,14 @@ class Replicas:
         warnings.filterwarnings("ignore", message="`ray_remote_args(_fn)?` is deprecated")
         return work.map_batches(
             Replica,
-            fn_constructor_args=(spec, environment, self.board, plan.spans_nodes, self._wanted),
+            fn_constructor_args=(
+                spec,
+                environment,
+                self.board,
+                plan.spans_nodes,
+                self._wanted,
+                plan.replicas,
+            ),
             batch_size=1,
             batch_format="numpy",
             # One ticket each, so that whoever comes late finds one.

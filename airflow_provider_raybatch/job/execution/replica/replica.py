@@ -35,8 +35,11 @@ from airflow_provider_raybatch.job.execution.replica.workplace import Workplace
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
 
-_FIRST_LOOK, _LAST_LOOK = 0.05, 1.0
-"""Seconds between two looks for what the driver has found out: a thousand replicas may wait for it."""
+_LOOK_EVERY, _LOOK_EVERY_OF_MANY = 0.1, 1.0
+"""Seconds between two looks for what the driver has found out: a thousand replicas may wait for it. The less,
+the more at once they begin: in a short job, one that is there a second earlier ends a second earlier."""
+_LOOKS_A_SECOND = 200
+"""Of all replicas, where they are not more than that."""
 
 
 class Replica(Workplace):
@@ -50,6 +53,7 @@ class Replica(Workplace):
     :param board: handle of the :class:`~airflow_provider_raybatch.job.execution.coordinator.Coordinator`.
     :param spans_nodes: whether its GPUs may lie on several nodes.
     :param wanted: the kept engine that it shall take or make; by default it has one of its own.
+    :param replicas: of the job.
     :raises RaybatchError: the engine can't be started, or dies each time before it has finished a row.
     """
 
@@ -60,8 +64,10 @@ class Replica(Workplace):
         board: Any,
         spans_nodes: bool,
         wanted: Wanted | None = None,
+        replicas: int = 1,
     ) -> None:
         set_environment(environment)
+        self._look_every = min(_LOOK_EVERY_OF_MANY, max(_LOOK_EVERY, replicas / _LOOKS_A_SECOND))
         actor = _actor()
         # In another container, process numbers begin anew.
         process = f"{actor}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -112,7 +118,7 @@ class Replica(Workplace):
             self._kept.begin(environment, spec.engine == "vllm")
         apart = import_engine(spec, spans_nodes, self._kept)
         self.report.imported = time.time()
-        while isinstance(checked := _told(self.board.model, self.process), Question):
+        while isinstance(checked := self._told(self.board.model, self.process), Question):
             self._answer(checked, apart)
         if not (checked and self._is_needed()):
             if apart is not None:
@@ -123,15 +129,19 @@ class Replica(Workplace):
 
     def _wait_for_engine(self) -> Any:
         """The actor that keeps an engine for this one; ``None`` if it is not needed any more."""
-        pause = _FIRST_LOOK
         while self._is_needed():
             keeper = ray.get(self.board.engine_for.remote(self._user, self.report.node))
             if keeper is not None:
                 self.report.state, self.report.started = "starting", time.time()
                 return keeper
-            time.sleep(pause)
-            pause = min(_LAST_LOOK, 1.1 * pause)
+            time.sleep(self._look_every)
         return None
+
+    def _told(self, ask: Any, *arguments: Any) -> Any:
+        """What the driver tells by the coordinator, as soon as it does."""
+        while (answer := ray.get(ask.remote(*arguments))) is None:
+            time.sleep(self._look_every)
+        return answer
 
     def _check_starts(self, spec: BatchInferenceSpec) -> None:
         path = path_of(spec.destination, self._user.actor)
@@ -196,7 +206,7 @@ class Replica(Workplace):
         """Wait until there are rows, or will be none."""
         if self._has_job:
             return True
-        told = _told(self.board.assignment)
+        told = self._told(self.board.assignment)
         if told:
             job, self.plan = ray.get(told[0])
             self.job, self._has_job = job, True
@@ -227,15 +237,6 @@ class Replica(Workplace):
     async def _close(self) -> None:
         await self.thread(self.engine.close)
         self._leave()
-
-
-def _told(ask: Any, *arguments: Any) -> Any:
-    """What the driver tells by the coordinator, as soon as it does."""
-    pause = _FIRST_LOOK
-    while (answer := ray.get(ask.remote(*arguments))) is None:
-        time.sleep(pause)
-        pause = min(_LAST_LOOK, 1.1 * pause)
-    return answer
 
 
 def _actor() -> str:
