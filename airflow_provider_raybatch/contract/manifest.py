@@ -71,9 +71,11 @@ class ReplicaStats(ContractModel):
     """What one replica did in this submission.
 
     :param startup_seconds: from the start of its process to the first request it could take.
-    :param cpu_seconds: CPU time of its own process since then, without those of the engine, where rows are
-        tokenised and detokenised. Near `generation_seconds` or above, it is this process that the GPU waits
-        for.
+    :param began_seconds: from the first request of all replicas to its own first one.
+    :param ended_seconds: from the first request of all replicas to its own last answer.
+    :param cpu_seconds: CPU time of its own process since its engine was ready, without those of the engine,
+        where rows are tokenised and detokenised. Near `generation_seconds` or above, it is this process that
+        the GPU waits for.
     :param gpu_utilization: mean of the driver's reading, 0 to 100, ``None`` without an NVIDIA GPU. Says that
         kernels ran, not how well: judge by tokens a second.
     """
@@ -84,6 +86,8 @@ class ReplicaStats(ContractModel):
     input_tokens: int = 0
     output_tokens: int = 0
     startup_seconds: float = 0.0
+    began_seconds: float = 0.0
+    ended_seconds: float = 0.0
     cpu_seconds: float = 0.0
     gpu_utilization: float | None = None
 

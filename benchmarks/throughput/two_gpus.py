@@ -95,6 +95,9 @@ def job(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any])
     print("RESULT", json.dumps(result(data, out, name, replicas, fields)), flush=True)
 
 
+REPLICA = ("rows", "output_tokens", "startup_seconds", "began_seconds", "ended_seconds", "cpu_seconds")
+
+
 def start_ray(gpus: int) -> None:
     import ray
 
@@ -134,15 +137,7 @@ def result(data: Path, out: Path, name: str, replicas: int, fields: dict[str, An
     summary = run(spec, spec.submission, lambda event: print(event.text(), flush=True))
     manifest = json.loads(Path(summary.manifest_uri).read_text())
     seconds = manifest["timing"]["generation_seconds"]
-    parts = list((place / "_raybatch/parts").rglob("*.parquet"))
-    # A replica without other work writes at once, so its last part shows when it ended.
-    ends = {
-        one["replica"]: max(
-            (p.stat().st_mtime for p in parts if p.name.startswith(one["replica"])), default=0.0
-        )
-        for one in manifest["replicas"]
-    }
-    last = max(ends.values())
+    ends = [one["ended_seconds"] for one in manifest["replicas"]]
     return {
         "system": f"job, {replicas} replicas",
         "workload": name,
@@ -153,19 +148,10 @@ def result(data: Path, out: Path, name: str, replicas: int, fields: dict[str, An
         "filled_tokens": manifest["tokens"]["filled"],
         "seconds": seconds,
         "job_seconds": round(time.time() - began, 1),
-        "parts": len(parts),
-        "replicas": [
-            {
-                "rows": one["rows"],
-                "output_tokens": one["output_tokens"],
-                "startup_seconds": one["startup_seconds"],
-                "cpu_seconds": one["cpu_seconds"],
-                "seconds_before_the_last": round(last - ends[one["replica"]], 2),
-            }
-            for one in manifest["replicas"]
-        ],
+        "parts": len(list((place / "_raybatch/parts").rglob("*.parquet"))),
+        "replicas": [{name: one[name] for name in REPLICA} for one in manifest["replicas"]],
         "stages": manifest["stages"],
-        "ratios": {"ends_within": round((last - min(ends.values())) / seconds, 3)},
+        "ratios": {"ends_within": round((max(ends) - min(ends)) / seconds, 3)},
     }
 
 

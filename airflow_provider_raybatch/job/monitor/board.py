@@ -30,6 +30,7 @@ class ReplicaReport:
     :param startup_seconds: from then until the engine was ready.
     :param imported: epoch seconds at which the engine's package was imported and the model was checked.
     :param first_request: epoch seconds of its first request, 0 before it.
+    :param last_answer: epoch seconds of its latest answer, 0 before the first.
     :param cpu_seconds: of its own process, since the engine was ready.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
     :param rows: that the engine has answered, or that never get there; another process may repeat them.
@@ -56,6 +57,7 @@ class ReplicaReport:
     startup_seconds: float = 0.0
     imported: float = 0.0
     first_request: float = 0.0
+    last_answer: float = 0.0
     cpu_seconds: float = 0.0
     gpu_utilization: float | None = None
     failure: tuple[str, str] | None = None

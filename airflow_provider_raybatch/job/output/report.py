@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_raybatch.contract.manifest import Digests, ReplicaStats, StageSeconds, Timing
 from airflow_provider_raybatch.job.execution.pool import Ran
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
 from airflow_provider_raybatch.job.planning.plan import Plan
 
@@ -44,11 +45,28 @@ def report(ran: Ran, plan: Plan, start_up: StartUp, preflight_seconds: float) ->
             rows_per_second=round(rows / generation, 2) if generation else 0.0,
         ),
         stages=StageSeconds(**{stage: round(spent, 3) for stage, spent in ran.seconds.items()}),
-        replicas=[
-            ReplicaStats(**{name: getattr(one, name) for name in ReplicaStats.model_fields})
-            for one in ran.reports
-        ],
+        replicas=[_stats(one, first) for one in ran.reports],
         effective_sampling=dict(ran.engine.effective_sampling),
         plan={**plan.shown(), "engine": dict(ran.engine.sizes)},
         versions=dict(ran.engine.versions),
+    )
+
+
+def _stats(report: ReplicaReport, first: float) -> ReplicaStats:
+    """What a replica did.
+
+    :param first: epoch seconds of the first request of all.
+    """
+    began, ended = (round(at - first, 2) if at else 0.0 for at in (report.first_request, report.last_answer))
+    return ReplicaStats(
+        replica=report.replica,
+        node=report.node,
+        rows=report.rows,
+        input_tokens=report.input_tokens,
+        output_tokens=report.output_tokens,
+        startup_seconds=report.startup_seconds,
+        began_seconds=began,
+        ended_seconds=ended,
+        cpu_seconds=report.cpu_seconds,
+        gpu_utilization=report.gpu_utilization,
     )

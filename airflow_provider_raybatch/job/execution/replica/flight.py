@@ -113,6 +113,7 @@ class Flight:
         row.result = result
         self.landed.append(row)
         self._report.rows += 1
+        self._report.last_answer = time.time()
 
     def take(self) -> list[Row]:
         """What has landed since the last time."""
