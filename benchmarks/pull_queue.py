@@ -12,20 +12,24 @@ python benchmarks/pull_queue.py > benchmarks/results/pull_queue.md
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from airflow_provider_raybatch.job.execution import regroup
 from airflow_provider_raybatch.job.execution.calls import Report
+from airflow_provider_raybatch.job.execution.grouping import sample_of
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
+from airflow_provider_raybatch.job.row import Request
 
 SEED = 20261122
 CALL, OPEN = 0.01, 0.2
@@ -44,6 +48,7 @@ class Case:
     :param starts: second at which each replica's engine is ready.
     :param speeds: tokens a second of each replica's slots.
     :param longest_first: whether a replica begins the longest of the rows that it holds first.
+    :param pieces: rows of each piece, where they are not row groups.
     """
 
     name: str
@@ -52,6 +57,7 @@ class Case:
     starts: np.ndarray
     speeds: np.ndarray
     longest_first: bool = False
+    pieces: tuple[int, ...] = ()
 
 
 @dataclass
@@ -146,8 +152,10 @@ class Pulling(Simulation):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         rows = len(case.lengths)
-        sizes = [min(ROW_GROUP, rows - first) for first in range(0, rows, ROW_GROUP)]
-        self.queue = PullQueue(Pieces(sizes, [size * ROW_BYTES for size in sizes]))
+        sizes = case.pieces or [min(ROW_GROUP, rows - first) for first in range(0, rows, ROW_GROUP)]
+        self.queue = PullQueue(
+            Pieces(sizes, [size * ROW_BYTES for size in sizes], in_order=bool(case.pieces))
+        )
         self.calls = 0
         self.seconds = 0.0
 
@@ -279,6 +287,22 @@ def ideal(case: Case) -> Outcome:
     return Outcome(ends, len(case.lengths) * ROW_BYTES)
 
 
+def by_length(lengths: Sequence[int], replicas: int, slots: int) -> tuple[Sequence[int], tuple[int, ...]]:
+    """Return lengths in the order of buckets, as CPU tasks make them, and the rows of each bucket."""
+    requests = [Request(prompt="", sampling={"max_tokens": length}) for length in lengths]
+    grouping = regroup.by_length(sample_of(requests[:1000]), len(requests), replicas, slots)
+    keys = grouping.keys(requests)
+    bucket_of = grouping.bucket_of(keys, np.arange(len(requests)))
+    ordered = np.array(lengths)[np.lexsort((keys, bucket_of))].tolist()
+    return ordered, tuple(size for size in np.bincount(bucket_of).tolist() if size)
+
+
+def grouped(case: Case) -> Case:
+    """Return the case with its rows in buckets by length."""
+    ordered, pieces = by_length(case.lengths.tolist(), len(case.starts), case.slots)
+    return dataclasses.replace(case, name=f"{case.name} of all", lengths=np.array(ordered), pieces=pieces)
+
+
 def cases() -> Iterator[tuple[Case, int]]:
     """Return cases, each with the rows of a chunk, in the proportion to the slots of the job's plan."""
     for replicas, slots in ((2, 64), (8, 64), (64, 16), (1000, 2)):
@@ -288,12 +312,18 @@ def cases() -> Iterator[tuple[Case, int]]:
         rows = 200 * replicas * slots
         name = f"{replicas:,} x {slots}"
         yield Case(f"W1, {name}", slots, np.full(rows, 8), starts, speeds), max(8, slots // 2)
-        rows = 100 * replicas * slots
-        drawn = np.exp(random.normal(np.log(200), 0.8, rows)).astype(int)
+        drawn = np.exp(random.normal(np.log(200), 0.8, 100 * replicas * slots)).astype(int)
         lengths = np.clip(drawn, 16, 1024)
         chunk = max(8, slots // 8)
         yield Case(f"W2, {name}", slots, lengths, starts, speeds), chunk
-        yield Case(f"W2, {name}, longest first", slots, lengths, starts, speeds, longest_first=True), chunk
+        longest = Case(f"W2, {name}, longest first", slots, lengths, starts, speeds, longest_first=True)
+        yield longest, chunk
+        yield grouped(longest), chunk
+        fewer = dataclasses.replace(
+            longest, name=f"a quarter of W2, {name}, longest first", lengths=lengths[: len(lengths) // 4]
+        )
+        yield fewer, chunk
+        yield grouped(fewer), chunk
 
 
 def efficiency(case: Case, outcome: Outcome) -> float:
@@ -311,7 +341,8 @@ HEAD = """# The pull queue, simulated
 
 Replicas of different speeds (10 to 20 tokens a second and slot) start over a minute. W1: 200 rows a slot, 8
 tokens each. W2: 100 rows a slot, 16 to 1,024 tokens (lognormal, median 200, mean 262), begun in the order on
-disk, or the longest first of what a replica holds. Efficiency: the share of the tokens that all slots could
+disk, the longest first of what a replica holds, or the longest first of all: in buckets, as rows with limits
+of their own come. A quarter of W2: 25 rows a slot. Efficiency: the share of the tokens that all slots could
 have made between each replica's start and the common end. Tail: seconds between the end of the first engine
 and the last. Bytes: read from storage, as a multiple of the input (row groups of 4,096 rows). *Chunks* is the
 former way: in order, to living actors, up to eight times the slots. *Ideal* knows all lengths, and reads and

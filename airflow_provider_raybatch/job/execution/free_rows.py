@@ -20,7 +20,7 @@ class FreeRows:
         self._next = 0
         self._returned: dict[int, Ordinals] = {}
         self._opened: dict[str, Ordinals] = {}
-        """By the replica that has opened their piece, where some are left."""
+        """By the replica that has opened their piece, where some are left; by no name if order counts."""
         self.count = int(pieces.left.sum())
         """How many there are."""
 
@@ -28,6 +28,7 @@ class FreeRows:
         """Up to `count` rows for a replica, of pieces that it has opened before others'."""
         if count <= 0 or not self.count:
             return no_rows()
+        name = "" if self._pieces.in_order else name
         self._open(name, count)
         parts = [no_rows()]
         while count > 0 and self._opened:

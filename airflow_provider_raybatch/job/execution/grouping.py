@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,10 @@ class Grouping(Protocol):
     @property
     def notice(self) -> str:
         """For the log, why they do."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether rows begin in the order of buckets; else those of one bucket go to one replica."""
 
     @property
     def buckets(self) -> int:
@@ -59,7 +63,8 @@ class ByPrefix:
 
     size: int
     buckets: int
-    notice: str = "many prompts begin alike; their rows are brought together first"
+    notice: ClassVar[str] = "many prompts begin alike; their rows are brought together first"
+    in_order: ClassVar[bool] = False
 
     def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
         """A digest of the beginning."""
@@ -73,50 +78,60 @@ class ByPrefix:
 
 
 @dataclass(frozen=True)
-class _ByLimit:
-    buckets: int
-    notice: str = "rows have limits of their own; those with the longest answers come first"
+class ByLength:
+    """Those rows that replicas take at first are dealt to them; the others come with the longest first.
+
+    The first ones are the longest of all. Each bucket gets as many of the longer and shorter ones as any
+    other, like players get cards of a sorted deck, and whoever takes it begins its longest ones first. Who
+    came first would otherwise get the longest, and a GPU works longer on few long answers than on many short
+    ones of as many tokens. From then on replicas take a few rows at a time, and are kept even by that.
+
+    Borders of buckets are those of a sample (sample sort: Frazer and McKellar, Journal of the ACM 17(3),
+    1970). Rows of one length are spread over the buckets that are theirs.
+
+    :param sample: sorted keys of some rows.
+    :param decks: buckets that are dealt to, one a replica.
+    :param dealt: share of the rows (0 to 1) that comes into them.
+    :param others: buckets for the other rows.
+    """
+
+    sample: tuple[int, ...]
+    decks: int
+    dealt: float = 1.0
+    others: int = 0
+    notice: ClassVar[str] = "rows have limits of their own; those with the longest answers come first"
+    in_order: ClassVar[bool] = True
+
+    @property
+    def buckets(self) -> int:
+        """How many there are."""
+        return self.decks + self.others
 
     def keys(self, requests: Iterable[Request | RowFailure]) -> Keys:
         """The longer its answer may be, the lower. What fails takes no time."""
         found = (lengths.shortness(one) if isinstance(one, Request) else _NO_ANSWER for one in requests)
         return np.fromiter(found, np.uint32)
 
-
-@dataclass(frozen=True)
-class ByLength(_ByLimit):
-    """The rows with the longest answers come into the first bucket, and so on.
-
-    Borders are those of a sample (sample sort: Frazer and McKellar, Journal of the ACM 17(3), 1970). Rows of
-    one length are spread over the buckets that are theirs.
-
-    :param sample: sorted keys of some rows.
-    """
-
-    sample: tuple[int, ...] = (0,)
-
     def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
-        """By the share of the sample that takes longer."""
+        """By the share of the sample that takes longer.
+
+        Another task deals to another bucket first, so that none gets what is left over each time.
+        """
+        place = self._places(keys, ordinals)
+        among_others = (place - self.dealt) / max(1.0 - self.dealt, 1e-9) * self.others
+        bucket = self.decks + np.clip(among_others.astype(np.int64), 0, max(0, self.others - 1))
+        is_dealt = (place < self.dealt) | (self.others == 0)
+        turn = np.argsort(np.argsort(keys[is_dealt], kind="stable"), kind="stable")
+        bucket[is_dealt] = (turn + ordinals[:1].sum()) % self.decks
+        return bucket
+
+    def _places(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.float64]:
+        """Of each row among all, from 0 for the longest to 1."""
         longer = np.searchsorted(self.sample, keys, side="left")
         not_shorter = np.searchsorted(self.sample, keys, side="right")
         within = (ordinals.astype(np.uint64) * np.uint64(_GOLDEN) % np.uint64(2**32)) / 2**32
-        place = (longer + within * (not_shorter - longer)) / len(self.sample)
-        return np.minimum(place * self.buckets, self.buckets - 1).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class Dealt(_ByLimit):
-    """Each bucket gets as many long and short ones as any other, like cards from a sorted deck.
-
-    For so few rows that replicas take all of them at once: who comes first would get the longest, and would
-    work longest. Whoever takes a bucket begins its longest ones first.
-    """
-
-    def bucket_of(self, keys: Keys, ordinals: Ordinals) -> npt.NDArray[np.int64]:
-        """In turn. Another task begins with another bucket, so that none gets what is left over each time."""
-        places: npt.NDArray[np.int64] = np.empty(len(keys), np.int64)
-        places[np.argsort(keys, kind="stable")] = np.arange(len(keys))
-        return (places + ordinals[:1].sum()) % self.buckets
+        places: npt.NDArray[np.float64] = (longer + within * (not_shorter - longer)) / len(self.sample)
+        return places
 
 
 def sample_of(requests: Sequence[Request]) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ class Pieces:
     :param rows: of each piece, at least 1, in the order in which they lie on disk.
     :param sizes: bytes of each piece, as read from storage.
     :param done: for each row whether it is finished; ``None`` if none is. The array is packed, not kept.
+    :param in_order: whether rows are to begin in their order, whichever replica has read others of a piece.
     :raises ValueError: the lengths of the arguments don't match, or a piece is empty.
     """
 
@@ -29,7 +30,9 @@ class Pieces:
         rows: Sequence[int] | npt.NDArray[np.int64],
         sizes: Sequence[int] | npt.NDArray[np.int64],
         done: npt.NDArray[np.bool_] | None = None,
+        in_order: bool = False,
     ) -> None:
+        self.in_order = in_order
         counts = np.asarray(rows, dtype=np.int64)
         self.sizes = np.asarray(sizes, dtype=np.int64)
         if len(self.sizes) != len(counts):

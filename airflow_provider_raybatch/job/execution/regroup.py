@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import ray
 
 from airflow_provider_raybatch.job.execution import buckets
 from airflow_provider_raybatch.job.execution.cpu_tasks import spread_in_parts
-from airflow_provider_raybatch.job.execution.grouping import ByLength, ByPrefix, Dealt, Grouping
+from airflow_provider_raybatch.job.execution.grouping import ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.execution.share import WINDOW
 from airflow_provider_raybatch.job.planning.plan import Plan
@@ -34,8 +35,8 @@ _AT_ONCE_BYTES = 64 * 2**20
 _MOST_CHUNKS = 64
 """That a task reads, so that very small files are read side by side."""
 _MOST_TASKS = 64
-_MOST_LENGTHS = 512
-"""Buckets by length. With more, each task would make a great many slices of a few rows."""
+_MOST_BUCKETS = 512
+"""Of each kind, by length. With more, each task would make a great many slices of a few rows."""
 
 
 def pays(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Grouping | None:
@@ -60,9 +61,19 @@ def pays(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Groupi
         return ByPrefix(prefix, max(1, math.ceil(total / _AT_ONCE_BYTES)))
     if total > resources.get("CPU", 0) * _AT_ONCE_BYTES:
         return None
-    if rows <= at_once:
-        return Dealt(plan.replicas)
-    return ByLength(min(_MOST_LENGTHS, math.ceil(rows / plan.rows_in_engine)), sample=tuple(lengths))
+    return by_length(lengths, rows, plan.replicas, plan.rows_in_engine)
+
+
+def by_length(sample: Sequence[int], rows: int, replicas: int, slots: int) -> ByLength:
+    """How rows are grouped by length.
+
+    :param sample: sorted keys of some rows.
+    :param rows: of the job.
+    :param slots: rows that a replica's engine runs at once.
+    """
+    dealt = min(1.0, replicas * WINDOW * slots / rows)
+    others = min(_MOST_BUCKETS, math.ceil((1 - dealt) * rows / slots))
+    return ByLength(tuple(sample), min(_MOST_BUCKETS, replicas), dealt, others)
 
 
 def regrouped(job: Job, items: Sequence[WorkItem], todo: Input, grouping: Grouping) -> Input:
@@ -80,7 +91,7 @@ def regrouped(job: Job, items: Sequence[WorkItem], todo: Input, grouping: Groupi
     together = buckets.buckets(
         [found for found, _ in made], [slices for _, slices in made], 2 * rows / grouping.buckets
     )
-    return in_buckets(together, total / rows, todo.repetitions)
+    return replace(in_buckets(together, total / rows, todo.repetitions), in_order=grouping.in_order)
 
 
 def _cut(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:

@@ -27,22 +27,24 @@ class Input:
 
     The queue numbers rows as they come in `chunks`: in buckets, that is not the order of the input.
 
-    :param chunks: what is read at once: in the order of the input, or in buckets of rows that begin alike.
+    :param chunks: what is read at once: in the order of the input, or in buckets.
     :param sizes: bytes of each.
     :param settled: for each row whether nothing is to be done for it, a bit each.
     :param repetitions: by number of a row, how many rows before it ask the same sampled request.
+    :param in_order: whether rows are to begin in the order of their numbers.
     """
 
     chunks: Sequence[Chunk] | Sequence[Bucket]
     sizes: Sequence[int]
     settled: npt.NDArray[np.uint8]
     repetitions: Repetitions = field(default_factory=Repetitions)
+    in_order: bool = False
 
     def pieces(self) -> Pieces:
         """As the queue sees them."""
         rows = [chunk.rows for chunk in self.chunks]
         done = np.unpackbits(self.settled, count=sum(rows)).astype(np.bool_)
-        return Pieces(rows, self.sizes, done)
+        return Pieces(rows, self.sizes, done, self.in_order)
 
     def numbers(self, ordinals: Ordinals) -> Ordinals:
         """The numbers of rows of the input, in the queue's order."""

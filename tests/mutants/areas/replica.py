@@ -42,6 +42,22 @@ MUTANTS = (
         ("job/execution/test_buckets.py::test_a_row_that_another_call_put_elsewhere_is_missed",),
     ),
     Mutant(
+        "rows-of-another-chunk-in-a-bucket",
+        "job/execution/buckets.py",
+        "        first += len(ordinals)\n",
+        "",
+        "Rows of an input that is brought together are lost, or come twice.",
+        ("job/execution/test_buckets.py::test_a_row_is_in_its_bucket_as_it_was_read",),
+    ),
+    Mutant(
+        "longest-rows-all-to-one-replica",
+        "job/execution/grouping.py",
+        "(turn + ordinals[:1].sum()) % self.decks",
+        "turn * self.decks // len(turn)",
+        "Of two replicas, one gets all rows with long answers, and the other waits for it.",
+        ("job/execution/test_grouping.py::test_each_is_dealt_as_many_long_rows_as_any_other",),
+    ),
+    Mutant(
         "question-waits-for-a-lost-node",
         _QUESTION,
         "any(now - heard < SILENT for heard in self._heard.values())",

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.manifest import Digests
 from airflow_provider_raybatch.job.execution import regroup
 from airflow_provider_raybatch.job.execution.buckets import Bucket, Cut, Found, Gathered, buckets, slices
-from airflow_provider_raybatch.job.execution.grouping import ByLength, ByPrefix, Dealt, Grouping
+from airflow_provider_raybatch.job.execution.grouping import ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.execution.rows_to_do import Input, input_of
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, Source
@@ -172,7 +172,7 @@ def test_a_task_reads_many_small_files_or_one_large_chunk() -> None:
 
 
 LENGTHS = (20, 40)
-BY_PREFIX, DEALT, BY_LENGTH = ByPrefix(2000, 1), Dealt(2), ByLength(9, sample=LENGTHS)
+BY_PREFIX, BY_LENGTH = ByPrefix(2000, 1), ByLength(LENGTHS, decks=2)
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,13 @@ BY_PREFIX, DEALT, BY_LENGTH = ByPrefix(2000, 1), Dealt(2), ByLength(9, sample=LE
         (2, 400, 8193, 2**40, 2000, (), None),
         (2, 400, 1, 2**30, 0, (), None),
         (1, 400, 1, 2**30, 0, LENGTHS, None),
-        (2, 800, 1, 2**30, 0, LENGTHS, DEALT),
-        (2, 801, 1, 2**30, 0, LENGTHS, BY_LENGTH),
-        (1, 801, 256, 2**30, 0, LENGTHS, BY_LENGTH),
-        (1, 801, 257, 2**30, 0, LENGTHS, None),  # more than four CPUs read at one go
-        (2, 10**6, 1, 2**30, 0, LENGTHS, ByLength(512, sample=LENGTHS)),
+        (2, 9, 1, 2**30, 0, LENGTHS, BY_LENGTH),
+        (2, 800, 256, 2**30, 0, LENGTHS, BY_LENGTH),
+        (2, 800, 257, 2**30, 0, LENGTHS, None),  # more than four CPUs read at one go
+        (2, 1600, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=2, dealt=0.5, others=8)),
+        (1, 1600, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=1, dealt=0.25, others=12)),
+        (2, 10**6, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=2, dealt=0.0008, others=512)),
+        (1000, 10**5, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=512)),
     ],
 )
 def test_rows_that_may_come_apart_are_brought_together(
@@ -214,6 +216,8 @@ def test_a_few_rows_are_cut_by_the_driver(tmp_path: Path, monkeypatch: pytest.Mo
     job, source = job_of(jsonl(tmp_path, texts(20, 10)))
     resolved = np.zeros(source.rows, np.bool_)
     monkeypatch.setattr(ray, "put", lambda slices: slices)
-    todo = regroup.regrouped(job, work(source, 50, resolved), input_of(source, resolved), Dealt(3))
+    grouping = ByLength(LENGTHS, decks=3)
+    todo = regroup.regrouped(job, work(source, 50, resolved), input_of(source, resolved), grouping)
     assert [chunk.rows for chunk in todo.chunks] == [68, 67, 67]
+    assert todo.pieces().in_order
     assert sum(todo.sizes) == pytest.approx(source.listing.files[0].size, abs=3)

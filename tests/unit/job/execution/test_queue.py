@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raybatch.job.execution.calls import Begun, GoneError
+from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Report
 from airflow_provider_raybatch.job.execution.pieces import Pieces
 from airflow_provider_raybatch.job.execution.queue import PullQueue
 
@@ -27,7 +27,7 @@ def inputs(draw: st.DrawFn) -> Pieces:
     total = sum(rows)
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     done = random.random(total) < 0.4 if draw(st.booleans()) else None
-    return Pieces(rows, [100 + 7 * count for count in rows], done)
+    return Pieces(rows, [100 + 7 * count for count in rows], done, in_order=draw(st.booleans()))
 
 
 @settings(max_examples=100, deadline=None)
@@ -133,6 +133,17 @@ def test_one_row_group_feeds_all_replicas_and_is_read_once() -> None:
     assert grants[0].read == (0,)
     assert grants[1].borrow[names[0]].tolist() == grants[1].rows.tolist()
     assert world.queue.bytes_read == 1_000_000
+
+
+@pytest.mark.parametrize(("in_order", "first"), [(False, 100), (True, 16)])
+def test_where_order_counts_a_piece_is_for_all(in_order: bool, first: int) -> None:
+    """Else the rest of it is for the replica that has read it, while there are others."""
+    queue = PullQueue(Pieces([100, 100], [1, 1], in_order=in_order))
+    for name in "ab":
+        queue.join(name, 4, now=0.0)
+    assert queue.pull("a", 0.0).rows.tolist() == list(range(16))
+    assert queue.pull("b", 0.0).rows.tolist() == list(range(first, first + 16))
+    assert queue.pull("a", 1.0, Report(16, 16.0, np.arange(16))).rows[0] == (32 if in_order else 16)
 
 
 def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
