@@ -9,6 +9,7 @@ it is found in the slices, and under that it is written.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -79,7 +80,7 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
     grouping = cut.grouping
     reader = Reader(cut.job.listing, needed_columns(cut.job.spec), cut.job.credentials)
     render = cut.job.task.renderer()
-    read: Slice = []
+    read: deque[tuple[Chunk, Ordinals, Content]] = deque()
     keys: list[Keys] = []
     for item in items:
         content = reader.content(item.chunk)
@@ -88,32 +89,21 @@ def slices(items: Sequence[WorkItem], cut: Cut) -> list[Any]:
         read.append((item.chunk, item.chunk.ordinal + np.array(item.positions, np.int64), content))
     key, ordinal = _joined(keys, np.uint32), _ordinals(read)
     bucket_of = grouping.bucket_of(key, ordinal)
-    found: list[Found] = []
-    made: list[Slice] = []
-    for bucket in range(grouping.buckets):
-        is_in = bucket_of == bucket
-        found.append(Found(ordinal[is_in].astype(cut.ordinal_type), key[is_in]))
-        made.append(_slice(read, is_in))
+    places = [np.flatnonzero(bucket_of == bucket) for bucket in range(grouping.buckets)]
+    found = [Found(ordinal[rows].astype(cut.ordinal_type), key[rows]) for rows in places]
+    made: list[Slice] = [[] for _ in places]
+    first = 0
+    while read:  # one after the other, so that what is cut is not kept
+        chunk, ordinals, content = read.popleft()
+        own = bucket_of[first : first + len(ordinals)]
+        first += len(ordinals)
+        for bucket in np.unique(own).tolist():
+            chosen = ordinals[own == bucket]
+            made[bucket].append((chunk, chosen, picked(content, (chosen - chunk.ordinal).tolist())))
     return [found, *made]
 
 
-def _slice(read: Slice, is_in: npt.NDArray[np.bool_]) -> Slice:
-    """The rows of a bucket.
-
-    :param read: all that a task has read.
-    :param is_in: whether each row of it is in the bucket.
-    """
-    made: Slice = []
-    first = 0
-    for chunk, ordinals, content in read:
-        chosen = ordinals[is_in[first : first + len(ordinals)]]
-        first += len(ordinals)
-        if len(chosen):
-            made.append((chunk, chosen, picked(content, (chosen - chunk.ordinal).tolist())))
-    return made
-
-
-def _ordinals(contents: Slice) -> Ordinals:
+def _ordinals(contents: Iterable[tuple[Chunk, Ordinals, Content]]) -> Ordinals:
     return _joined([ordinals for _, ordinals, _ in contents], np.int64)
 
 

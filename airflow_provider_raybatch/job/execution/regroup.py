@@ -23,6 +23,7 @@ from airflow_provider_raybatch.job.execution.cpu_tasks import spread_in_parts
 from airflow_provider_raybatch.job.execution.grouping import ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.execution.share import WINDOW
+from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.work import Job, WorkItem
@@ -32,6 +33,8 @@ _MOST_BYTES = 8 * 2**30
 pieces of all parts, and publishing reads parts more often, the more files there are."""
 _AT_ONCE_BYTES = 64 * 2**20
 """Of input that a task reads, and of a bucket of prompts that begin alike."""
+_IN_DRIVER_BYTES = 8 * 2**20
+"""Of input that the driver cuts by itself: the process of a task takes longer to start."""
 _MOST_CHUNKS = 64
 """That a task reads, so that very small files are read side by side."""
 _MOST_TASKS = 64
@@ -59,7 +62,9 @@ def pays(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Groupi
         return None
     if prefix:
         return ByPrefix(prefix, max(1, math.ceil(total / _AT_ONCE_BYTES)))
-    if total > resources.get("CPU", 0) * _AT_ONCE_BYTES:
+    cpus = resources.get("CPU", 0)
+    files = {chunk.file for chunk in todo.chunks if isinstance(chunk, Chunk)}
+    if total > cpus * _AT_ONCE_BYTES or len(files) > cpus * _MOST_CHUNKS:
         return None
     return by_length(lengths, rows, plan.replicas, plan.rows_in_engine)
 
@@ -87,18 +92,23 @@ def regrouped(job: Job, items: Sequence[WorkItem], todo: Input, grouping: Groupi
     total, rows = pieces.total_bytes, int(pieces.left.sum())
     groups = _groups(items, rows / max(1, math.ceil(total / _AT_ONCE_BYTES)))
     cut = buckets.Cut(job, grouping, np.min_scalar_type(last.ordinal + last.rows))
-    made = list(_cut(groups, cut))
+    is_little = len(groups) == 1 and total <= _IN_DRIVER_BYTES
+    in_driver = is_little and job.spec.prompt_function is None  # which only tasks call
+    made = list(_cut_here(items, cut) if in_driver else _cut_in_tasks(groups, cut))
     together = buckets.buckets(
         [found for found, _ in made], [slices for _, slices in made], 2 * rows / grouping.buckets
     )
     return replace(in_buckets(together, total / rows, todo.repetitions), in_order=grouping.in_order)
 
 
-def _cut(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:
-    """What tasks find, and references to their slices. A few rows need no task: its process takes longer."""
-    if len(groups) == 1 and cut.job.spec.prompt_function is None:  # which is called in CPU tasks alone
-        found, *slices = buckets.slices(groups[0], cut)
-        return [(found, [ray.put(one) for one in slices])]
+def _cut_here(items: Sequence[WorkItem], cut: buckets.Cut) -> list[tuple[Any, list[Any]]]:
+    """What was found, and references to the slices."""
+    found, *slices = buckets.slices(items, cut)
+    return [(found, [ray.put(one) for one in slices])]
+
+
+def _cut_in_tasks(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:
+    """The same of each task."""
     at_once = int(min(_MOST_TASKS, max(1, ray.cluster_resources().get("CPU", 1))))
     return spread_in_parts(buckets.slices, groups, cut, at_once, 1 + cut.grouping.buckets)
 

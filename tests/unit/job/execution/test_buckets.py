@@ -211,6 +211,17 @@ def test_rows_that_may_come_apart_are_brought_together(
     assert regroup.pays(todo, plan, prefix, lengths) == found
 
 
+@pytest.mark.parametrize(("files", "found"), [(256, True), (257, False)])
+def test_very_many_files_are_not_read_for_their_lengths(
+    monkeypatch: pytest.MonkeyPatch, files: int, found: bool
+) -> None:
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"object_store_memory": 2**30, "CPU": 4.0})
+    plan = Plan(2, 1, 1, None, 64, 8, {}, rows_in_engine=100)
+    chunks = [Chunk(file, file, 1, 0, 0, 9) for file in range(files)]
+    todo = Input(chunks, [9] * files, np.packbits(np.zeros(files, np.bool_)))
+    assert (regroup.pays(todo, plan, 0, LENGTHS) is not None) is found
+
+
 def test_a_few_rows_are_cut_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task's process would take longer to start than the engines wait."""
     job, source = job_of(jsonl(tmp_path, texts(20, 10)))
