@@ -122,6 +122,7 @@ def _finish(
         emit(events.Notice(message=reuse_plan.notice))
 
     cached = reuse_plan.write_parts(job, source)
+    reuse_plan = replace(reuse_plan, found=(), search=None)  # what is written needs no memory any more
     ledger = [*earlier.parts, *cached]
     resolved |= reuse_plan.shared | add_up(job.folder, cached, source.rows).good
     unreadable = int(np.count_nonzero(~resolved)) - remaining

@@ -25,6 +25,8 @@ def label(request: Request) -> int:
     A row's own `max_tokens` says more than the length of its prompt. Both are in steps of 19 %.
     """
     limit = request.sampling.get("max_tokens")
+    if isinstance(limit, float) and limit.is_integer():  # of pandas
+        limit = int(limit)
     if isinstance(limit, int) and limit > 0:
         return 1 + min(_FIRST_OF_PROMPTS - 2, _steps(limit))
     return _FIRST_OF_PROMPTS + min(_FIRST_OF_PROMPTS - 1, _steps(request.characters))

@@ -7,6 +7,7 @@ import copy
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from airflow_provider_raybatch.contract.failures import PreflightError
@@ -223,7 +224,14 @@ def _sampling_of(value: Any, what: str) -> dict[str, Any]:
         raise RenderError(f"{what} is {type(value).__name__}, not an object of sampling parameters")
     if not all(isinstance(name, str) for name in value):
         raise RenderError(f"{what} has a key that is not the name of a sampling parameter")
-    return {name: inner for name, inner in value.items() if inner is not None}
+    return {name: _number(inner) for name, inner in value.items() if inner is not None}
+
+
+def _number(value: Any) -> Any:
+    """A decimal, as warehouses write numbers, as what JSON and vLLM know; anything else as it is."""
+    if not isinstance(value, Decimal):
+        return value
+    return float(value) if value.as_tuple().exponent != 0 else int(value)
 
 
 def _not_empty(text: str, column: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -92,9 +93,12 @@ def test_tasks_of_one_row_do_not_all_deal_to_the_first_bucket() -> None:
         ([64, 100], False),
         ([64, 128], True),
         ([64, None, 1024], False),  # nothing is known of the second
+        ([64.0, 128.0], True),  # of pandas
+        ([64, math.inf], False),
+        ([64, "many"], False),
     ],
 )
-def test_lengths_that_may_be_alike_need_no_order(limits: list[int | None], differ: bool) -> None:
+def test_lengths_that_may_be_alike_need_no_order(limits: list[Any], differ: bool) -> None:
     requests = [
         Request(prompt="x", sampling={} if limit is None else {"max_tokens": limit}) for limit in limits
     ]

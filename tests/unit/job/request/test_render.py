@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -185,12 +186,14 @@ class TestSampling:
             ('{"temperature": 1}', {"temperature": 1}),
             ({"temperature": 1, "seed": None}, {"temperature": 1}),
             ([("temperature", 1.0), ("seed", None)], {"temperature": 1.0}),  # a map in Parquet
+            ({"temperature": Decimal("0.50"), "seed": Decimal(7)}, {"temperature": 0.5, "seed": 7}),
         ],
     )
     def test_a_column_overrides_it_row_by_row(self, value: Any, sampling: dict[str, Any]) -> None:
         made = rendered({"p": "x", "s": value}, **self.PROMPT, sampling_column="s")
         assert isinstance(made, Request)
         assert made.sampling == sampling
+        json.dumps(made.sampling)
 
     @pytest.mark.parametrize(
         ("value", "reason"),
