@@ -290,7 +290,9 @@ def ideal(case: Case) -> Outcome:
 def by_length(lengths: Sequence[int], replicas: int, slots: int) -> tuple[Sequence[int], tuple[int, ...]]:
     """Return lengths in the order of buckets, as CPU tasks make them, and the rows of each bucket."""
     requests = [Request(prompt="", sampling={"max_tokens": length}) for length in lengths]
-    grouping = regroup.by_length(sample_of(requests[:1000]), len(requests), replicas, slots)
+    grouping = regroup.by_length(
+        sample_of(requests[:1000]), len(requests), len(requests) * ROW_BYTES, replicas, slots
+    )
     keys = grouping.keys(requests)
     bucket_of = grouping.bucket_of(keys, np.arange(len(requests)))
     ordered = np.array(lengths)[np.lexsort((keys, bucket_of))].tolist()

@@ -56,18 +56,15 @@ class FreeRows:
         """Give it rows that came back, and pieces that no replica has opened, until it has `count` rows."""
         parts = [self._opened.get(name, no_rows())]
         have = len(parts[0])
-        while have < count:
-            if self._returned:
-                rows = self._returned.pop(next(iter(self._returned)))
-            elif self._next < len(self._order):
-                piece = int(self._order[self._next])
-                self._next += 1
-                rows = self._pieces.rows(piece)
-                self._origins.open(piece, len(rows))
-            else:
-                break
-            parts.append(rows)
-            have += len(rows)
+        while self._returned and (have < count or self._pieces.in_order):
+            parts.append(self._returned.pop(next(iter(self._returned))))
+            have += len(parts[-1])
+        while have < count and self._next < len(self._order):
+            piece = int(self._order[self._next])
+            self._next += 1
+            parts.append(self._pieces.rows(piece))
+            self._origins.open(piece, len(parts[-1]))
+            have += len(parts[-1])
         if len(parts) > 1:
             self._opened[name] = np.sort(np.concatenate(parts))
 

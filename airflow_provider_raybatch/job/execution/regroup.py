@@ -38,8 +38,11 @@ _IN_DRIVER_BYTES = 8 * 2**20
 _MOST_CHUNKS = 64
 """That a task reads, so that very small files are read side by side."""
 _MOST_TASKS = 64
-_MOST_BUCKETS = 512
-"""Of each kind, by length. With more, each task would make a great many slices of a few rows."""
+_LEAST_SLICE = 2**17
+"""Bytes of what a task makes for one bucket. Ray keeps less than 100 KB in the driver's memory."""
+_MOST_DECKS = 512
+_ROWS_A_CPU, _ROWS_IN_DRIVER = 100_000, 20_000
+"""That are read for their lengths: short ones take 60 microseconds, however little they take on disk."""
 
 
 def pays(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Grouping | None:
@@ -64,21 +67,21 @@ def pays(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Groupi
         return ByPrefix(prefix, max(1, math.ceil(total / _AT_ONCE_BYTES)))
     cpus = resources.get("CPU", 0)
     files = {chunk.file for chunk in todo.chunks if isinstance(chunk, Chunk)}
-    if total > cpus * _AT_ONCE_BYTES or len(files) > cpus * _MOST_CHUNKS:
+    if total > cpus * _AT_ONCE_BYTES or rows > cpus * _ROWS_A_CPU or len(files) > cpus * _MOST_CHUNKS:
         return None
-    return by_length(lengths, rows, plan.replicas, plan.rows_in_engine)
+    return by_length(lengths, rows, total, plan.replicas, plan.rows_in_engine)
 
 
-def by_length(sample: Sequence[int], rows: int, replicas: int, slots: int) -> ByLength:
+def by_length(sample: Sequence[int], rows: int, total: int, replicas: int, slots: int) -> ByLength:
     """How rows are grouped by length.
 
     :param sample: sorted keys of some rows.
-    :param rows: of the job.
+    :param total: bytes of all rows.
     :param slots: rows that a replica's engine runs at once.
     """
     dealt = min(1.0, replicas * WINDOW * slots / rows)
-    others = min(_MOST_BUCKETS, math.ceil((1 - dealt) * rows / slots))
-    return ByLength(tuple(sample), min(_MOST_BUCKETS, replicas), dealt, others)
+    others = min(math.ceil((1 - dealt) * rows / slots), math.ceil(min(total, _AT_ONCE_BYTES) / _LEAST_SLICE))
+    return ByLength(tuple(sample), min(_MOST_DECKS, replicas), dealt, others)
 
 
 def regrouped(job: Job, items: Sequence[WorkItem], todo: Input, grouping: Grouping) -> Input:
@@ -92,7 +95,7 @@ def regrouped(job: Job, items: Sequence[WorkItem], todo: Input, grouping: Groupi
     total, rows = pieces.total_bytes, int(pieces.left.sum())
     groups = _groups(items, rows / max(1, math.ceil(total / _AT_ONCE_BYTES)))
     cut = buckets.Cut(job, grouping, np.min_scalar_type(last.ordinal + last.rows))
-    is_little = len(groups) == 1 and total <= _IN_DRIVER_BYTES
+    is_little = len(groups) == 1 and total <= _IN_DRIVER_BYTES and rows <= _ROWS_IN_DRIVER
     in_driver = is_little and job.spec.prompt_function is None  # which only tasks call
     made = list(_cut_here(items, cut) if in_driver else _cut_in_tasks(groups, cut))
     together = buckets.buckets(
@@ -121,10 +124,10 @@ def _groups(items: Sequence[WorkItem], most: float) -> list[list[WorkItem]]:
     groups: list[list[WorkItem]] = []
     together = 0
     for item in items:
-        together += item.chunk.rows
+        together += item.rows
         if not groups or together > most or len(groups[-1]) == _MOST_CHUNKS:
             groups.append([])
-            together = item.chunk.rows
+            together = item.rows
         groups[-1].append(item)
     return groups
 

@@ -57,7 +57,11 @@ def _stats(report: ReplicaReport, first: float) -> ReplicaStats:
 
     :param first: epoch seconds of the first request of all.
     """
-    began, ended = (round(at - first, 2) if at else 0.0 for at in (report.first_request, report.last_answer))
+    # Rows that fail before the engine are answered without a request, and nodes' clocks differ.
+    began, ended = (
+        round(max(0.0, at - first), 2) if at and first else 0.0
+        for at in (report.first_request, report.last_answer)
+    )
     return ReplicaStats(
         replica=report.replica,
         node=report.node,

@@ -24,11 +24,19 @@ FIELDS: dict[str, Any] = {
     "batch_size": 16,
     "preserve_order": True,
     "sampling_column": "sampling",
-    "engine_args": {"seconds_per_token": 0.02, "startup_seconds": 3.0},
 }
 NOTICE = "rows have limits of their own; those with the longest answers come first"
-ALL_AT_ONCE, FEW_AT_ONCE = {"rows_in_flight": 60}, {"rows_in_flight": 16}
-"""Four times as many on each of two replicas are all rows, or 128 of them."""
+ALL_AT_ONCE: dict[str, Any] = {
+    "rows_in_flight": 60,
+    "engine_args": {"seconds_per_token": 0.2, "startup_seconds": 3.0},
+}
+"""Four times as many on each of two replicas are all rows. An engine has half of the long ones for 6 s, in
+which a second one comes also on a busy host."""
+FEW_AT_ONCE: dict[str, Any] = {
+    "rows_in_flight": 16,
+    "engine_args": {"seconds_per_token": 0.05, "startup_seconds": 3.0},
+}
+"""Four times as many on each are 128 rows, and all take one engine 16 s."""
 
 
 @pytest.fixture
@@ -61,10 +69,10 @@ def of(task: RepeatedTask, manifest: BatchManifest) -> list[Engine]:
     return [one for one in found if one.submission == manifest.submission_id and one.asked]
 
 
-def long_shares(task: RepeatedTask, manifest: BatchManifest) -> list[float]:
-    """Return which part of the long rows each engine had."""
-    counts = [sum(text.startswith("long") for text, _ in one.asked) for one in of(task, manifest)]
-    return [count / sum(counts) for count in counts]
+def long_at_first(task: RepeatedTask, manifest: BatchManifest) -> list[int]:
+    """Return how many of the rows with which each engine began are long."""
+    first = ALL_AT_ONCE["rows_in_flight"]
+    return [sum(text.startswith("long") for text, _ in one.asked[:first]) for one in of(task, manifest)]
 
 
 def test_two_replicas_get_as_many_long_rows(
@@ -73,7 +81,8 @@ def test_two_replicas_get_as_many_long_rows(
     manifest = task.run(**FIELDS, **ALL_AT_ONCE)
     check(manifest, texts)
     assert NOTICE in notices(task)
-    assert sorted(long_shares(task, manifest)) == pytest.approx([0.5, 0.5], abs=0.1)
+    assert len(of(task, manifest)) == 2
+    assert min(long_at_first(task, manifest)) >= 50
     began, ended = zip(*((one.began_seconds, one.ended_seconds) for one in manifest.replicas), strict=True)
     assert min(began) == 0.0
     assert max(began) < min(ended)
@@ -82,7 +91,7 @@ def test_two_replicas_get_as_many_long_rows(
     as_stored = task.run(run_id="r2", **FIELDS, **ALL_AT_ONCE)
     check(as_stored, texts)
     assert NOTICE not in notices(task)
-    assert max(long_shares(task, as_stored)) > 0.8
+    assert min(long_at_first(task, as_stored)) == 0
 
 
 def test_long_rows_begin_first(task: RepeatedTask, texts: dict[str, str]) -> None:

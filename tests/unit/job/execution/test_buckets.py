@@ -171,6 +171,12 @@ def test_a_task_reads_many_small_files_or_one_large_chunk() -> None:
     assert [len(group) for group in groups] == [1, 12, 64, 26]
 
 
+def test_a_task_reads_many_chunks_of_which_few_rows_are_left() -> None:
+    """Each task makes a slice for every bucket."""
+    items = [WorkItem(Chunk(0, first, 4096, -1, 0, 0), ((0, 4000),)) for first in range(0, 40_960, 4096)]
+    assert [len(group) for group in regroup._groups(items, most=480)] == [5, 5]
+
+
 LENGTHS = (20, 40)
 BY_PREFIX, BY_LENGTH = ByPrefix(2000, 1), ByLength(LENGTHS, decks=2)
 
@@ -190,8 +196,10 @@ BY_PREFIX, BY_LENGTH = ByPrefix(2000, 1), ByLength(LENGTHS, decks=2)
         (2, 800, 256, 2**30, 0, LENGTHS, BY_LENGTH),
         (2, 800, 257, 2**30, 0, LENGTHS, None),  # more than four CPUs read at one go
         (2, 1600, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=2, dealt=0.5, others=8)),
-        (1, 1600, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=1, dealt=0.25, others=12)),
-        (2, 10**6, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=2, dealt=0.0008, others=512)),
+        (1, 1600, 2, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=1, dealt=0.25, others=12)),
+        (1, 1600, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=1, dealt=0.25, others=8)),  # of 128 KiB
+        (2, 400_000, 256, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=2, dealt=0.002, others=512)),
+        (2, 400_001, 256, 2**30, 0, LENGTHS, None),  # more rows than four CPUs read in seconds
         (1000, 10**5, 1, 2**30, 0, LENGTHS, ByLength(LENGTHS, decks=512)),
     ],
 )

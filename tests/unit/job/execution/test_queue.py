@@ -146,6 +146,16 @@ def test_where_order_counts_a_piece_is_for_all(in_order: bool, first: int) -> No
     assert queue.pull("a", 1.0, Report(16, 16.0, np.arange(16))).rows[0] == (32 if in_order else 16)
 
 
+def test_where_order_counts_the_rows_of_a_lost_replica_are_next() -> None:
+    queue = PullQueue(Pieces([1000], [1], in_order=True))
+    for name in "ab":
+        queue.join(name, 4, now=0.0)
+        queue.pull(name, 0.0)
+    queue.lost("a", 1.0, begun=Begun([]))
+    queue.join("c", 4, 1.0)
+    assert queue.pull("c", 1.0).rows.tolist() == list(range(16))
+
+
 def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
     """Only rows that were in no engine."""
     pieces = Pieces([100], [1])
