@@ -198,7 +198,7 @@ def _finish(
 def _rows_to_do(ready: Ready, sizing: Plan, resolved: RowMask, repetitions: Repetitions, emit: Emit) -> Input:
     """The rows without an answer: in the order of the input, or brought together where that pays."""
     todo = input_of(ready.source, resolved, repetitions)
-    grouping = regroup.pays(todo, sizing, ready.prefix, ready.lengths)
+    grouping = regroup.grouping_for(todo, sizing, ready.prefix, ready.lengths)
     if grouping is None:
         return todo
     emit(events.Notice(message=grouping.notice))

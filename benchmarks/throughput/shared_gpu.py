@@ -38,8 +38,8 @@ def main() -> None:
     variants = iter(range(1, 2 * int(turns) + 1))
     for _ in range(int(turns)):
         for order, values in apart.items():
-            pays = regroup.pays if order == "dealt" else lambda *_: None
-            with mock.patch.object(regroup, "pays", pays):
+            grouping_for = regroup.grouping_for if order == "dealt" else lambda *_: None
+            with mock.patch.object(regroup, "grouping_for", grouping_for):
                 found = result(Path(data), Path(out), variant_of(name, next(variants)), 2, fields)
             print("RESULT", json.dumps({"order": order, **found}), flush=True)
             values.append(found["ratios"]["ends_within"])

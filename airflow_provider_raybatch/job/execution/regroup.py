@@ -45,7 +45,7 @@ _ROWS_A_CPU, _ROWS_IN_DRIVER = 100_000, 20_000
 """That are read for their lengths: short ones take 60 microseconds, however little they take on disk."""
 
 
-def pays(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Grouping | None:
+def grouping_for(todo: Input, plan: Plan, prefix: int, lengths: Sequence[int]) -> Grouping | None:
     """How rows are to be grouped; ``None`` if they may stay in the order of the input, or are too many.
 
     Common prefixes save work; the order of lengths saves at most the time of the longest answer, at the end.

@@ -87,7 +87,7 @@ def test_two_replicas_get_as_many_long_rows(
     assert min(began) == 0.0
     assert max(began) < min(ended)
     assert max(ended) <= manifest.timing.generation_seconds + 0.1
-    monkeypatch.setattr(regroup, "pays", lambda *_: None)
+    monkeypatch.setattr(regroup, "grouping_for", lambda *_: None)
     as_stored = task.run(run_id="r2", **FIELDS, **ALL_AT_ONCE)
     check(as_stored, texts)
     assert NOTICE not in notices(task)

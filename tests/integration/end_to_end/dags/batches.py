@@ -258,6 +258,15 @@ with DAG("templated", schedule=None, params=PARAMS, default_args={"retries": 1})
         max_errors=bound(),
     )
 
+with dag_of("own_limits"):
+    RayBatchInferenceOperator(
+        task_id="infer",
+        replicas=2,
+        rows_in_flight=8,
+        sampling_column="sampling",
+        **arguments(deferrable=True),
+    )
+
 with DAG("double_braces", schedule=None, params=PARAMS, default_args={"retries": 1}):
     RayBatchInferenceOperator(
         task_id="infer",

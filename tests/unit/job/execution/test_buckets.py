@@ -216,7 +216,7 @@ def test_rows_that_may_come_apart_are_brought_together(
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"object_store_memory": room, "CPU": 4.0})
     plan = Plan(replicas, 1, 1, None, 64, 8, {}, rows_in_engine=100)
     todo = Input([Chunk(0, 0, rows, 0, 0, rows)], [megabytes * 2**20], np.packbits(np.zeros(rows, np.bool_)))
-    assert regroup.pays(todo, plan, prefix, lengths) == found
+    assert regroup.grouping_for(todo, plan, prefix, lengths) == found
 
 
 @pytest.mark.parametrize(("files", "found"), [(256, True), (257, False)])
@@ -227,7 +227,7 @@ def test_very_many_files_are_not_read_for_their_lengths(
     plan = Plan(2, 1, 1, None, 64, 8, {}, rows_in_engine=100)
     chunks = [Chunk(file, file, 1, 0, 0, 9) for file in range(files)]
     todo = Input(chunks, [9] * files, np.packbits(np.zeros(files, np.bool_)))
-    assert (regroup.pays(todo, plan, 0, LENGTHS) is not None) is found
+    assert (regroup.grouping_for(todo, plan, 0, LENGTHS) is not None) is found
 
 
 def test_a_few_rows_are_cut_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
