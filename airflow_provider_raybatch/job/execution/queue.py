@@ -285,6 +285,8 @@ class PullQueue:
         replica.given += len(rows)
         self._unanswered += replica.unanswered - before
         origin = self._origins.give(name, rows)
+        # What it reads again now, it need not drop: it was not told yet.
+        replica.release = [piece for piece in replica.release if piece not in origin.read]
         for reader, piece in origin.release:
             self._replicas[reader].release.append(piece)
         return origin

@@ -171,6 +171,20 @@ def test_rows_of_a_lost_replica_go_to_the_others_at_once() -> None:
     assert had <= set(world.members[second].holds) | world.written.keys()
 
 
+def test_a_piece_that_comes_again_is_not_dropped_before() -> None:
+    """All of it was given, and then the replica that had borrowed the rest was lost."""
+    pieces = Pieces([4], [1])
+    world = World(pieces, PullQueue(pieces))
+    borrower, reader = world.join(2), world.join(1)
+    world.pull(reader)
+    world.pull(borrower)
+    world.lose(borrower, engine_died=False, knows_begun=False)
+    for _ in range(20):
+        world.now += 1
+        world.pull(reader, len(world.members[reader].holds))
+    assert world.queue.is_finished
+
+
 def test_an_idle_replica_makes_another_give_back() -> None:
     """The first replica got all rows, five more than it can begin: the late one gets those five."""
     pieces = Pieces([15], [1])
