@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 
 @dataclass
@@ -37,3 +43,22 @@ def engines(folder: Path) -> list[Engine]:
             elif event["event"] == "end":
                 found[-1].generated.append((event["prompt"], event["at"]))
     return found
+
+
+@contextmanager
+def killing_one(folder: Path, answered: int) -> Iterator[None]:
+    """Kill the first engine's process that has answered so many requests, within two minutes."""
+
+    def kill() -> None:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            working = [engine for engine in engines(folder) if len(engine.generated) >= answered]
+            if working:
+                psutil.Process(working[0].pid).kill()
+                return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    yield
+    killer.join()

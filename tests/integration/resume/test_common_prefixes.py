@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections import Counter
 
-import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.execution import prefixes
-from tests.support.engine_log import engines
+from tests.support.engine_log import engines, killing_one
 from tests.support.repeated_task import RepeatedTask, answers, rows_of
 
 DOCUMENTS, QUESTIONS = 120, 4
@@ -77,21 +74,8 @@ def test_rows_of_a_document_go_to_one_of_two_replicas(
 @pytest.mark.turn(0)
 def test_rows_in_buckets_survive_the_death_of_a_replica(task: RepeatedTask, texts: list[str]) -> None:
     """Each is answered, and only what was in the engine or not yet written is asked again."""
-    log = task.folder / "requests"
-
-    def kill_one() -> None:
-        until = time.monotonic() + 120
-        while time.monotonic() < until:
-            working = [engine for engine in engines(log) if len(engine.generated) >= ROWS // 6]
-            if working:
-                psutil.Process(working[0].pid).kill()
-                return
-            time.sleep(0.05)
-
-    killer = threading.Thread(target=kill_one)
-    killer.start()
-    manifest = task.run(**FIELDS, engine_args=PACE, flush_interval=0.2)
-    killer.join()
+    with killing_one(task.folder / "requests", answered=ROWS // 6):
+        manifest = task.run(**FIELDS, engine_args=PACE, flush_interval=0.2)
     check(manifest, texts)
     assert NOTICE in said(task)
     assert len(manifest.replicas) == 3

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from typing import Any
 
-import psutil
 import pytest
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.execution import regroup
-from tests.support.engine_log import Engine, engines
+from tests.support.engine_log import Engine, engines, killing_one
 from tests.support.repeated_task import RepeatedTask, answers, rows_of
 
 ROWS = 480
@@ -108,20 +105,8 @@ def test_long_rows_begin_first(task: RepeatedTask, texts: dict[str, str]) -> Non
 @pytest.mark.turn(2)
 def test_a_killed_replica_loses_none_of_them(task: RepeatedTask, texts: dict[str, str]) -> None:
     """Only what was in its engine, or not yet written, is asked again."""
-
-    def kill_one() -> None:
-        until = time.monotonic() + 120
-        while time.monotonic() < until:
-            working = [one for one in engines(task.folder / "requests") if len(one.generated) >= ROWS // 6]
-            if working:
-                psutil.Process(working[0].pid).kill()
-                return
-            time.sleep(0.05)
-
-    killer = threading.Thread(target=kill_one)
-    killer.start()
-    manifest = task.run(**FIELDS, **FEW_AT_ONCE, flush_interval=0.2)
-    killer.join()
+    with killing_one(task.folder / "requests", answered=ROWS // 6):
+        manifest = task.run(**FIELDS, **FEW_AT_ONCE, flush_interval=0.2)
     check(manifest, texts)
     assert len(manifest.replicas) == 3
     assert ROWS < task.asked(manifest) <= ROWS + 4 * FEW_AT_ONCE["rows_in_flight"]
