@@ -132,8 +132,13 @@ class Flight:
             task.cancel()
         await asyncio.gather(*flying, return_exceptions=True)
 
+    @property
+    def _room(self) -> int:
+        """Without the lead where few rows wait: what is in the engine can't be given back in the end."""
+        return self._most + (self._lead if len(self.waiting) > self._lead else 0)
+
     def _feed(self) -> None:
-        while self.waiting and self.error is None and len(self.inside) < self._most + self._lead:
+        while self.waiting and self.error is None and len(self.inside) < self._room:
             row = self.waiting.popleft()
             if not self.inside:
                 self._busy_since = time.monotonic()

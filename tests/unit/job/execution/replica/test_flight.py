@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many rows are in the engine at once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.job.execution.replica import flight as flight_module
+from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
+from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
+from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.work import Stopwatch
+
+MOST = 8
+A_SECOND = 20
+"""Rows that the engine answers in one."""
+
+
+class Held:
+    """An engine that answers when it is told to, the oldest request first."""
+
+    def __init__(self) -> None:
+        self.requests: list[asyncio.Future[None]] = []
+
+    async def generate(self, encoded: Any) -> Any:
+        self.requests.append(asyncio.get_running_loop().create_future())
+        await self.requests[-1]
+
+    def tokens(self, raw: Any) -> tuple[int, int]:
+        return 1, 1
+
+    async def answer(self) -> None:
+        """Answer one, and let the flight go on."""
+        while not self.requests:
+            await asyncio.sleep(0)
+        self.requests.pop(0).set_result(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def test_in_the_end_rows_wait_where_others_can_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one engine has a second of rows more than another, and keeps it busy alone."""
+    now = 0.0
+    monkeypatch.setattr(flight_module, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
+    engine = Held()
+    report = ReplicaReport("replica", "node", "ready", started=0.0)
+    begun = BegunRows(tmp_path / "begun")
+
+    async def story() -> list[int]:
+        nonlocal now
+        flight = Flight(engine, report, MOST, True, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
+        flight.add(Row(number, number, None, None, 0) for number in range(100))  # type: ignore[arg-type]
+        inside = []
+        while flight.unanswered:
+            now += 1 / A_SECOND
+            await engine.answer()
+            inside.append((len(flight.waiting), len(flight.inside)))
+        return inside
+
+    found = asyncio.run(story())
+    assert max(inside for _, inside in found) == MOST + A_SECOND  # a second of rows more
+    assert (A_SECOND, MOST) in found
+    assert not any(waiting < A_SECOND and inside > MOST for waiting, inside in found)
