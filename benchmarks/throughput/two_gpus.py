@@ -136,10 +136,19 @@ def result(data: Path, out: Path, name: str, replicas: int, fields: dict[str, An
     began = time.time()
     summary = run(spec, spec.submission, lambda event: print(event.text(), flush=True))
     manifest = json.loads(Path(summary.manifest_uri).read_text())
+    return {
+        **outcome(manifest, name),
+        "job_seconds": round(time.time() - began, 1),
+        "parts": len(list((place / "_raybatch/parts").rglob("*.parquet"))),
+    }
+
+
+def outcome(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    """What a manifest says of the time that a workload took."""
     seconds = manifest["timing"]["generation_seconds"]
     ends = [one["ended_seconds"] for one in manifest["replicas"]]
     return {
-        "system": f"job, {replicas} replicas",
+        "system": f"job, {len(ends)} replicas",
         "workload": name,
         "rows": manifest["counts"]["ok"],
         "input_tokens": manifest["tokens"]["input"],
@@ -147,8 +156,6 @@ def result(data: Path, out: Path, name: str, replicas: int, fields: dict[str, An
         "output_tokens": manifest["tokens"]["output"],
         "filled_tokens": manifest["tokens"]["filled"],
         "seconds": seconds,
-        "job_seconds": round(time.time() - began, 1),
-        "parts": len(list((place / "_raybatch/parts").rglob("*.parquet"))),
         "replicas": [{name: one[name] for name in REPLICA} for one in manifest["replicas"]],
         "stages": manifest["stages"],
         "ratios": {"ends_within": round((max(ends) - min(ends)) / seconds, 3)},
