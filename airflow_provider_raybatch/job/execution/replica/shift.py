@@ -32,6 +32,8 @@ _LEAST_PAUSE = 0.2
 _IDLE_PAUSE = 0.5
 """Seconds between two calls of the coordinator: while it has rows to give, and while it has none."""
 _TICK = 1.0
+_MANY = 1024
+"""Answers that take a tenth of a second to detokenise and to write."""
 _KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
 
 
@@ -77,7 +79,7 @@ class Shift:
         self._preparing: set[asyncio.Task[None]] = set()
         self._ask_below = 1
         self._ask_at = 0.0
-        self._is_over = False
+        self._is_over = self._was_early = False
         self.leaves = False
         """Whether no rows are left for this replica, and others do those that may come back."""
 
@@ -94,6 +96,7 @@ class Shift:
                 if self._asks():
                     await self._ask()
                 if self._is_due():
+                    self._was_early = not self._is_time
                     self._flushing = asyncio.ensure_future(self._flush())
                 self._wake.clear()
                 if not (self._flight.error or self._asks() or self._is_due()):
@@ -133,7 +136,20 @@ class Shift:
     def _is_due(self) -> bool:
         if self._flushing is not None or not self._flight.landed:
             return False
+        return self._is_time or self._is_early
+
+    @property
+    def _is_time(self) -> bool:
         return not self._unanswered or self._flight.waits_for() >= self._limits.flush_interval
+
+    @property
+    def _is_early(self) -> bool:
+        """Whether to write now, since the engine has all that is left: the fewer rows are written after it.
+
+        Once before it is time, so that parts stay few also where an engine starves.
+        """
+        has_all = not (self._preparer.pending or self._flight.waiting)
+        return has_all and len(self._flight.landed) >= _MANY and not self._was_early
 
     async def _wait(self) -> None:
         seconds = min(_TICK, max(0.0, self._ask_at - time.monotonic()) or _TICK)

@@ -78,6 +78,23 @@ def test_slow_row_delays_the_others_by_flush_interval_only(place: Place) -> None
     assert sorted(part.rows for part in parts(place)) == [1, 2]
 
 
+def test_many_answers_are_written_while_the_engine_has_the_rest(place: Place) -> None:
+    """So that few are left to write when the last one is there."""
+    place.source.write_text(lines(*({"text": f"row {number}"} for number in range(1200)), {"text": "wait"}))
+    replica = place.replica(flush_interval=3600)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: parts(place))
+        Scripted.events["wait"].set()
+        await working
+
+    asyncio.run(story())
+    early, last = sorted((part.rows for part in parts(place)), reverse=True)
+    assert early >= 1024
+    assert early + last == 1201
+
+
 def test_rows_of_many_files_are_one_part(place: Place) -> None:
     """Also if they are in many files: here 40 Parquet files of a row each."""
     folder = place.source.parent / "in"
