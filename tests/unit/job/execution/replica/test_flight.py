@@ -25,20 +25,19 @@ class Held:
     """An engine that answers when it is told to, the oldest request first."""
 
     def __init__(self) -> None:
-        self.requests: list[asyncio.Future[None]] = []
+        self.requests: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
 
     async def generate(self, encoded: Any) -> Any:
-        self.requests.append(asyncio.get_running_loop().create_future())
-        await self.requests[-1]
+        request: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.requests.put_nowait(request)
+        await request
 
     def tokens(self, raw: Any) -> tuple[int, int]:
         return 1, 1
 
     async def answer(self) -> None:
         """Answer one, and let the flight go on."""
-        while not self.requests:
-            await asyncio.sleep(0)
-        self.requests.pop(0).set_result(None)
+        (await self.requests.get()).set_result(None)
         for _ in range(5):
             await asyncio.sleep(0)
 
