@@ -33,18 +33,14 @@ from airflow_provider_raybatch.exceptions import (
 )
 from airflow_provider_raybatch.hooks.connection import DEFAULT_CONN_ID
 from airflow_provider_raybatch.links.ray_dashboard import RayDashboardLink
-from airflow_provider_raybatch.operators.attempt import Attempt, stop_earlier_runs
+from airflow_provider_raybatch.operators.attempt import Attempt
 from airflow_provider_raybatch.operators.deadline import Deadline, parse_deadline
 from airflow_provider_raybatch.operators.killing import Killing
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun
 from airflow_provider_raybatch.operators.rendering import LiteralTextOperator
 from airflow_provider_raybatch.operators.resuming import Resumption, without_trigger
-from airflow_provider_raybatch.operators.run_record import (
-    check_current,
-    forget_earlier,
-    record_result,
-    recorded_run,
-)
+from airflow_provider_raybatch.operators.run_record import record_result, recorded_run
+from airflow_provider_raybatch.operators.submitting import Submitting
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -52,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.control import Control
     from airflow_provider_raybatch.cluster.follow.outcome import Outcome
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
-    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo, JobRequest
+    from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
     from airflow_provider_raybatch.cluster.submit.resolve import Submitted
 
 _SETTLED = (
@@ -281,49 +277,8 @@ class RayOperator(LiteralTextOperator):
         return min((bound for bound in bounds if bound is not None), default=None)
 
     def _submit(self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan) -> Submitted:
-        store = None if run.connection.embedded else context["task_state_store"]
-        self._killing.concerns(address, run.key, store)
-        submitted = run_blocking(self._submit_or_adopt(context, address, run, plan))
-        verb = "Submitted Ray job"
-        if submitted.adopted:
-            ended = submitted.info.status.is_terminal
-            verb = "Found finished job" if ended else "Re-attached to running job"
-        where = run.connection.job_page(submitted.submission_id) or address.shown
-        self.log.info("%s %s: %s (%s).", verb, submitted.submission_id, where, submitted.reason)
-        self._killing.end_if_killed(self.log)
-        if run.record.earlier != () and stop_earlier_runs(address, run, submitted.submission_id, self.log):
-            try:
-                forget_earlier(context["task_state_store"], run.run_token)
-            except RayBatchException as error:
-                self.log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
-        return submitted
-
-    async def _submit_or_adopt(
-        self, context: Context, address: ClusterAddress, run: TaskRun, plan: JobPlan
-    ) -> Submitted:
-        from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
-        from airflow_provider_raybatch.cluster.submit.resolve import submit_or_adopt
-
-        async with RayJobsClient(address) as client:
-            finished = plan.finished
-
-            async def build(submission_id: str) -> JobRequest:
-                run.deadline.refuse_if_passed()  # here, since a job that is there already may have a result
-                request = await plan.build(client, submission_id)
-                check_current(context["task_state_store"], run.run_token)
-                self._killing.posting(submission_id)
-                return request
-
-            submitted = await submit_or_adopt(
-                client,
-                run.key,
-                plan.fingerprint,
-                build,
-                self.on_stale_state,
-                None if finished is None else lambda info: finished(client, info),
-            )
-            self._killing.posted(submitted.submission_id)
-            return submitted
+        store = context["task_state_store"]
+        return Submitting(address, run, plan, store, self._killing, self.on_stale_state, self.log).submit()
 
     def _follow(self, address: ClusterAddress, run: TaskRun, plan: JobPlan, submitted: Submitted) -> Outcome:
         from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end

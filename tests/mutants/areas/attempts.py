@@ -7,6 +7,7 @@ from ..mutant import Mutant
 
 _RECORD = "operators/run_record.py"
 _BASE = "operators/base.py"
+_SUBMITTING = "operators/submitting.py"
 _KILLING = "operators/killing.py"
 _ATTEMPT = "operators/attempt.py"
 _RECORDED = ("operators/test_run_record.py",)
@@ -172,26 +173,28 @@ MUTANTS = (
     ),
     Mutant(
         "earlier-runs-not-stopped",
-        _BASE,
-        "        if run.record.earlier != () and stop_earlier_runs(",
-        "        if False and stop_earlier_runs(",
+        _SUBMITTING,
+        "        if run.record.earlier != () and stop_earlier_runs(\n",
+        "        if False and stop_earlier_runs(\n",
         "The job of a cleared run keeps its GPUs beside the new one's.",
         _ONE,
     ),
     Mutant(
         "earlier-runs-forgotten-before-they-are-stopped",
-        _BASE,
+        _SUBMITTING,
         """\
-        if run.record.earlier != () and stop_earlier_runs(address, run, submitted.submission_id, self.log):
+        if run.record.earlier != () and stop_earlier_runs(
+            self.address, run, submitted.submission_id, self.log
+        ):
             try:
-                forget_earlier(context["task_state_store"], run.run_token)
+                forget_earlier(self.store, run.run_token)
             except RayBatchException as error:
                 self.log.warning("The next attempt asks for jobs of earlier runs again: %s", error)
 """,
         """\
         if run.record.earlier != ():
-            forget_earlier(context["task_state_store"], run.run_token)
-            stop_earlier_runs(address, run, submitted.submission_id, self.log)
+            forget_earlier(self.store, run.run_token)
+            stop_earlier_runs(self.address, run, submitted.submission_id, self.log)
 """,
         "A worker that is killed in between leaves the cleared run's job running for good.",
         ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
@@ -270,7 +273,7 @@ MUTANTS = (
     ),
     Mutant(
         "submits-past-the-deadline",
-        _BASE,
+        _SUBMITTING,
         "                run.deadline.refuse_if_passed()  # here,",
         "                pass  # here,",
         "A job is submitted after its deadline.",
