@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.programs import program
 
+CLUSTER = program("benchmarks/simulated_cluster.py", "simulated_cluster")
 PULL = program("benchmarks/pull_queue.py", "pull_queue")
 REPLICAS, SLOTS = 8, 16
 
@@ -18,9 +19,9 @@ def test_no_long_row_keeps_one_engine_alone(rows_a_slot: int, at_least: float) -
     random = np.random.default_rng(7)
     drawn = np.exp(random.normal(np.log(200), 0.8, rows_a_slot * REPLICAS * SLOTS)).astype(int)
     starts, speeds = random.uniform(0, 60, REPLICAS), random.uniform(10, 20, REPLICAS)
-    case = PULL.Case("W2", SLOTS, np.clip(drawn, 16, 1024), starts, speeds, longest_first=True)
+    case = CLUSTER.Case("W2", SLOTS, np.clip(drawn, 16, 1024), starts, speeds, longest_first=True)
     of_all = PULL.grouped(case)
     assert sorted(of_all.lengths) == sorted(case.lengths)
-    reached = PULL.efficiency(of_all, PULL.Pulling(of_all).outcome())
+    reached = PULL.efficiency(of_all, CLUSTER.Pulling(of_all).outcome())
     assert reached >= at_least
-    assert reached >= PULL.efficiency(case, PULL.Pulling(case).outcome()) + 0.02
+    assert reached >= PULL.efficiency(case, CLUSTER.Pulling(case).outcome()) + 0.02
