@@ -95,7 +95,10 @@ def job(data: Path, out: Path, name: str, replicas: int, fields: dict[str, Any])
     print("RESULT", json.dumps(result(data, out, name, replicas, fields)), flush=True)
 
 
-REPLICA = ("rows", "output_tokens", "startup_seconds", "began_seconds", "ended_seconds", "cpu_seconds")
+REPLICA = (
+    *("rows", "output_tokens", "gpus"),
+    *("startup_seconds", "began_seconds", "ended_seconds", "cpu_seconds"),
+)
 
 
 def start_ray(gpus: int) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import ray
 from ray.util import placement_group, remove_placement_group
 
+from airflow_provider_raybatch.contract.manifest import BatchManifest
 from tests.support.engine_log import Engine, engines
 from tests.support.kept import end_all, kept
 from tests.support.repeated_task import RepeatedTask
@@ -55,6 +56,10 @@ def free() -> float:
     return ray.available_resources().get("GPU", 0.0)
 
 
+def gpus(manifest: BatchManifest) -> list[str]:
+    return sorted(gpu for replica in manifest.replicas for gpu in replica.gpus)
+
+
 def until(happens: Callable[[], Any], seconds: float = 60.0) -> Any:
     ends = time.monotonic() + seconds
     while not (seen := happens()):
@@ -72,15 +77,14 @@ class Scenes:
         self.task.input(ROWS)
         self.runs = 0
 
+    def made(self, **fields: Any) -> BatchManifest:
+        """Run a job, and return its manifest."""
+        self.runs += 1
+        return self.task.run(f"token {self.runs}", run_id=f"r{self.runs}", **{**ALONE, **fields})
+
     def run(self, **fields: Any) -> int:
         """Run a job, and return the number of its good rows."""
-        self.runs += 1
-        made = self.task.run(
-            f"token {self.runs}",
-            run_id=f"r{self.runs}",
-            **{**ALONE, **fields},
-        )
-        return made.counts.ok
+        return self.made(**fields).counts.ok
 
     def both(self, **fields: Any) -> None:
         """Keep two engines: the rows last until the second replica has its own, also on a busy host."""
@@ -99,6 +103,9 @@ class Scenes:
         end_all()
         until(lambda: not kept() and free() == 2)
 
+    def own_engines_name_their_gpus(self) -> list[Any]:
+        return gpus(self.made(replicas=2, keep_warm=None))
+
     def both_are_kept(self) -> list[Any]:
         self.both()
         return [free(), len(kept())]
@@ -112,8 +119,8 @@ class Scenes:
         self.both(engine_args=wide)
         before = len(self.engines())
         self.task.input([f"{text} {'word ' * 18}" for text in ROWS])
-        self.run(replicas=2, engine_args=wide)
-        seen = sorted(len(engine.asked) for engine in self.engines()[before:])
+        manifest = self.made(replicas=2, engine_args=wide)
+        seen = [sorted(len(engine.asked) for engine in self.engines()[before:]), gpus(manifest)]
         self.ended()
         self.task.input(ROWS)
         return seen
@@ -223,7 +230,7 @@ def main(folder: Path) -> dict[str, Any]:
     return {
         name.replace("_", " "): getattr(scenes, name)()
         for name in names
-        if name not in {"run", "both", "engines", "ended"}
+        if name not in {"made", "run", "both", "engines", "ended"}
     }
 
 

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU utilisation, as NVIDIA's driver reports it."""
+"""Which GPUs an actor has, and how busy they are, as NVIDIA's driver reports it."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import ray
+
+
+def assigned() -> list[str]:
+    """Numbers of the GPUs on its node that this actor has, as Ray gives them."""
+    return [str(number) for number in ray.get_runtime_context().get_accelerator_ids().get("GPU", [])]
 
 
 class GpuMeter:

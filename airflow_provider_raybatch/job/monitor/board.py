@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -32,6 +32,7 @@ class ReplicaReport:
     :param first_request: epoch seconds of its first request, 0 before it.
     :param last_answer: epoch seconds of its latest answer, 0 before the first.
     :param cpu_seconds: of its own process, since the engine was ready.
+    :param gpus: numbers of its GPUs on its node; empty without, or where they lie on several nodes.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
     :param rows: that the engine has answered, or that never get there; another process may repeat them.
     :param written: of them, rows that are in a part and are never repeated.
@@ -59,6 +60,7 @@ class ReplicaReport:
     first_request: float = 0.0
     last_answer: float = 0.0
     cpu_seconds: float = 0.0
+    gpus: list[str] = field(default_factory=list)
     gpu_utilization: float | None = None
     failure: tuple[str, str] | None = None
     seen: float = 0.0

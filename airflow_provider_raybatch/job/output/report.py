@@ -72,5 +72,6 @@ def _stats(report: ReplicaReport, first: float) -> ReplicaStats:
         began_seconds=began,
         ended_seconds=ended,
         cpu_seconds=report.cpu_seconds,
+        gpus=report.gpus,
         gpu_utilization=report.gpu_utilization,
     )

@@ -199,8 +199,9 @@ def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["own engines name their gpus"] == ["0", "1"]
     assert seen["both are kept"] == [0, 2]
-    assert seen["two share the rows"] == [20, 20]
+    assert seen["two share the rows"] == [[20, 20], ["0", "1"]]
     assert seen["one makes room for a task"] == ["a GPU", 1]
     assert seen["a placement group finds room as a whole"] == [2, 0]
     assert seen["another engine finds room"] == [2, 1]

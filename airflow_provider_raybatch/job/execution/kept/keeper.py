@@ -25,7 +25,7 @@ from airflow_provider_raybatch.job.control.private_package import set_environmen
 from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
-from airflow_provider_raybatch.job.engine.gpu import GpuMeter
+from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
 from airflow_provider_raybatch.job.engine.host import GONE, RESTS
 from airflow_provider_raybatch.job.execution.kept.demand import Idle, in_the_way, pending, with_free
 from airflow_provider_raybatch.job.execution.kept.roll import KeptState, Roll
@@ -147,13 +147,14 @@ class KeptEngine:
 
     # For its user.
 
-    def begin(self, user: User, environment: dict[str, SecretStr], of_vllm: bool) -> None:
+    def begin(self, user: User, environment: dict[str, SecretStr], of_vllm: bool) -> list[str]:
         """Start the process of the front end, if there is none.
 
         :param environment: variables of its processes, see
             :func:`~airflow_provider_raybatch.job.control.private_package.environment`. Not the constructor's,
             since Ray keeps what an actor was made with as long as it lives.
         :param of_vllm: whether it is an engine of vLLM's.
+        :returns: numbers of its GPUs.
         :raises GivenAwayError: the caller is not the user.
         """
         with self._waited_for(user):
@@ -161,6 +162,7 @@ class KeptEngine:
             self._of_vllm = of_vllm
             if self._resting is None and self._front_end is None:
                 self._start()
+        return assigned()
 
     def send(self, user: User, messages: Sequence[bytes]) -> None:
         """Pass messages on to the front end. While none is opened, it is one without an engine.

@@ -32,6 +32,7 @@ class KeptFrontEnd:
         `user` has taken.
     :param seconds: for which the engine waits for its next user.
     :ivar steps: of what it loads, see :mod:`~airflow_provider_raybatch.job.engine.loading`.
+    :ivar gpus: numbers of its GPUs on its node.
     :ivar gpu_utilization: mean over its GPUs.
     """
 
@@ -44,6 +45,7 @@ class KeptFrontEnd:
         self._has_ended = False
         self._death = EngineDeadError("The actor that kept the engine has ended.", killed=True)
         self.steps = 0
+        self.gpus: list[str] = []
         self.gpu_utilization: float | None = None
         self._sender = threading.Thread(target=self._send, name="raybatch-kept-engine", daemon=True)
         self._sender.start()
@@ -54,7 +56,7 @@ class KeptFrontEnd:
         :param environment: variables of its processes.
         :raises EngineDeadError: the engine is lost.
         """
-        self._call("begin", environment, of_vllm)
+        self.gpus = self._call("begin", environment, of_vllm)
 
     def prepare(self, identity: str) -> None:
         """See :class:`~airflow_provider_raybatch.job.engine.front_end.FrontEnd`."""

@@ -21,7 +21,7 @@ from airflow_provider_raybatch.job.control.private_package import set_environmen
 from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.apart import EngineApart
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.gpu import GpuMeter
+from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
 from airflow_provider_raybatch.job.engine.opening import import_engine, open_engine
 from airflow_provider_raybatch.job.execution.calls import GoneError
 from airflow_provider_raybatch.job.execution.kept.tenancy import User
@@ -73,7 +73,8 @@ class Replica(Workplace):
         process = f"{actor}-{os.getpid()}-{secrets.token_hex(4)}"
         self._user = User(actor, process)
         state = "starting" if wanted is None else "waiting"
-        report = ReplicaReport(process, _node(), state, started=time.time())
+        gpus = assigned() if wanted is None else []
+        report = ReplicaReport(process, _node(), state, started=time.time(), gpus=gpus)
         super().__init__(spec.submission, board, report)
         self._gpu: GpuMeter | None = None
         self._kept: KeptFrontEnd | None = None
@@ -116,6 +117,7 @@ class Replica(Workplace):
                 return False
             self._kept = KeptFrontEnd(keeper, self._user, wanted.seconds)
             self._kept.begin(environment, spec.engine == "vllm")
+            self.report.gpus = self._kept.gpus
         apart = import_engine(spec, spans_nodes, self._kept)
         self.report.imported = time.time()
         while isinstance(checked := self._told(self.board.model, self.process), Question):
