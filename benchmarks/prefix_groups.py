@@ -2,9 +2,9 @@
 """Prompts that begin alike, in buckets and as they are stored: prefixes computed, bytes read, CPU time.
 
 W3 of `throughput/workloads.py`: four rows on each of 1,000 documents of 2,000 tokens, in random order on
-disk; and ten times as many documents. Simulated replicas ask the real queue (`pull_queue.py` has the clock).
-Each keeps the latest documents in a cache of prefixes, and sorts the rows of an order by prompt. Then the
-CPU time of a task that brings rows together is measured, beside that of one that makes their request keys.
+disk; and ten times as many documents. Replicas of `simulated_cluster.py` ask the real queue. Each keeps the
+latest documents in a cache of prefixes, and sorts the rows of an order by prompt. Then the CPU time of a task
+that brings rows together is measured, beside that of one that makes their request keys.
 
 python benchmarks/prefix_groups.py > benchmarks/results/prefix_groups.md
 """

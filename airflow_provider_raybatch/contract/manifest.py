@@ -76,7 +76,7 @@ class ReplicaStats(ContractModel):
     :param cpu_seconds: CPU time of its own process since its engine was ready, without those of the engine,
         where rows are tokenised and detokenised. Near `generation_seconds` or above, it is this process that
         the GPU waits for.
-    :param gpus: numbers of its GPUs on its node, as Ray gives them; empty without a GPU, and where they lie
+    :param gpus: ids of its GPUs on its node, as Ray gives them; empty without a GPU, and where they lie
         on several nodes. Of equal GPUs one may be a few percent slower than another.
     :param gpu_utilization: mean of the driver's reading, 0 to 100, ``None`` without an NVIDIA GPU. Says that
         kernels ran, not how well: judge by tokens a second.

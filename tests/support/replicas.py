@@ -94,7 +94,7 @@ class Place:
         monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
         monkeypatch.setattr(replica_module, "_name", lambda: "")
         monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
-        monkeypatch.setattr(replica_module, "assigned", list)
+        monkeypatch.setattr(replica_module, "_gpus", lambda: ["3"])
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
         # Its thread would outlive the test, and then call ray, which would start a cluster.
         monkeypatch.setattr(Reporter, "_run", lambda *_: None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import ray
 
+def assigned(context: Any) -> list[str]:
+    """Ids of the GPUs that an actor has on its node, as Ray gives them.
 
-def assigned() -> list[str]:
-    """Numbers of the GPUs on its node that this actor has, as Ray gives them."""
-    return [str(number) for number in ray.get_runtime_context().get_accelerator_ids().get("GPU", [])]
+    :param context: the actor's ``ray.get_runtime_context()``.
+    """
+    found = map(str, context.get_accelerator_ids().get("GPU", []))
+    return sorted(found, key=lambda one: (len(one), one))  # 9 before 10; Ray gives them in any order
 
 
 class GpuMeter:

@@ -32,7 +32,7 @@ class ReplicaReport:
     :param first_request: epoch seconds of its first request, 0 before it.
     :param last_answer: epoch seconds of its latest answer, 0 before the first.
     :param cpu_seconds: of its own process, since the engine was ready.
-    :param gpus: numbers of its GPUs on its node; empty without, or where they lie on several nodes.
+    :param gpus: ids of its GPUs on its node; empty without, or where they lie on several nodes.
     :param gpu_utilization: mean of NVML's samples since the engine was ready, ``None`` without an NVIDIA GPU.
     :param rows: that the engine has answered, or that never get there; another process may repeat them.
     :param written: of them, rows that are in a part and are never repeated.

@@ -85,7 +85,7 @@ class KeptEngine:
         self._messages: deque[bytes] = deque()
         context = ray.get_runtime_context()
         self._actor, self._node = context.current_actor, context.get_node_id()
-        self._name = context.get_actor_name()
+        self._name, self._gpus = context.get_actor_name(), assigned(context)
         self._amounts = {name: float(one) for name, one in context.get_assigned_resources().items() if one}
         self._gpu, self._steps = GpuMeter(), 0
         threading.Thread(target=self._measure, name="raybatch-measure", daemon=True).start()
@@ -154,7 +154,7 @@ class KeptEngine:
             :func:`~airflow_provider_raybatch.job.control.private_package.environment`. Not the constructor's,
             since Ray keeps what an actor was made with as long as it lives.
         :param of_vllm: whether it is an engine of vLLM's.
-        :returns: numbers of its GPUs.
+        :returns: ids of its GPUs.
         :raises GivenAwayError: the caller is not the user.
         """
         with self._waited_for(user):
@@ -162,7 +162,7 @@ class KeptEngine:
             self._of_vllm = of_vllm
             if self._resting is None and self._front_end is None:
                 self._start()
-        return assigned()
+        return self._gpus
 
     def send(self, user: User, messages: Sequence[bytes]) -> None:
         """Pass messages on to the front end. While none is opened, it is one without an engine.

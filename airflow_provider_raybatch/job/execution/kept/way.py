@@ -32,7 +32,7 @@ class KeptFrontEnd:
         `user` has taken.
     :param seconds: for which the engine waits for its next user.
     :ivar steps: of what it loads, see :mod:`~airflow_provider_raybatch.job.engine.loading`.
-    :ivar gpus: numbers of its GPUs on its node.
+    :ivar gpus: ids of its GPUs on its node.
     :ivar gpu_utilization: mean over its GPUs.
     """
 

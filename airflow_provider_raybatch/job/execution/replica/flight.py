@@ -52,6 +52,7 @@ class Flight:
 
     :param most: rows that are in the engine at once.
     :param grows: whether there may be more by what the engine answers in a second.
+    :param shares: whether other replicas may need the rows that wait.
     :param watch: counts the time in which the engine has rows, when it has none any more.
     :param changed: called when a row is answered, or the engine has failed.
     :param begun: told which rows are in the engine.
@@ -63,6 +64,7 @@ class Flight:
         report: ReplicaReport,
         most: int,
         grows: bool,
+        shares: bool,
         watch: Stopwatch,
         changed: Callable[[], None],
         begun: BegunRows,
@@ -72,6 +74,7 @@ class Flight:
         self._report = report
         self._most = most
         self._grows = grows
+        self._shares = shares
         self._changed = changed
         self._begun = begun
         self._lead = 0
@@ -134,8 +137,8 @@ class Flight:
 
     @property
     def _room(self) -> int:
-        """Without the lead where few rows wait: what is in the engine can't be given back in the end."""
-        return self._most + (self._lead if len(self.waiting) > self._lead else 0)
+        """Without the lead where few rows wait: in the end others may need what can't be given back then."""
+        return self._most + (0 if self._shares and len(self.waiting) <= self._lead else self._lead)
 
     def _feed(self) -> None:
         while self.waiting and self.error is None and len(self.inside) < self._room:

@@ -73,7 +73,7 @@ class Replica(Workplace):
         process = f"{actor}-{os.getpid()}-{secrets.token_hex(4)}"
         self._user = User(actor, process)
         state = "starting" if wanted is None else "waiting"
-        gpus = assigned() if wanted is None else []
+        gpus = _gpus() if wanted is None else []
         report = ReplicaReport(process, _node(), state, started=time.time(), gpus=gpus)
         super().__init__(spec.submission, board, report)
         self._gpu: GpuMeter | None = None
@@ -247,6 +247,10 @@ def _actor() -> str:
 
 def _name() -> str:
     return str(ray.get_runtime_context().get_actor_name() or "")
+
+
+def _gpus() -> list[str]:
+    return assigned(ray.get_runtime_context())
 
 
 def _node() -> str:

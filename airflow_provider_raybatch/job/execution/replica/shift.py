@@ -2,7 +2,8 @@
 """The work of a replica: the way of its rows, from source to part.
 
 It asks the coordinator for rows when it holds fewer than its engine can run, and some more. Only counts and
-ordinals pass between the two. What is finished is written together, one part each `flush_interval`.
+ordinals pass between the two. What is finished is written together, one part each `flush_interval`, and one
+more where many answers are there and the engine has all rows that are left.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Shift:
             self._report,
             self._slots,
             plan.grows,
+            plan.replicas > 1,
             self._watch,
             self._wake.set,
             replica.begun,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas of different speeds, in the simulation of `benchmarks/pull_queue.py`, end together."""
+"""Replicas of different speeds, in the cluster of `benchmarks/simulated_cluster.py`, end together."""
 
 from __future__ import annotations
 

@@ -22,6 +22,6 @@ FIRST = 1_700_000_000.0
 def test_seconds_of_a_replica(
     request_at: float, answer_at: float, first: float, began: float, ended: float
 ) -> None:
-    report = ReplicaReport("replica", "node", first_request=request_at, last_answer=answer_at)
+    report = ReplicaReport("replica", "node", first_request=request_at, last_answer=answer_at, gpus=["3"])
     found = _stats(report, first)
-    assert (found.began_seconds, found.ended_seconds) == (began, ended)
+    assert (found.began_seconds, found.ended_seconds, found.gpus) == (began, ended, ["3"])

@@ -46,6 +46,7 @@ class Cluster:
             get_assigned_resources=lambda: {"GPU": 1.0, "CPU": 0.0},
             get_node_id=lambda: "node",
             get_actor_name=lambda: "kept-engine",
+            get_accelerator_ids=lambda: {"GPU": ["10", "9"]},
         )
 
     def get_runtime_context(self) -> Any:
@@ -76,7 +77,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def engine(cluster: Cluster) -> Iterator[KeptEngine]:
     made = KeptEngine("echo")
     assert made.take(FIRST)
-    made.begin(FIRST, {}, of_vllm=False)
+    assert made.begin(FIRST, {}, of_vllm=False) == ["9", "10"]
     yield made
     processes = [front_end.process for front_end in made._front_ends()]
     made.end(at_once=True)
