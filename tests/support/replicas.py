@@ -82,6 +82,14 @@ def in_buckets(job: Job, source: Source, resolved: RowMask, grouping: Grouping, 
     return regroup.in_buckets(together, 1000.0, Repetitions())
 
 
+def in_no_actor(patch: pytest.MonkeyPatch) -> None:
+    """Replace what a replica asks of the actor that it is."""
+    patch.setattr(replica_module, "_actor", lambda: "replica")
+    patch.setattr(replica_module, "_name", lambda: "")
+    patch.setattr(replica_module, "_node", lambda: "node-1")
+    patch.setattr(replica_module, "_gpus", lambda: ["3"])
+
+
 class Place:
     """A destination, a source and a coordinator, and replicas that work on them in this process.
 
@@ -91,10 +99,7 @@ class Place:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 8) -> None:
         self.batch = batch
         self.grouping: Grouping | None = None
-        monkeypatch.setattr(replica_module, "_actor", lambda: "replica")
-        monkeypatch.setattr(replica_module, "_name", lambda: "")
-        monkeypatch.setattr(replica_module, "_node", lambda: "node-1")
-        monkeypatch.setattr(replica_module, "_gpus", lambda: ["3"])
+        in_no_actor(monkeypatch)
         monkeypatch.setattr(ray, "get", lambda reference, timeout=None: reference)
         # Its thread would outlive the test, and then call ray, which would start a cluster.
         monkeypatch.setattr(Reporter, "_run", lambda *_: None)

@@ -16,7 +16,6 @@ from airflow_provider_raybatch.job import driver as run_module
 from airflow_provider_raybatch.job.execution import pool
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.launch import Launch
-from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.monitor.board import Reporter
@@ -25,16 +24,14 @@ from airflow_provider_raybatch.job.planning.plan import Cluster, Plan
 from airflow_provider_raybatch.job.work import Job, in_sequence
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
-from tests.support.replicas import Handle
+from tests.support.replicas import Handle, in_no_actor
 from tests.support.replicas import work as ticket
 from tests.support.specs import asking, submitted
 
 
 def without_cluster(patch: pytest.MonkeyPatch) -> None:
     """Replace a job's calls to Ray."""
-    patch.setattr(replica_module, "_actor", lambda: "replica")
-    patch.setattr(replica_module, "_name", lambda: "")
-    patch.setattr(replica_module, "_node", lambda: "node-1")
+    in_no_actor(patch)
     patch.setattr(ray, "get", lambda reference, timeout=None: reference)
     patch.setattr(Reporter, "_run", lambda *_: None)
     patch.setattr(cluster_view, "view", lambda: Cluster(({"CPU": 2.0},)))
