@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import ray
 from ray.cluster_utils import Cluster
 
@@ -39,6 +40,7 @@ class Running:
 
     def __init__(self, folder: Path, texts: list[str], **engine_args: Any) -> None:
         self.log = folder / "log"
+        self._parts = folder / "out/_raybatch/parts"
         self.said: list[str] = []
         self.manifest: BatchManifest | None = None
         self.error: RaybatchError | None = None
@@ -90,6 +92,10 @@ class Running:
         """What the engines logged."""
         lines = [line for file in self.log.glob("*.jsonl") for line in file.read_text().splitlines()]
         return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+    def written(self) -> int:
+        """How many rows are in parts."""
+        return sum(pq.read_metadata(part).num_rows for part in self._parts.rglob("*.parquet"))
 
     def replicas(self) -> Counter[str]:
         """The states of the actors that are replicas of this job."""
@@ -157,6 +163,8 @@ def in_time(nodes: Nodes, folder: Path) -> dict[str, Any]:
     # The fourth, which no node has room for, is no longer waited for.
     wait_for("replicas that have left", lambda: running.replicas() == {"ALIVE": 1, "DEAD": 3}, running)
     wait_for("free GPUs", lambda: free_gpus() == 2, running)
+    # The one that stayed may have had rows besides that one, which a stop gives up.
+    wait_for("rows in parts", lambda: running.written() == 120, running)
     running.stop()
     return {
         "closed": len(running.events("close")),
