@@ -7,21 +7,16 @@ The workload must fit into memory and nothing is saved before the end, so this i
 But an engine can't be fed better than with everything at once. Prints one JSON line per workload.
 
 With ``--by-prefix``, another ``LLM.generate`` replaces ``LLM.chat`` and gets the texts sorted, so that common
-prefixes follow each other. With ``--half``, ``LLM.generate`` gets all rows with the longest answers first,
-and then every second one of them: their ratio is the most that two engines can reach; `steps` says how many
-rows got a token in how many of the engine's steps, and in how many seconds of them. With
-``--alone``, only the first ``LLM.generate`` runs, as with ``--asked``, which takes names of workloads from
-its input, line by line.
+prefixes follow each other. With ``--alone``, only the first ``LLM.generate`` runs, as with ``--asked``, which
+takes names of workloads from its input, line by line.
 
-usage: llm_generate.py [--by-prefix | --half | --alone] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
+usage: llm_generate.py [--by-prefix | --alone] DATA_FOLDER WORKLOAD [WORKLOAD ...] [ENGINE_ARGS_JSON]
        llm_generate.py --asked DATA_FOLDER [ENGINE_ARGS_JSON]
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -58,18 +53,11 @@ def measure(llm: Any, folder: Path, name: str, startup: float) -> None:
     if "--by-prefix" in sys.argv:
         by_prefix = sorted(range(len(rows)), key=texts.__getitem__)
         ways = {"LLM.generate, sorted": (llm.generate, texts, by_prefix), **ways}
-    elif "--half" in sys.argv:
-        longest = sorted(range(len(rows)), key=lambda number: -rows[number]["max_tokens"])
-        ways = {
-            "LLM.generate, longest first": (llm.generate, texts, longest),
-            "LLM.generate, longest first, every second row": (llm.generate, texts, longest[::2]),
-        }
     elif not {"--alone", "--asked"} & set(sys.argv):
         ways["LLM.chat"] = llm.chat, messages, [*range(len(rows))]
     for system, (call, prompts, order) in ways.items():
         llm.reset_prefix_cache()
         given = [prompts[number] for number in order], [params[number] for number in order]
-        steps = Steps(llm) if "--half" in sys.argv else None
         start = time.time()
         outputs = call(*given, use_tqdm=False)
         seconds = time.time() - start
@@ -85,38 +73,8 @@ def measure(llm: Any, folder: Path, name: str, startup: float) -> None:
             "output_tokens": tokens,
             "seconds": round(seconds, 2),
             "startup_seconds": round(startup, 1),
-            **({} if steps is None else {"steps": steps.end()}),
         }
         print("RESULT", json.dumps(result), flush=True)
-
-
-class Steps:
-    """The steps of an engine: when each ended, by its own clock, and how many rows got a token in it."""
-
-    BORDERS = (0, 64, 128, 256, 512, 768, 1024, 10**6)
-
-    def __init__(self, llm: Any) -> None:
-        self._core = llm.llm_engine.engine_core
-        self._get = self._core.get_output
-        self._ended: list[tuple[float, int]] = []
-        self._core.get_output = self._noted
-
-    def _noted(self) -> Any:
-        outputs = self._get()
-        self._ended.append((outputs.timestamp, len(outputs.outputs)))
-        return outputs
-
-    def end(self) -> dict[str, Any]:
-        """Note no more; return steps, milliseconds and seconds, by rows that got a token."""
-        self._core.get_output = self._get
-        lasted = [(rows, ended - before) for (before, _), (ended, rows) in itertools.pairwise(self._ended)]
-        found: dict[str, Any] = {}
-        for low, high in itertools.pairwise(self.BORDERS):
-            seconds = [one for rows, one in lasted if low < rows <= high]
-            if seconds:
-                median = round(1000 * statistics.median(seconds), 2)
-                found[f"{low + 1} to {high}"] = [len(seconds), median, round(sum(seconds), 2)]
-        return found
 
 
 if __name__ == "__main__":

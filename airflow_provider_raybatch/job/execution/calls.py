@@ -56,11 +56,13 @@ class Report:
     :param work: output tokens since it joined, best with those of unanswered rows. Another unit will do if
         all replicas use it.
     :param finished: rows that are written since it last asked.
+    :param at_once: rows that it lets into its engine now, where these are fewer than it has slots.
     """
 
     answered: int = 0
     work: float = 0.0
     finished: Ordinals = field(default_factory=no_rows)
+    at_once: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Grant:
     :param give_back: how many of the rows that it has not begun it must give back.
     :param flush: whether it gets more rows only after it has written all that it has.
     :param ask_below: it asks again when it holds fewer unanswered rows, and with each flush.
+    :param has_share: whether it has its share of all rows that are left.
     """
 
     rows: Ordinals = field(default_factory=no_rows)
@@ -87,3 +90,4 @@ class Grant:
     give_back: int = 0
     flush: bool = False
     ask_below: int = 0
+    has_share: bool = False

@@ -53,7 +53,9 @@ class Costs:
         self._rows = [0] * _LABELS
         self._tokens = [0.0] * _LABELS
         self._learn_at = [_ROWS_TO_LEARN_FROM] * _LABELS
-        self._ranks = self._ranked()
+        self.expected = self._expected()
+        """Output tokens of an answer, by label."""
+        self._ranks = [*map(_steps, self.expected)]
 
     def rank(self, label: int) -> int:
         """The higher, the longer the answer."""
@@ -70,10 +72,11 @@ class Costs:
         if self._rows[label] < self._learn_at[label]:
             return False
         self._learn_at[label] = 2 * self._rows[label]
-        before, self._ranks = self._ranks, self._ranked()
+        self.expected = self._expected()
+        before, self._ranks = self._ranks, [*map(_steps, self.expected)]
         return before != self._ranks
 
-    def _ranked(self) -> list[int]:
+    def _expected(self) -> list[float]:
         learned = {
             label: self._tokens[label] / rows
             for label, rows in enumerate(self._rows)
@@ -81,8 +84,7 @@ class Costs:
         }
         # What nothing is known of is taken for average: neither all of it first, nor all of it last.
         other = sum(learned.values()) / len(learned) if learned else _USUAL
-        expected = {**dict.fromkeys(range(_LABELS), other), **limits(), **learned}
-        return [_steps(tokens) for tokens in expected.values()]
+        return [*{**dict.fromkeys(range(_LABELS), other), **limits(), **learned}.values()]
 
 
 def _steps(size: float) -> int:

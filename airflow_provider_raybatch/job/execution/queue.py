@@ -45,6 +45,8 @@ _SECONDS_FOR_AN_EMPTY_ENGINE = 60.0
 class _Replica:
     """What the queue knows of one.
 
+    :param slots: rows that its engine runs at once.
+    :param at_once: rows that it lets into its engine now. What it has beyond them, it can give back.
     :param given: rows it was ever given, less those it gave back.
     :param holds: rows that it has and that are not finished, sorted.
     :param failed: rows that it is to write as failed.
@@ -53,6 +55,7 @@ class _Replica:
     """
 
     slots: int
+    at_once: int
     speed: Speed
     given: int = 0
     answered: int = 0
@@ -85,7 +88,7 @@ class PullQueue:
         self.free = FreeRows(pieces, self._origins)
         self._speeds = Speeds()
         self._ahead: dict[str, int] = {}
-        """Rows beyond their slots that replicas may give back and were not told to, where there are some."""
+        """Rows that replicas may give back and were not told to, where there are some."""
         self._suspicion = Suspicion()
         self._suspected_since = 0.0
         self._emptied: str | None = None
@@ -137,7 +140,7 @@ class PullQueue:
             raise ValueError(
                 f"replica {name!r} with {slots} slots: give each process its own name and a slot."
             )
-        self._replicas[name] = _Replica(slots, Speed(slots, now), wary=wary)
+        self._replicas[name] = _Replica(slots, slots, Speed(slots, now), wary=wary)
         self._speeds.set(name, slots, None)
 
     def pull(self, name: str, now: float, report: Report | None = None) -> Grant:
@@ -149,7 +152,7 @@ class PullQueue:
         self._count(name, replica, now, report or Report())
         part, soon = (self._speeds.part(name, self.coming + more) for more in (0, self.starting))
         free, pace = self.free.count, replica.speed.pace
-        most, ask_below = share(
+        most, ask_below, has_share = share(
             replica.slots, pace, part, soon, free, free + self._unanswered, self._row_bytes
         )
         is_test = self._tests(name, replica, now)
@@ -172,7 +175,8 @@ class PullQueue:
             release=release,
             give_back=give_back,
             flush=is_test,
-            ask_below=ask_below if self.free.count else min(ask_below, replica.slots),
+            ask_below=ask_below if self.free.count else min(ask_below, replica.at_once),
+            has_share=(has_share or not self.free.count) and not is_test,
         )
 
     def give_back(self, name: str, rows: Ordinals) -> None:
@@ -256,6 +260,7 @@ class PullQueue:
     def _count(self, name: str, replica: _Replica, now: float, report: Report) -> None:
         before = replica.unanswered
         replica.answered = max(replica.answered, report.answered)
+        replica.at_once = replica.slots if report.at_once is None else min(report.at_once, replica.slots)
         self._unanswered += replica.unanswered - before
         self._count_finished(replica, report.finished)
         if replica.group is not None and not len(replica.holds):
@@ -293,16 +298,16 @@ class PullQueue:
 
     def _recall(self, replica: _Replica) -> None:
         """Where it could begin more than is free: let the one with most rows ahead give half of them back."""
-        if self.free.count or replica.unanswered >= replica.slots:
+        if self.free.count or replica.unanswered >= replica.at_once:
             return
         if self._ahead:
             richest = max(self._ahead, key=self._ahead.__getitem__)
             other = self._replicas[richest]
-            other.give_back += min((self._ahead[richest] + 1) // 2, replica.slots - replica.unanswered)
+            other.give_back += min((self._ahead[richest] + 1) // 2, replica.at_once - replica.unanswered)
             self._see(richest, other)
 
     def _see(self, name: str, replica: _Replica) -> None:
-        ahead = replica.unanswered - replica.slots - replica.give_back
+        ahead = replica.unanswered - replica.at_once - replica.give_back
         if ahead > 0 and replica.group is None:
             self._ahead[name] = ahead
         else:

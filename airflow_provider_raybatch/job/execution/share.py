@@ -28,7 +28,7 @@ _WINDOW_BYTES = 2.0**28
 
 def share(
     slots: int, pace: float | None, part: float, soon: float, free: int, unanswered: int, row_bytes: float
-) -> tuple[int, int]:
+) -> tuple[int, int, bool]:
     """What a replica is to hold now.
 
     :param slots: rows that its engine runs at once.
@@ -38,12 +38,14 @@ def share(
     :param free: rows that no replica has.
     :param unanswered: rows that are free, or that a replica has and has not answered.
     :param row_bytes: bytes of input a row.
-    :returns: how many unanswered rows, those in its engine included; and how few make it ask again.
+    :returns: how many unanswered rows, those in its engine included; how few make it ask again; and whether
+        that is its share of all that are left.
     """
     wanted = slots if pace is None else pace * _LEAD_SECONDS
     least = 1.0 if pace is None else max(1.0, pace * _LEAST_SECONDS)
     lead = max(least, min(wanted, free * soon / 2))
     fair = max(1, min(slots, math.ceil(unanswered * part)), math.ceil(unanswered * soon))
     window = min(WINDOW * slots, _WINDOW_BYTES / max(1.0, row_bytes))
-    rows = min(max(slots + math.ceil(lead), int(window)), fair)
-    return rows, max(0, rows - math.ceil(lead / 2))
+    most = max(slots + math.ceil(lead), int(window))
+    rows = min(most, fair)
+    return rows, max(0, rows - math.ceil(lead / 2)), fair <= most

@@ -14,6 +14,7 @@ from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
 from airflow_provider_raybatch.job.execution.lengths import UNKNOWN, Costs
 from airflow_provider_raybatch.job.execution.replica.asking import Asked
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
+from airflow_provider_raybatch.job.execution.replica.level import Level, group
 from airflow_provider_raybatch.job.input.chunk_rows import ChunkRows
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.row import RowFailure
@@ -51,7 +52,7 @@ class Flight:
     So the last rows are short, and slots end together. What is equally long keeps its order.
 
     :param most: rows that are in the engine at once.
-    :param grows: whether there may be more by what the engine answers in a second.
+    :param grows: whether there may be more, by what it answers in a second, or fewer, by what is left.
     :param shares: whether other replicas may need the rows that wait.
     :param watch: counts the time in which the engine has rows, when it has none any more.
     :param changed: called when a row is answered, or the engine has failed.
@@ -80,12 +81,15 @@ class Flight:
         self._lead = 0
         self._second = (0.0, 0)
         self._costs = Costs()
+        self._level = Level()
         self._since = 0.0
         self._busy_since = 0.0
         self.waiting: deque[Row] = deque()
         self.inside: dict[asyncio.Future[Any], Row] = {}
         self.landed: list[Row] = []
         self.error: BaseException | None = None
+        self.has_share = False
+        """Whether it has its share of all rows that are left."""
 
     @property
     def unanswered(self) -> int:
@@ -98,7 +102,9 @@ class Flight:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Let rows go into the engine as soon as there is room."""
-        self.waiting = deque(self.ordered([*self.waiting, *rows]))
+        added = list(rows)
+        self._level.got([row.label for row in added])
+        self.waiting = deque(self.ordered([*self.waiting, *added]))
         self._feed()
 
     def ordered(self, rows: Iterable[Row]) -> list[Row]:
@@ -125,7 +131,9 @@ class Flight:
 
     def take_back(self, count: int) -> list[Row]:
         """The last rows that have not begun, at most `count`: the short ones."""
-        return [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
+        rows = [self.waiting.pop() for _ in range(min(count, len(self.waiting)))]
+        self._level.gave_back([row.label for row in rows])
+        return rows
 
     async def cancel(self) -> None:
         """End what is still in the engine."""
@@ -136,12 +144,23 @@ class Flight:
         await asyncio.gather(*flying, return_exceptions=True)
 
     @property
-    def _room(self) -> int:
-        """Without the lead where few rows wait: in the end others may need what can't be given back then."""
-        return self._most + (0 if self._shares and len(self.waiting) <= self._lead else self._lead)
+    def at_once(self) -> int:
+        """Rows that it lets into the engine, without a lead."""
+        if not (self._grows and self.has_share):
+            return self._most
+        return self._level.rows(self._costs.expected, self._most)
 
     def _feed(self) -> None:
-        while self.waiting and self.error is None and len(self.inside) < self._room:
+        if not self.waiting:
+            return
+        room = self.at_once
+        if room < self._most:
+            if room - len(self.inside) < min(group(room), len(self.waiting)):
+                return
+        elif not (self._shares and len(self.waiting) <= self._lead):
+            # Few that wait could not be given back from the engine, and in the end others may need them.
+            room += self._lead
+        while self.waiting and self.error is None and len(self.inside) < room:
             row = self.waiting.popleft()
             if not self.inside:
                 self._busy_since = time.monotonic()
@@ -163,6 +182,7 @@ class Flight:
                 self.error = error
         else:
             self._begun.end([row.ordinal])
+            self._level.answered(row.label)
             raw = task.result()
             if not isinstance(raw, RowFailure):
                 # Now, not when it is written, which may be a while later.
@@ -170,6 +190,7 @@ class Flight:
                 self._report.input_tokens += asked
                 self._report.output_tokens += answered
                 if self._costs.learn(row.label, answered):
+                    self._level.learned()
                     self.waiting = deque(self.ordered(self.waiting))
             self.land(row, raw)
             self._measure()

@@ -81,6 +81,7 @@ class Shift:
         self._preparing: set[asyncio.Task[None]] = set()
         self._ask_below = 1
         self._ask_at = 0.0
+        self._at_once = self._slots
         self._is_over = self._was_early = False
         self.leaves = False
         """Whether no rows are left for this replica, and others do those that may come back."""
@@ -132,7 +133,9 @@ class Shift:
             return True
         if self._finished and not self._unanswered:
             return True  # nothing is left, and others may wait for this word
-        wants = bool(self._finished) or self._unanswered < self._ask_below
+        # Others may get what it does not begin, or it may begin more than it has.
+        has_news = bool(self._finished) or self._flight.at_once != self._at_once
+        wants = has_news or self._unanswered < self._ask_below
         return wants and not self._is_over and time.monotonic() >= self._ask_at
 
     def _is_due(self) -> bool:
@@ -167,6 +170,7 @@ class Shift:
         self.leaves = order.leaves
         self._is_over = order.is_finished or order.leaves
         self._ask_below = max(1, grant.ask_below)
+        self._flight.has_share = grant.has_share
         got = len(grant.rows) + len(grant.failed)
         self._ask_at = time.monotonic() + (_LEAST_PAUSE if got else _IDLE_PAUSE)
         if grant.alone or grant.flush:
@@ -191,7 +195,8 @@ class Shift:
         else:
             self._watch.seconds = seconds
         work = self._report.output_tokens + self._report.tokens_in_flight
-        return Report(self._report.rows - self._rows, float(work), finished), done
+        answered, self._at_once = self._report.rows - self._rows, self._flight.at_once
+        return Report(answered, float(work), finished, self._at_once), done
 
     async def _give_back(self, count: int) -> None:
         rows = self._flight.take_back(count)

@@ -39,7 +39,8 @@ def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
         step = data.draw(st.sampled_from(STEPS), "step")
         world.now += data.draw(st.sampled_from([0.0, 1.0, 30.0]), "seconds")
         if step == "join" or not world.members:
-            world.join(data.draw(st.integers(1, 20), "slots"))
+            slots = data.draw(st.integers(1, 20), "slots")
+            world.join(slots, data.draw(st.integers(1, slots), "at once"))
             continue
         name = data.draw(st.sampled_from(sorted(world.members)), "replica")
         if step == "pull":
@@ -199,6 +200,34 @@ def test_an_idle_replica_makes_another_give_back() -> None:
     grant = world.pull(second)
     assert grant.rows.tolist() == [12, 13, 14]
     assert grant.borrow[first].tolist() == [12, 13, 14]
+
+
+def test_what_a_replica_does_not_begin_is_for_others() -> None:
+    """It has slots for all of its rows, but lets four in at once. The late one gets half of the others."""
+    world = World(Pieces([20], [1]), queue := PullQueue(Pieces([20], [1])))
+    first = world.join(40, at_once=4)
+    assert len(world.pull(first).rows) == 20
+    second = world.join(40, at_once=10)
+    assert len(world.pull(second).rows) == 0
+    assert queue.wants(first)
+    count = world.pull(first).give_back
+    assert count == 8
+    world.give_back(first, count)
+    assert len(world.pull(second).rows) == 8
+    assert world.pull(first).ask_below == 4  # where it could begin more
+
+
+def test_a_replica_knows_whether_more_rows_come() -> None:
+    """It has its share of all that are left, also where others have not taken theirs yet."""
+    queue = PullQueue(Pieces([100], [1]))
+    queue.starting = 1
+    queue.join("first", 20, 0.0)
+    grant = queue.pull("first", 0.0)
+    assert (len(grant.rows), grant.has_share) == (50, True)
+    queue = PullQueue(Pieces([1000], [1]))
+    queue.join("first", 20, 0.0)
+    grant = queue.pull("first", 0.0)
+    assert (len(grant.rows), grant.has_share) == (80, False)
 
 
 def test_first_replica_leaves_rows_for_those_that_start() -> None:

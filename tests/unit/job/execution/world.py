@@ -16,6 +16,7 @@ from airflow_provider_raybatch.job.execution.queue import PullQueue
 class Member:
     """A replica's own view.
 
+    :param at_once: rows that it lets into its engine.
     :param holds: unwritten rows that it holds, in the order in which they came.
     :param failed: the held rows that it must write as failed.
     :param pieces: pieces that it has read and keeps.
@@ -23,7 +24,7 @@ class Member:
     :param touched: every piece from which it ever held rows.
     """
 
-    slots: int
+    at_once: int
     holds: list[int] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
     pieces: set[int] = field(default_factory=set)
@@ -34,7 +35,7 @@ class Member:
 
     def engine(self) -> list[int]:
         """Return the rows that are in its engine."""
-        return [row for row in self.holds if row not in self.failed][: self.slots]
+        return [row for row in self.holds if row not in self.failed][: self.at_once]
 
 
 class World:
@@ -50,11 +51,11 @@ class World:
         self.now = 0.0
         self._names = 0
 
-    def join(self, slots: int) -> str:
+    def join(self, slots: int, at_once: int | None = None) -> str:
         self._names += 1
         name = f"replica-{self._names}"
         self.queue.join(name, slots, self.now)
-        self.members[name] = Member(slots)
+        self.members[name] = Member(at_once or slots)
         return name
 
     def pull(self, name: str, finish: int = 0) -> Grant:
@@ -67,9 +68,8 @@ class World:
             self.written[row] = row not in member.failed
         member.answered += len(finished)
         member.alone = member.alone and bool(member.holds)
-        grant = self.queue.pull(
-            name, self.now, Report(member.answered, float(member.answered), _rows(finished))
-        )
+        report = Report(member.answered, float(member.answered), _rows(finished), member.at_once)
+        grant = self.queue.pull(name, self.now, report)
         self._receive(name, member, grant)
         return grant
 
@@ -77,12 +77,12 @@ class World:
         """Ask, and report all rows in the engine and all failed rows as written."""
         member = self.members[name]
         member.holds.sort(key=lambda row: row not in member.failed)
-        return self.pull(name, len(member.failed.intersection(member.holds)) + member.slots)
+        return self.pull(name, len(member.failed.intersection(member.holds)) + member.at_once)
 
     def give_back(self, name: str, count: int) -> None:
         """Give back the last rows that are not in the engine."""
         member = self.members[name]
-        ahead = [row for row in member.holds if row not in member.failed][member.slots :]
+        ahead = [row for row in member.holds if row not in member.failed][member.at_once :]
         rows = ahead[max(0, len(ahead) - count) :]
         self.queue.give_back(name, _rows(rows))
         if not member.alone:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.job.execution.lengths import label
 from airflow_provider_raybatch.job.execution.replica import flight as flight_module
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
+from airflow_provider_raybatch.job.row import Request
 from airflow_provider_raybatch.job.work import Stopwatch
 
 MOST = 8
@@ -68,3 +70,90 @@ def test_in_the_end_rows_wait_where_others_can_get_them(
     assert max(inside for _, inside in found) == MOST + A_SECOND  # a second of rows more
     in_the_end = {inside for waiting, inside in found if 0 < waiting < A_SECOND}
     assert max(in_the_end) == (MOST if shares else MOST + A_SECOND)
+
+
+LIMITS = [64] * 40 + [*range(10, 20)] * 40
+"""Of rows, and tokens of their answers. At least 131 rows must run at once to end with the longest."""
+
+
+class Stepping:
+    """An engine in which each row gets a token a step."""
+
+    def __init__(self) -> None:
+        self.left: dict[asyncio.Future[int], int] = {}
+
+    async def generate(self, encoded: int) -> int:
+        request: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.left[request] = encoded
+        await request
+        return encoded
+
+    def tokens(self, raw: int) -> tuple[int, int]:
+        return 1, raw
+
+    async def step(self) -> None:
+        """Make a step, and let the flight go on."""
+        await asyncio.sleep(0)  # so that requests are here
+        self.left = {request: tokens - 1 for request, tokens in self.left.items()}
+        for request in [request for request, tokens in self.left.items() if not tokens]:
+            request.set_result(self.left.pop(request))
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def flight_of(engine: Stepping, tmp_path: Path, grows: bool = True, has_share: bool = True) -> Flight:
+    report = ReplicaReport("replica", "node", "ready", started=0.0)
+    begun = BegunRows(tmp_path / "begun")
+    flight = Flight(engine, report, 1000, grows, True, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
+    flight.has_share = has_share
+    labels = [label(Request(prompt="x", sampling={"max_tokens": limit})) for limit in LIMITS]
+    flight.add(
+        Row(number, number, None, None, 0, encoded=limit, label=one)  # type: ignore[arg-type]
+        for number, (limit, one) in enumerate(zip(LIMITS, labels, strict=True))
+    )
+    return flight
+
+
+def test_steps_of_few_rows_are_of_one_size(tmp_path: Path) -> None:
+    """Rows begin in groups, no more at once than have to, and none ends long after the longest."""
+
+    async def story() -> tuple[list[int], list[int]]:
+        engine = Stepping()
+        flight = flight_of(engine, tmp_path)
+        inside, begun = [len(flight.inside)], []
+        while flight.unanswered:
+            waiting = len(flight.waiting)
+            await engine.step()
+            inside.append(len(flight.inside))
+            begun.append(waiting - len(flight.waiting))
+        return inside, begun
+
+    inside, begun = asyncio.run(story())
+    most = inside[0]
+    assert max(inside) == most
+    assert 131 <= most <= 180
+    assert len(begun) <= 1.1 * max(LIMITS)
+    assert sum(begun) == len(LIMITS) - most
+    assert len([count for count in begun if 0 < count < most // 16]) <= 1  # the last ones
+
+
+@pytest.mark.parametrize(("grows", "has_share"), [(False, True), (True, False)])
+def test_all_rows_begin_where_their_number_is_set_or_more_come(
+    tmp_path: Path, grows: bool, has_share: bool
+) -> None:
+    async def story() -> int:
+        return len(flight_of(Stepping(), tmp_path, grows, has_share).inside)
+
+    assert asyncio.run(story()) == len(LIMITS)
+
+
+def test_what_does_not_begin_can_be_given_back(tmp_path: Path) -> None:
+    """And then it does not count."""
+
+    async def story() -> tuple[int, int, int]:
+        flight = flight_of(Stepping(), tmp_path)
+        return flight.at_once, len(flight.take_back(1000)), flight.at_once
+
+    before, back, after = asyncio.run(story())
+    assert back == len(LIMITS) - before
+    assert after < before

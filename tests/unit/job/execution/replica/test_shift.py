@@ -338,6 +338,25 @@ def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: py
     assert len(board.pull(first.process, Report()).grant.rows) == 50
 
 
+def test_a_replica_says_at_once_how_many_rows_it_lets_in(place: Place) -> None:
+    """Before anything is answered, so that one that comes gets the others."""
+    limits = [1000] * 10 + [10] * 390
+    rows = ({"text": f"wait {number}", "sampling": {"max_tokens": one}} for number, one in enumerate(limits))
+    place.source.write_text(lines(*rows))
+    replica = place.replica(engine="echo", sampling_column="sampling")
+    board = place.board
+    assert board is not None
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: board._queue._ahead.get(replica.process) == 400 - 128)
+        replica.draining.set()
+        await working
+
+    asyncio.run(story())
+    assert len(Scripted.asked) == 128
+
+
 def test_a_replica_without_rows_leaves_and_closes_its_engine(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

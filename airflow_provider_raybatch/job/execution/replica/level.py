@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many rows an engine works on at once where few are left: so many that its steps are of one size.
+
+The longest answer takes a step for each of its tokens, whatever else is to do. The time of a step grows with
+the rows in it, but is at least that of reading the model's weights. Of such a convex function, equal
+arguments give the least sum (Jensen, Acta Mathematica 30, 1906). With all rows at once, an engine has full
+steps in the beginning, and hundreds of nearly empty ones in the end.
+
+So it works on the fewest rows with which no answer ends after the longest one. The longest ones begin first,
+so a row begins at the latest when the longer ones have been spread evenly (Graham, SIAM Journal on Applied
+Mathematics 17(2), 1969), and then takes a step for each of its own tokens.
+
+A step that also computes a prompt takes longer than the tokens of that say, since it is no CUDA graph. So
+rows begin in groups. Half of W2, the share of one of two GPUs, takes an H100 30.3 s with all rows at once,
+33.1 s with steps of one size whose rows begin one by one, and 29.0 s in groups
+(`benchmarks/results/two_gpus.md`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+_FEWEST = 128
+"""A step of fewer rows is hardly shorter."""
+_MOST = 512
+"""Of more rows, a step is no CUDA graph by vLLM's defaults, and nearly all of its time is in proportion to
+them: 785 rows at once instead of 1,024 were worth 1.6 % of W2 on one H100."""
+_GROUPS = 16
+"""A group is this part of the rows that run at once."""
+
+
+class Level:
+    """Counts rows by label: those that the replica has got, and those of them that are not answered."""
+
+    def __init__(self) -> None:
+        self._got: Counter[int] = Counter()
+        self._unanswered: Counter[int] = Counter()
+        self._rows: int | None = None
+
+    def got(self, labels: Sequence[int]) -> None:
+        """The replica has got a row of each of these labels."""
+        self._got.update(labels)
+        self._unanswered.update(labels)
+        self._rows = None
+
+    def gave_back(self, labels: Sequence[int]) -> None:
+        """It has given them back."""
+        self._got.subtract(labels)
+        self._unanswered.subtract(labels)
+        self._rows = None
+
+    def answered(self, label: int) -> None:
+        """A row has its answer."""
+        self._unanswered[label] -= 1
+        if not self._unanswered[label]:
+            self._rows = None
+
+    def learned(self) -> None:
+        """Other lengths are expected than before."""
+        self._rows = None
+
+    def rows(self, expected: Sequence[float], most: int) -> int:
+        """How many to work on at once.
+
+        What is answered counts as well, so that the number stays as it is while the longest rows run. A limit
+        is no length: where the longest answers end early, the others decide.
+
+        :param expected: output tokens, by label.
+        :param most: that the engine takes; where that many pay, it is returned.
+        """
+        if self._rows is None:
+            self._rows = self._fewest(expected)
+        return most if self._rows > _MOST else min(most, max(_FEWEST, self._rows))
+
+    def _fewest(self, expected: Sequence[float]) -> int:
+        """With which no answer ends after the longest one that is not there yet."""
+        longest = max((expected[label] for label, rows in self._unanswered.items() if rows), default=0.0)
+        fewest = rows = 0
+        tokens = 0.0
+        for label in sorted(self._got, key=expected.__getitem__, reverse=True):
+            rows += self._got[label]
+            tokens += self._got[label] * expected[label]
+            steps = longest - expected[label]
+            # Within so many steps all longer ones must have begun, or else this one begins with them.
+            fewest = max(fewest, rows if steps <= 0 else min(rows, math.ceil(tokens / steps)))
+        return fewest
+
+
+def group(rows: int) -> int:
+    """How many begin together.
+
+    :param rows: that run at once.
+    """
+    return max(1, rows // _GROUPS)
