@@ -92,7 +92,7 @@ class RayBatchInferenceOperator(RayOperator):
     :param accelerator_type: Ray's accelerator type that a replica needs.
     :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
     :param rows_in_flight: rows that are in a replica's engine at once; by default a little more than its
-        `max_num_seqs`.
+        `max_num_seqs`, or fewer where few are left.
     :param batch_size: rows that are rendered and tokenised together; by default derived.
     :param processor: only ``ray_data_llm``: further fields of Ray's processor config.
     :param max_restarts: how often in a row a replica's engine may die with no row finished in between,

@@ -36,7 +36,7 @@ class EngineArguments(ContractModel):
     :param accelerator_type: Ray's accelerator type a replica needs, such as ``H200``.
     :param num_cpus: CPUs that each replica reserves; by default 1, less where a GPU node has few.
     :param rows_in_flight: rows that are in a replica's engine at once; by default a little more than its
-        `max_num_seqs`. The others wait where other replicas can get them.
+        `max_num_seqs`, or fewer where few are left. The others wait where other replicas can get them.
     :param batch_size: rows that are rendered and tokenised together; by default derived.
     :param processor: only ``ray_data_llm``: further fields of Ray's ``vLLMEngineProcessorConfig`` or of the
         processor config named by ``processor["config"]``.

@@ -11,8 +11,8 @@ The queue gives it, in this order:
 4. rows of a piece that another replica has opened. Work stealing (Blumofe and Leiserson, Journal of the ACM
    46(5), 1999) takes them from the replica that has most. They come from that replica's memory, not from
    storage,
-5. nothing, where no row is free. Then the replica that holds most rows beyond its slots is told to give half
-   of them back (steal-half: Hendler and Shavit, PODC 2002).
+5. nothing, where no row is free. Then the replica that holds most rows beyond those that it lets into its
+   engine is told to give half of them back (steal-half: Hendler and Shavit, PODC 2002).
 
 Which rows are free is in `free_rows.py`, how many of them a replica gets in `share.py`, and where their
 content comes from in `origins.py`. Each piece is read from storage once, and at most once more for each
@@ -20,7 +20,7 @@ replica that died or left with rows of it. What a replica held when it died is f
 having killed the engine (`poison_rows.py`).
 
 Pure: the caller says what time it is. A call costs array operations over the rows that it moves and that the
-replica holds, and where no row is free a look at the replicas that hold more than their slots.
+replica holds, and where no row is free a look at the replicas that hold more than they let in.
 """
 
 from __future__ import annotations
