@@ -152,8 +152,9 @@ of their own come. A quarter of W2: 25 rows a slot. Efficiency: the share of the
 have made between each replica's start and the common end. Tail: seconds between the end of the first engine
 and the last. Bytes: read from storage, as a multiple of the input (row groups of 4,096 rows). *Chunks* is the
 former way: in order, to living actors, up to eight times the slots. *Ideal* knows all lengths, and reads and
-calls nothing. A slot's speed does not depend on the other slots, unlike a GPU's. Calls: per replica and
-minute. CPU: of the queue, per 1,000 rows. Made by `python benchmarks/pull_queue.py`.
+calls nothing. A slot's speed does not depend on the other slots, unlike a GPU's. As in a job, replicas report
+once a second, and hear then that others wait for what they have not begun. Calls: per replica and minute.
+CPU: of the queue, per 1,000 rows. Made by `python benchmarks/pull_queue.py`.
 """
 COLUMNS = (
     "rows, replicas x slots",

@@ -50,7 +50,7 @@ Each figure is a ratio measured in one run on one machine: the time of a yardsti
 more is better. The yardstick is the engine alone (`LLM.generate` of prompts that are rendered before, in
 memory, with nothing read or written), the job itself on fewer GPUs, or Ray Data LLM. Where a run has several
 values, their median comes first. How the runs were made, and what limits them, is in `benchmarks/results/`.
-*All rows to half of them*, on one GPU, is the most that two can reach where all rows are in an engine at once.
+*All rows to half of them*, on one GPU, is the most that two can reach with all rows in their engines at once.
 
 Workloads, of a model of the shape of Llama 3.1 8B with random weights: W1 is 32,768 rows with 8 tokens out,
 W2 is 3,072 rows with 16 to 1,024 tokens out (6,144 rows in *twice*; in

@@ -22,8 +22,8 @@ from airflow_provider_raybatch.job.execution.queue import PullQueue
 
 CALL, OPEN = 0.01, 0.2
 """Seconds that a call takes, and that reading, rendering and tokenising of what it gave take."""
-FLUSH, AT_MOST_EVERY, IDLE = 10.0, 0.2, 1.0
-"""Seconds between flushes, between calls at least, and between calls that gave nothing."""
+FLUSH, REPORT, AT_MOST_EVERY, IDLE = 10.0, 1.0, 0.2, 0.5
+"""Seconds between flushes, between reports, between calls at least, and between calls that gave nothing."""
 ROW_GROUP = 4096
 ROW_BYTES = 1000
 
@@ -152,6 +152,13 @@ class Pulling(Simulation):
         self.queue.join(str(number), self.case.slots, now)
         self.ask(now, number)
         self.at(now + FLUSH, self.flush, number)
+        self.at(now + REPORT, self.report, number)
+
+    def report(self, now: float, number: int, _: Any) -> None:
+        """Say that it lives, and hear whether others wait for what it has not begun."""
+        if self.queue.wants(str(number)):
+            self.ask(now, number)
+        self.at(now + REPORT, self.report, number)
 
     def flush(self, now: float, number: int, _: Any) -> None:
         """Write, and ask."""

@@ -56,7 +56,7 @@ class Report:
     :param work: output tokens since it joined, best with those of unanswered rows. Another unit will do if
         all replicas use it.
     :param finished: rows that are written since it last asked.
-    :param at_once: rows that it lets into its engine now, where these are fewer than it has slots.
+    :param at_once: rows that it lets into its engine, or that are there; by default as many as it has slots.
     """
 
     answered: int = 0

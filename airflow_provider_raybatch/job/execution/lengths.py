@@ -32,6 +32,11 @@ def label(request: Request) -> int:
     return _FIRST_OF_PROMPTS + min(_FIRST_OF_PROMPTS - 1, _steps(request.characters))
 
 
+def is_limit(label: int) -> bool:
+    """Whether a label is a row's own `max_tokens`."""
+    return UNKNOWN < label < _FIRST_OF_PROMPTS
+
+
 def shortness(request: Request) -> int:
     """How short its answer must be by the row's own limit, on the scale of labels; 0 without a limit."""
     return max(0, _FIRST_OF_PROMPTS - label(request))

@@ -162,7 +162,7 @@ class PullQueue:
         given = np.concatenate([failed, rows])
         origin = self._hand(name, replica, given)
         if not is_test:
-            self._recall(replica)
+            self._recall(replica, min(most, replica.at_once))
         release, replica.release = tuple(replica.release), []
         give_back, replica.give_back = replica.give_back, 0
         self._see(name, replica)
@@ -265,7 +265,8 @@ class PullQueue:
         self._count_finished(replica, report.finished)
         if replica.group is not None and not len(replica.holds):
             replica.group = None
-        replica.speed.sample(now, replica.answered, report.work, 2 * replica.unanswered >= replica.slots)
+        is_full = replica.at_once == replica.slots and 2 * replica.unanswered >= replica.slots
+        replica.speed.sample(now, replica.answered, report.work, is_full)
         self._speeds.set(name, replica.slots, replica.speed.rate)
         self._see(name, replica)
 
@@ -296,14 +297,17 @@ class PullQueue:
             self._replicas[reader].release.append(piece)
         return origin
 
-    def _recall(self, replica: _Replica) -> None:
-        """Where it could begin more than is free: let the one with most rows ahead give half of them back."""
-        if self.free.count or replica.unanswered >= replica.at_once:
+    def _recall(self, replica: _Replica, most: int) -> None:
+        """Where it could begin more than is free: let the one with most rows ahead give half of them back.
+
+        :param most: that it would get and could begin, what it has included.
+        """
+        if self.free.count or replica.unanswered >= most:
             return
         if self._ahead:
             richest = max(self._ahead, key=self._ahead.__getitem__)
             other = self._replicas[richest]
-            other.give_back += min((self._ahead[richest] + 1) // 2, replica.at_once - replica.unanswered)
+            other.give_back += min((self._ahead[richest] + 1) // 2, most - replica.unanswered)
             self._see(richest, other)
 
     def _see(self, name: str, replica: _Replica) -> None:

@@ -47,7 +47,7 @@ class Row:
 
 
 class Flight:
-    """Keeps the engine full, with the rows first whose answers take longest.
+    """Keeps the engine full, or its steps of one size, with the rows first whose answers take longest.
 
     So the last rows are short, and slots end together. What is equally long keeps its order.
 

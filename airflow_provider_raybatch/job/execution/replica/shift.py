@@ -196,7 +196,9 @@ class Shift:
             self._watch.seconds = seconds
         work = self._report.output_tokens + self._report.tokens_in_flight
         answered, self._at_once = self._report.rows - self._rows, self._flight.at_once
-        return Report(answered, float(work), finished, self._at_once), done
+        # What is in the engine can't be given back, also where it lets no more in by now.
+        at_once = max(self._at_once, len(self._flight.inside))
+        return Report(answered, float(work), finished, at_once), done
 
     async def _give_back(self, count: int) -> None:
         rows = self._flight.take_back(count)

@@ -217,6 +217,46 @@ def test_what_a_replica_does_not_begin_is_for_others() -> None:
     assert world.pull(first).ask_below == 4  # where it could begin more
 
 
+@pytest.mark.parametrize("at_once", [100, 50])
+def test_none_is_made_to_give_back_more_than_another_would_get(at_once: int) -> None:
+    """Else the rest would go back and forth."""
+    queue = PullQueue(Pieces([300], [1]))
+    queue.join("first", 400, 0.0)
+    assert len(queue.pull("first", 0.0).rows) == 300
+    queue.pull("first", 0.0, Report(at_once=20))
+    queue.join("second", 100, 0.0)
+    queue.pull("second", 0.0, Report(at_once=at_once))
+    back = queue.pull("first", 1.0, Report(at_once=20)).give_back
+    queue.give_back("first", np.arange(300 - back, 300))
+    fair = 300 * 100 // (400 + 100)
+    assert back == min(fair, at_once)
+    assert len(queue.pull("second", 1.0).rows) == back
+
+
+def test_suspected_rows_all_begin() -> None:
+    """One that runs them alone must not keep some outside its engine."""
+    pieces = Pieces([40], [1])
+    world = World(pieces, PullQueue(pieces))
+    first = world.join(40)
+    world.pull(first)
+    world.lose(first, engine_died=True, knows_begun=True)
+    grant = world.pull(world.join(40))
+    assert grant.alone
+    assert not grant.has_share
+
+
+def test_speed_is_that_of_a_full_engine() -> None:
+    """One that lets in fewer rows than it has slots is no measure."""
+    queue = PullQueue(Pieces([10_000], [1]))
+    queue.join("one", 100, 0.0)
+    for second in range(30):
+        queue.pull("one", float(second), Report(10 * second, 10.0 * second, at_once=50))
+    assert queue._replicas["one"].speed.rate is None
+    for second in range(30, 60):
+        queue.pull("one", float(second), Report(10 * second, 10.0 * second, at_once=100))
+    assert queue._replicas["one"].speed.rate == pytest.approx(10.0)
+
+
 def test_a_replica_knows_whether_more_rows_come() -> None:
     """It has its share of all that are left, also where others have not taken theirs yet."""
     queue = PullQueue(Pieces([100], [1]))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,8 +73,11 @@ def test_in_the_end_rows_wait_where_others_can_get_them(
     assert max(in_the_end) == (MOST if shares else MOST + A_SECOND)
 
 
-LIMITS = [64] * 40 + [*range(10, 20)] * 40
-"""Of rows, and tokens of their answers. At least 131 rows must run at once to end with the longest."""
+LIMITS = [64] * 12 + [*range(10, 20)] * 110
+"""Of rows, and tokens of their answers. At least 262 rows must run at once to end with the longest."""
+PLACES = 2000
+EARLY = 2
+"""Tokens of an answer that ends long before its limit."""
 
 
 class Stepping:
@@ -101,15 +105,22 @@ class Stepping:
             await asyncio.sleep(0)
 
 
-def flight_of(engine: Stepping, tmp_path: Path, grows: bool = True, has_share: bool = True) -> Flight:
+def flight_of(
+    engine: Stepping,
+    tmp_path: Path,
+    grows: bool = True,
+    has_share: bool = True,
+    limits: Sequence[int] = LIMITS,
+    tokens: Sequence[int] = (),
+) -> Flight:
     report = ReplicaReport("replica", "node", "ready", started=0.0)
     begun = BegunRows(tmp_path / "begun")
-    flight = Flight(engine, report, 1000, grows, True, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
+    flight = Flight(engine, report, PLACES, grows, True, Stopwatch(), lambda: None, begun)  # type: ignore[arg-type]
     flight.has_share = has_share
-    labels = [label(Request(prompt="x", sampling={"max_tokens": limit})) for limit in LIMITS]
+    labels = [label(Request(prompt="x", sampling={"max_tokens": limit})) for limit in limits]
     flight.add(
-        Row(number, number, None, None, 0, encoded=limit, label=one)  # type: ignore[arg-type]
-        for number, (limit, one) in enumerate(zip(LIMITS, labels, strict=True))
+        Row(number, number, None, None, 0, encoded=answer, label=one)  # type: ignore[arg-type]
+        for number, (answer, one) in enumerate(zip(tokens or limits, labels, strict=True))
     )
     return flight
 
@@ -131,10 +142,10 @@ def test_steps_of_few_rows_are_of_one_size(tmp_path: Path) -> None:
     inside, begun = asyncio.run(story())
     most = inside[0]
     assert max(inside) == most
-    assert 131 <= most <= 180
+    assert 262 <= most <= 400
     assert len(begun) <= 1.1 * max(LIMITS)
     assert sum(begun) == len(LIMITS) - most
-    assert len([count for count in begun if 0 < count < most // 16]) <= 1  # the last ones
+    assert len([count for count in begun if 0 < count < 16]) <= 1  # the last ones
 
 
 @pytest.mark.parametrize(("grows", "has_share"), [(False, True), (True, False)])
@@ -145,6 +156,29 @@ def test_all_rows_begin_where_their_number_is_set_or_more_come(
         return len(flight_of(Stepping(), tmp_path, grows, has_share).inside)
 
     assert asyncio.run(story()) == len(LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("long", "short", "at_once"),
+    [
+        (EARLY, 15, PLACES),  # few long ones, from which nothing is learned: the others decide
+        (64, EARLY, 256),  # what is learned: there is less to do
+    ],
+)
+def test_limits_are_no_lengths(tmp_path: Path, long: int, short: int, at_once: int) -> None:
+    limits = [64] * 12 + [15] * 1400
+
+    async def story() -> tuple[int, int]:
+        engine = Stepping()
+        flight = flight_of(engine, tmp_path, limits=limits, tokens=[long] * 12 + [short] * 1400)
+        before = flight.at_once
+        for _ in range(EARLY + 1):
+            await engine.step()
+        return before, flight.at_once
+
+    before, after = asyncio.run(story())
+    assert 256 < before < 512
+    assert after == at_once
 
 
 def test_what_does_not_begin_can_be_given_back(tmp_path: Path) -> None:
