@@ -11,9 +11,9 @@ first, so a row begins at the latest when the longer ones have been spread evenl
 Applied Mathematics 17(2), 1969), and then takes a step for each of its own tokens. That suffices; fewer could
 do where lengths are far apart.
 
-A step that also computes a prompt takes longer than the tokens of that say, since it is no CUDA graph. So
-rows begin in groups. Half of W2, the share of one of two GPUs, takes an H100 30.3 s with all rows at once,
-33.1 s with steps of one size whose rows begin one by one, and 29.0 s in groups
+A step that also computes prompts does not run as a CUDA graph, and takes longer than their tokens alone
+explain. So rows begin in groups. Half of W2, the share of one of two GPUs, takes an H100 30.3 s with all rows
+at once, 33.1 s with steps of one size whose rows begin one by one, and 29.0 s in groups
 (`benchmarks/results/two_gpus.md`).
 """
 
@@ -29,8 +29,8 @@ _FEWEST = 256
 """With fewer, a step is hardly shorter: on an H100 it takes 13.6 ms with 129 to 256 rows, and 10.8 ms with
 half of them. But where limits say nothing of lengths, the fewer run at once, the later all end."""
 _MOST = 512
-"""Of more rows, a step is no CUDA graph by vLLM's defaults, and nearly all of its time is in proportion to
-them: 785 rows at once instead of 1,024 were worth 1.6 % of W2 on one H100."""
+"""By default vLLM captures CUDA graphs for up to so many rows. Beyond that there is little to gain, as nearly
+all of a step's time is in proportion to its rows: 785 at once, not 1,024, saved 1.6 % of W2 on an H100."""
 _GROUPS = 16
 """A group is this part of the rows that run at once."""
 
@@ -68,8 +68,8 @@ class Level:
     def rows(self, expected: Sequence[float], most: int) -> int:
         """How many to work on at once.
 
-        What is answered counts as well, so that the number stays as it is while the longest rows run. A limit
-        is no length: where the longest answers end early, the others decide. Rows without a limit may be
+        What is answered counts as well, so that the number stays as it is while the longest rows run. Answers
+        may end before their limits: when the longest have, the others decide. Rows without a limit may be
         longer than any other, so with them all begin at once.
 
         :param expected: output tokens, by label.

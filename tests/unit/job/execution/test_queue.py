@@ -246,7 +246,7 @@ def test_suspected_rows_all_begin() -> None:
 
 
 def test_speed_is_that_of_a_full_engine() -> None:
-    """One that lets in fewer rows than it has slots is no measure."""
+    """While it lets in fewer rows than it has slots, nothing is learned of its speed."""
     queue = PullQueue(Pieces([10_000], [1]))
     queue.join("one", 100, 0.0)
     for second in range(30):

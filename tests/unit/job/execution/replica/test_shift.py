@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
-from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution import coordinator as coordinator_module
-from airflow_provider_raybatch.job.execution import prefixes
 from airflow_provider_raybatch.job.execution.calls import Begun, GoneError, Report, no_rows
 from airflow_provider_raybatch.job.execution.replica import preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
@@ -25,38 +23,7 @@ from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts.part import Part, listed
 from tests.support.replicas import Place, do, lines, until, work, written
-
-
-class _ProcessEndedError(asyncio.CancelledError):
-    """Stands for the end of the replica's process."""
-
-
-class Scripted(EchoEngine):
-    """An engine for which each prompt names what happens to it."""
-
-    asked: ClassVar[list[str]] = []
-    events: ClassVar[dict[str, asyncio.Event]] = {}
-
-    async def generate(self, encoded: Any) -> Any:
-        self.asked.append(encoded.prompt)
-        if encoded.prompt.startswith("wait"):
-            await self.events.setdefault(encoded.prompt, asyncio.Event()).wait()
-        if encoded.prompt.endswith("die"):
-            raise EngineDeadError("vLLM's engine process died.", killed=False)
-        return await super().generate(encoded)
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    def end(status: int) -> None:
-        raise _ProcessEndedError
-
-    Scripted.asked, Scripted.events = [], {}
-    monkeypatch.setattr(
-        replica_module, "open_engine", lambda spec, spans_nodes, *_: Scripted(spec, spans_nodes)
-    )
-    monkeypatch.setattr(replica_module.os, "_exit", end)
-    return Place(tmp_path, monkeypatch)
+from tests.support.scripted import ProcessEndedError, Scripted
 
 
 def parts(place: Place) -> list[Part]:
@@ -188,7 +155,7 @@ def test_engine_that_dies_at_its_start_gets_one_more(place: Place, monkeypatch: 
         raise EngineDeadError("the process of vLLM's front end ended (exit code -11).")
 
     monkeypatch.setattr(replica_module, "open_engine", dies)
-    with pytest.raises(_ProcessEndedError):
+    with pytest.raises(ProcessEndedError):
         place.replica()
     with pytest.raises(EngineDeadError, match=r"exit code -11"):
         place.replica()
@@ -283,46 +250,6 @@ def test_ended_replica_is_not_a_failure(place: Place) -> None:
     assert late.report.rows == 0
 
 
-@pytest.fixture
-def one_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches that are prepared at the same time may overtake each other, and here they have two rows."""
-    monkeypatch.setattr(preparing, "_AT_ONCE", 1)
-
-
-@pytest.mark.usefixtures("one_batch_at_a_time")
-def test_rows_with_the_longest_answers_begin_first(place: Place) -> None:
-    """The rows' own limits decide, wherever they are stored; equal ones keep the order on disk."""
-    limits = [16, 700, 60, 700, 16, 1000, 250]
-    rows = ({"text": f"{number}", "sampling": {"max_tokens": limit}} for number, limit in enumerate(limits))
-    place.source.write_text(lines(*rows))
-    place.batch = 2
-    do(place, place.replica(engine="echo", rows_in_flight=2, sampling_column="sampling"))
-    assert Scripted.asked == ["5", "1", "3", "6", "2", "0", "4"]
-
-
-def test_answer_lengths_are_learned_from_prompt_lengths(place: Place) -> None:
-    """The echo of a long prompt is long: once 16 rows of each kind are finished, long prompts begin first."""
-    texts = ["a", "a " * 39 + "a"] * 60
-    place.source.write_text(lines(*({"text": text} for text in texts)))
-    place.batch = 200
-    do(place, place.replica(engine="echo", rows_in_flight=32))
-    assert Scripted.asked[:32] == texts[:32]
-    kinds = [len(prompt) > 1 for prompt in Scripted.asked[64:]]
-    assert kinds == sorted(kinds, reverse=True)
-    assert len(set(kinds)) == 2
-
-
-@pytest.mark.usefixtures("one_batch_at_a_time")
-def test_rows_that_begin_alike_follow_each_other(place: Place) -> None:
-    """So the engine gets them while their prefix is in its cache, wherever they are stored."""
-    documents = [letter * prefixes.LONG for letter in "cab"]
-    texts = [f"All: {documents[number % 3]} {'x' * (number + 1)}" for number in range(9)]
-    place.source.write_text(lines(*({"text": text} for text in texts)))
-    place.batch = 2
-    do(place, place.replica(engine="echo", rows_in_flight=3))
-    assert Scripted.asked == sorted(texts)
-
-
 def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stops doing so once that process is lost."""
     place.source.write_text(lines(*({"text": f"{number}"} for number in range(100))))
@@ -336,47 +263,6 @@ def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: py
     assert len(board.pull(first.process, Report()).grant.rows) == 50
     board._bury(second.process, engine_died=False)
     assert len(board.pull(first.process, Report()).grant.rows) == 50
-
-
-def test_a_replica_says_at_once_how_many_rows_it_lets_in(place: Place) -> None:
-    """Before anything is answered, so that one that comes gets the others."""
-    limits = [1000] * 10 + [10] * 590
-    rows = ({"text": f"wait {number}", "sampling": {"max_tokens": one}} for number, one in enumerate(limits))
-    place.source.write_text(lines(*rows))
-    replica = place.replica(engine="echo", sampling_column="sampling")
-    board = place.board
-    assert board is not None
-
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: board._queue._ahead.get(replica.process) == 600 - 256)
-        replica.draining.set()
-        await working
-
-    asyncio.run(story())
-    assert len(Scripted.asked) == 256
-
-
-def test_what_is_in_the_engine_is_not_for_others(place: Place) -> None:
-    """Also where it lets fewer in by now: here since a row is answered that might have been the longest."""
-    limits = [1000] * 10 + [10] * 589
-    rows = ({"text": f"wait {number}", "sampling": {"max_tokens": one}} for number, one in enumerate(limits))
-    place.source.write_text(lines({"text": "wait for it"}, *rows))
-    replica = place.replica(engine="echo", sampling_column="sampling")
-    board = place.board
-    assert board is not None
-
-    async def story() -> None:
-        working = asyncio.ensure_future(work(replica))
-        await until(lambda: len(Scripted.asked) == 320)
-        Scripted.events["wait for it"].set()
-        await until(lambda: board._queue._replicas[replica.process].answered == 1)
-        assert board._queue._ahead[replica.process] == 600 - 320
-        replica.draining.set()
-        await working
-
-    asyncio.run(story())
-    assert len(Scripted.asked) == 320
 
 
 def test_a_replica_without_rows_leaves_and_closes_its_engine(
