@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,12 @@ class Engine:
     opened: float
     asked: list[tuple[str, float]] = field(default_factory=list)
     generated: list[tuple[str, float]] = field(default_factory=list)
+
+    def most_beside(self, chosen: Callable[[str], bool]) -> int:
+        """Return how many requests ran at a time until the last of the chosen was answered; 0 without any."""
+        end = max((at for text, at in self.generated if chosen(text)), default=0.0)
+        changes = [(at, 1) for _, at in self.asked] + [(at, -1) for _, at in self.generated]
+        return max(itertools.accumulate(change for at, change in sorted(changes) if at < end), default=0)
 
 
 def engines(folder: Path) -> list[Engine]:

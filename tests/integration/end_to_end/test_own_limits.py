@@ -17,15 +17,18 @@ from .rest import AirflowApi
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.turn(3)]
 
-FILES, ROWS_A_FILE = 8, 24
+FILES, ROWS_A_FILE = 8, 120
 ROWS = FILES * ROWS_A_FILE
 LONG, SHORT = 24, 3
+LONG_ROWS = 48
+AT_ONCE = 256
+"""Rows at once with which none ends after the longest; an engine has room for 320."""
 NOTICE = "rows have limits of their own; those with the longest answers come first"
 
 
 def row(number: int) -> dict[str, Any]:
-    """Return a row; those of the last two files have long answers."""
-    limit = LONG if number >= ROWS * 3 // 4 else SHORT
+    """Return a row; the last ones have long answers."""
+    limit = LONG if number >= ROWS - LONG_ROWS else SHORT
     words = f"{'long' if limit == LONG else 'short'} {number} " + "word " * LONG
     return {"number": number, "text": words, "sampling": {"max_tokens": limit}}
 
@@ -57,3 +60,5 @@ def test_the_longest_begin_first_and_none_is_lost(
     begun = sorted((at, text) for engine in both for text, at in engine.asked)
     last = max(place for place, (_, text) in enumerate(begun) if text.startswith("long"))
     assert last < ROWS / 2
+    at_once = [engine.most_beside(lambda text: text.startswith("long")) for engine in both]
+    assert 0 < max(at_once) <= AT_ONCE

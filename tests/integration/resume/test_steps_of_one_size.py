@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
@@ -57,13 +56,6 @@ def is_long(text: str) -> bool:
     return text.count("word") >= LONG - 1
 
 
-def most_beside_long_ones(engine: Engine) -> int:
-    """Return how many rows were in an engine at a time until its last long answer; 0 if it had none."""
-    end = max((at for text, at in engine.generated if is_long(text)), default=0.0)
-    changes = [(at, 1) for _, at in engine.asked] + [(at, -1) for _, at in engine.generated]
-    return max(itertools.accumulate(change for at, change in sorted(changes) if at < end), default=0)
-
-
 def test_a_late_replica_gets_what_has_not_begun(task: RepeatedTask, texts: dict[str, str]) -> None:
     """Also where the first one had taken all rows."""
     pace = {"seconds_per_token": 0.3, "startup_seconds": 1.0, "startup_spread": 3.0}
@@ -73,7 +65,7 @@ def test_a_late_replica_gets_what_has_not_begun(task: RepeatedTask, texts: dict[
     assert task.asked(manifest) == ROWS
     both = of(task, manifest)
     assert len(both) == 2
-    assert 0 < max(map(most_beside_long_ones, both)) <= AT_ONCE
+    assert 0 < max(engine.most_beside(is_long) for engine in both) <= AT_ONCE
     assert min(len(engine.asked) for engine in both) >= ROWS // 6
 
 
