@@ -278,7 +278,8 @@ def _rows_in_engine(spec: BatchInferenceSpec, gpus: int) -> tuple[int, str]:
     sequences = _sequences(spec, gpus)
     return sequences + math.ceil(sequences / 4), (
         f"{sequences} sequences and a quarter more, later what it answers in a second, so that it never "
-        "waits; the others wait where other replicas can get them"
+        "waits, and fewer where few rows with limits of their own are left; the others wait where other "
+        "replicas can get them"
     )
 
 
