@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections import Counter
-from types import TracebackType
 
 import psutil
+from sampled import Sampled
 
 BUSY = 0.6
 KINDS = {
@@ -25,7 +24,7 @@ KINDS = {
 }
 
 
-class CpuRates:
+class CpuRates(Sampled):
     """A context manager that samples all processes of the machine once a second, and prints a JSON line.
 
     Mean cores that each kind of process uses, and how many are busy of those that this process may use. Only
@@ -36,46 +35,39 @@ class CpuRates:
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__(interval=1.0)
         self._name = name
+        self._allowed = os.sched_getaffinity(0)
         self._cores: Counter[str] = Counter()
         self._seconds = self._busy = 0.0
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._before, self._at = used(), time.monotonic()
+        psutil.cpu_percent(percpu=True)
 
-    def __enter__(self) -> CpuRates:
-        self._thread.start()
-        return self
+    def sample(self) -> None:
+        """Count the CPU time since the last call."""
+        after, now = used(), time.monotonic()
+        busy = psutil.cpu_percent(percpu=True)
+        passed = now - self._at
+        spent: Counter[str] = Counter()
+        for pid, (kind, cpu) in after.items():
+            spent[kind] += cpu - self._before.get(pid, (kind, cpu))[1]
+        if spent["engine"] >= 1000 * BUSY * passed:
+            self._cores.update(spent)
+            self._seconds += passed
+            self._busy += sum(busy[core] for core in self._allowed) / 100 * passed
+        self._before, self._at = after, now
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
+    def show(self) -> None:
+        """Print the line."""
         seconds = max(self._seconds, 1.0)
         line = {
             "system": self._name,
             "seconds": round(self._seconds, 1),
             "cores": {kind: round(spent / seconds / 1000, 2) for kind, spent in self._cores.most_common()},
             "busy": round(self._busy / seconds, 2),
-            "allowed": len(os.sched_getaffinity(0)),
+            "allowed": len(self._allowed),
         }
         print("CPU", json.dumps(line), flush=True)
-
-    def _run(self) -> None:
-        allowed = os.sched_getaffinity(0)
-        before, at = used(), time.monotonic()
-        psutil.cpu_percent(percpu=True)
-        while not self._is_over.wait(1.0):
-            after, now = used(), time.monotonic()
-            busy = psutil.cpu_percent(percpu=True)
-            spent: Counter[str] = Counter()
-            for pid, (kind, cpu) in after.items():
-                spent[kind] += cpu - before.get(pid, (kind, cpu))[1]
-            if spent["engine"] >= 1000 * BUSY * (now - at):
-                self._cores.update(spent)
-                self._seconds += now - at
-                self._busy += sum(busy[core] for core in allowed) / 100 * (now - at)
-            before, at = after, now
 
 
 def used() -> dict[int, tuple[str, int]]:
