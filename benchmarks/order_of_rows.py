@@ -36,7 +36,7 @@ RUNS, SLOTS = 1024, 1280
 LATE = 0.4
 CALL, OPEN = 0.01, 0.3
 """Seconds that a call takes, and that reading and rendering take."""
-FLUSH, AT_MOST_EVERY, IDLE, REPORT = 10.0, 0.2, 0.5, 0.5
+FLUSH, AT_MOST_EVERY, IDLE, REPORT = 10.0, 0.2, 0.2, 0.5
 ROW_GROUP, ROW_BYTES = 4096, 1000
 ON_DISK, LEARNED, KNOWN = "on disk", "longest first, learned", "longest first, known"
 OF_ALL = "longest first of all"

@@ -22,8 +22,10 @@ from airflow_provider_raybatch.job.execution.queue import PullQueue
 
 CALL, OPEN = 0.01, 0.2
 """Seconds that a call takes, and that reading, rendering and tokenising of what it gave take."""
-FLUSH, REPORT, AT_MOST_EVERY, IDLE = 10.0, 1.0, 0.2, 0.5
-"""Seconds between flushes, between reports, between calls at least, and between calls that gave nothing."""
+FLUSH, REPORT, AT_MOST_EVERY = 10.0, 1.0, 0.2
+"""Seconds between flushes, between reports, and between calls at least."""
+IDLE_CALLS = 1000
+"""A second, of all replicas, that give nothing."""
 ROW_GROUP = 4096
 ROW_BYTES = 1000
 
@@ -177,7 +179,8 @@ class Pulling(Simulation):
         replica = self.replicas[number]
         if not replica.is_asking:
             replica.is_asking = True
-            wait = AT_MOST_EVERY if replica.is_fed else IDLE
+            idle = max(AT_MOST_EVERY, len(self.replicas) / IDLE_CALLS)
+            wait = AT_MOST_EVERY if replica.is_fed else idle
             self.at(max(now, replica.called + wait) + CALL, self.called, number)
 
     def called(self, now: float, number: int, _: Any) -> None:

@@ -11,8 +11,8 @@ The queue gives it, in this order:
 4. rows of a piece that another replica has opened. Work stealing (Blumofe and Leiserson, Journal of the ACM
    46(5), 1999) takes them from the replica that has most. They come from that replica's memory, not from
    storage,
-5. nothing, where no row is free. Then the replica that holds most rows beyond those that it lets into its
-   engine is told to give half of them back (steal-half: Hendler and Shavit, PODC 2002).
+5. nothing, where no row is free. Then one that holds more than it lets into its engine, and would end last,
+   is told to give some back, so that both end together (`recall.py`).
 
 Which rows are free is in `free_rows.py`, how many of them a replica gets in `share.py`, and where their
 content comes from in `origins.py`. Each piece is read from storage once, and at most once more for each
@@ -25,6 +25,7 @@ replica holds, and where no row is free a look at the replicas that hold more th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +35,7 @@ from airflow_provider_raybatch.job.execution.free_rows import FreeRows
 from airflow_provider_raybatch.job.execution.origins import Origin, Origins
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.poison_rows import Group, Suspicion
+from airflow_provider_raybatch.job.execution.recall import EARLY_SECONDS, Load, to_move
 from airflow_provider_raybatch.job.execution.share import share
 from airflow_provider_raybatch.job.execution.speed import Speed, Speeds
 
@@ -47,15 +49,20 @@ class _Replica:
 
     :param slots: rows that its engine runs at once.
     :param at_once: rows that it lets into its engine now. What it has beyond them, it can give back.
+    :param joined: when it did, and
+    :param heard: when it last said what it has answered.
     :param given: rows it was ever given, less those it gave back.
     :param holds: rows that it has and that are not finished, sorted.
     :param failed: rows that it is to write as failed.
     :param group: what it runs alone.
     :param wary: whether it must finish a row before it gets more than one.
+    :param waits_until: another one was told to give rows back for it, which come by then.
     """
 
     slots: int
     at_once: int
+    joined: float
+    heard: float
     speed: Speed
     given: int = 0
     answered: int = 0
@@ -65,10 +72,18 @@ class _Replica:
     give_back: int = 0
     group: Group | None = None
     wary: bool = False
+    waits_until: float = 0.0
 
     @property
     def unanswered(self) -> int:
         return max(0, self.given - self.answered)
+
+    @property
+    def load(self) -> Load:
+        seconds = self.heard - self.joined
+        mean = self.answered / seconds if self.answered and seconds else None
+        pace = mean if self.speed.pace is None else self.speed.pace
+        return Load(self.unanswered - self.give_back, self.heard, pace, self.slots, self.at_once)
 
     def remove(self, rows: Ordinals) -> Ordinals:
         """Take rows from what it holds. Returns those that it held."""
@@ -140,7 +155,7 @@ class PullQueue:
             raise ValueError(
                 f"replica {name!r} with {slots} slots: give each process its own name and a slot."
             )
-        self._replicas[name] = _Replica(slots, slots, Speed(slots, now), wary=wary)
+        self._replicas[name] = _Replica(slots, slots, now, now, Speed(slots, now), wary=wary)
         self._speeds.set(name, slots, None)
 
     def pull(self, name: str, now: float, report: Report | None = None) -> Grant:
@@ -160,9 +175,13 @@ class PullQueue:
         replica.failed = np.concatenate([replica.failed, failed])
         rows = self._next_group(name, replica) if is_test else self.free.take(name, most - replica.unanswered)
         given = np.concatenate([failed, rows])
+        if len(given):
+            replica.waits_until = 0.0
         origin = self._hand(name, replica, given)
-        if not is_test:
-            self._recall(replica, min(most, replica.at_once))
+        if not self.free.count:
+            ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
+            if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
+                self._recall(now, name, replica, most)
         release, replica.release = tuple(replica.release), []
         give_back, replica.give_back = replica.give_back, 0
         self._see(name, replica)
@@ -175,7 +194,7 @@ class PullQueue:
             release=release,
             give_back=give_back,
             flush=is_test,
-            ask_below=ask_below if self.free.count else min(ask_below, replica.at_once),
+            ask_below=ask_below,
             has_share=(has_share or not self.free.count) and not is_test,
         )
 
@@ -259,6 +278,7 @@ class PullQueue:
 
     def _count(self, name: str, replica: _Replica, now: float, report: Report) -> None:
         before = replica.unanswered
+        replica.heard = now
         replica.answered = max(replica.answered, report.answered)
         replica.at_once = replica.slots if report.at_once is None else min(report.at_once, replica.slots)
         self._unanswered += replica.unanswered - before
@@ -297,18 +317,18 @@ class PullQueue:
             self._replicas[reader].release.append(piece)
         return origin
 
-    def _recall(self, replica: _Replica, most: int) -> None:
-        """Where it could begin more than is free: let the one with most rows ahead give half of them back.
+    def _recall(self, now: float, name: str, replica: _Replica, most: int) -> None:
+        """Let the one that has most rows to give, so that both end together, give them back.
 
-        :param most: that it would get and could begin, what it has included.
+        :param most: that the replica would get, what it has included: the rest would go back and forth.
         """
-        if self.free.count or replica.unanswered >= most:
-            return
-        if self._ahead:
-            richest = max(self._ahead, key=self._ahead.__getitem__)
-            other = self._replicas[richest]
-            other.give_back += min((self._ahead[richest] + 1) // 2, most - replica.unanswered)
-            self._see(richest, other)
+        own, lacks = replica.load, most - replica.unanswered
+        rows = {other: min(lacks, to_move(now, own, self._replicas[other].load)) for other in self._ahead}
+        richest = max(rows, key=rows.__getitem__, default=name)
+        if rows.get(richest, 0) > 0:
+            replica.waits_until = now + EARLY_SECONDS
+            self._replicas[richest].give_back += rows[richest]
+            self._see(richest, self._replicas[richest])
 
     def _see(self, name: str, replica: _Replica) -> None:
         ahead = replica.unanswered - replica.at_once - replica.give_back

@@ -268,7 +268,7 @@ def modelled() -> Iterator[None]:
         patch.setattr(replica_module, "left_by_the_last", BegunInMemory.left)
         patch.setattr(replica_module, "BegunRows", BegunInMemory)
         patch.setattr(shift_module, "_LEAST_PAUSE", PAUSE)
-        patch.setattr(shift_module, "_IDLE_PAUSE", PAUSE)
+        patch.setattr(shift_module, "_IDLE_CALLS", 1e9)
         patch.setattr(replica_module.os, "_exit", end)
         patch.setattr(preparing, "_LOOK_AGAIN", AT_ONCE)
         patch.setattr(preparing, "_PATIENCE", AT_ONCE)

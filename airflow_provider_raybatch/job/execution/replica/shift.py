@@ -30,8 +30,9 @@ from airflow_provider_raybatch.job.work import Done, Stopwatch
 ENGINE_DIED = 70
 """Exit status of a replica whose engine died (EX_SOFTWARE): Ray restarts the actor and repeats its task."""
 _LEAST_PAUSE = 0.2
-_IDLE_PAUSE = 0.5
-"""Seconds between two calls of the coordinator: while it has rows to give, and while it has none."""
+"""Seconds between two calls of the coordinator at least."""
+_IDLE_CALLS = 1000
+"""A second, of all replicas, while the coordinator has no rows to give."""
 _TICK = 1.0
 _MANY = 1024
 """Answers that take a tenth of a second to detokenise and to write."""
@@ -51,6 +52,7 @@ class Shift:
         self._watch = Stopwatch()
         plan = replica.plan
         self._slots = plan.rows_in_engine
+        self._idle_pause = max(_LEAST_PAUSE, plan.replicas / _IDLE_CALLS)
         self._flight = replica.flight = Flight(
             replica.engine,
             self._report,
@@ -172,9 +174,9 @@ class Shift:
         self._ask_below = max(1, grant.ask_below)
         self._flight.has_share = grant.has_share
         got = len(grant.rows) + len(grant.failed)
-        self._ask_at = time.monotonic() + (_LEAST_PAUSE if got else _IDLE_PAUSE)
+        self._ask_at = time.monotonic() + (_LEAST_PAUSE if got else self._idle_pause)
         if grant.alone or grant.flush:
-            self._ask_at = time.monotonic() + (0.0 if got else _IDLE_PAUSE)
+            self._ask_at = time.monotonic() + (0.0 if got else self._idle_pause)
             self._ask_below = 1
         if grant.give_back:
             await self._give_back(grant.give_back)

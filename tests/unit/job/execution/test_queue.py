@@ -186,53 +186,6 @@ def test_a_piece_that_comes_again_is_not_dropped_before() -> None:
     assert world.queue.is_finished
 
 
-def test_an_idle_replica_makes_another_give_back() -> None:
-    """The first replica got all rows, five more than it can begin: the late one gets those five."""
-    pieces = Pieces([15], [1])
-    world = World(pieces, PullQueue(pieces))
-    first = world.join(10)
-    assert len(world.pull(first).rows) == 15
-    second = world.join(10)
-    assert len(world.pull(second).rows) == 0
-    count = world.pull(first).give_back
-    assert count == 3
-    world.give_back(first, count)
-    grant = world.pull(second)
-    assert grant.rows.tolist() == [12, 13, 14]
-    assert grant.borrow[first].tolist() == [12, 13, 14]
-
-
-def test_what_a_replica_does_not_begin_is_for_others() -> None:
-    """It has slots for all of its rows, but lets four in at once. The late one gets half of the others."""
-    world = World(Pieces([20], [1]), queue := PullQueue(Pieces([20], [1])))
-    first = world.join(40, at_once=4)
-    assert len(world.pull(first).rows) == 20
-    second = world.join(40, at_once=10)
-    assert len(world.pull(second).rows) == 0
-    assert queue.wants(first)
-    count = world.pull(first).give_back
-    assert count == 8
-    world.give_back(first, count)
-    assert len(world.pull(second).rows) == 8
-    assert world.pull(first).ask_below == 4  # where it could begin more
-
-
-@pytest.mark.parametrize("at_once", [100, 50])
-def test_none_is_made_to_give_back_more_than_another_would_get(at_once: int) -> None:
-    """Else the rest would go back and forth."""
-    queue = PullQueue(Pieces([300], [1]))
-    queue.join("first", 400, 0.0)
-    assert len(queue.pull("first", 0.0).rows) == 300
-    queue.pull("first", 0.0, Report(at_once=20))
-    queue.join("second", 100, 0.0)
-    queue.pull("second", 0.0, Report(at_once=at_once))
-    back = queue.pull("first", 1.0, Report(at_once=20)).give_back
-    queue.give_back("first", np.arange(300 - back, 300))
-    fair = 300 * 100 // (400 + 100)
-    assert back == min(fair, at_once)
-    assert len(queue.pull("second", 1.0).rows) == back
-
-
 def test_suspected_rows_all_begin() -> None:
     """One that runs them alone must not keep some outside its engine."""
     pieces = Pieces([40], [1])

@@ -10,6 +10,7 @@ from tests.support.programs import program
 
 CLUSTER = program("benchmarks/simulated_cluster.py", "simulated_cluster")
 PULL = program("benchmarks/pull_queue.py", "pull_queue")
+SHORT = program("benchmarks/short_answers.py", "short_answers")
 REPLICAS, SLOTS = 8, 16
 
 
@@ -25,3 +26,14 @@ def test_no_long_row_keeps_one_engine_alone(rows_a_slot: int, at_least: float) -
     reached = PULL.efficiency(of_all, CLUSTER.Pulling(of_all).outcome())
     assert reached >= at_least
     assert reached >= PULL.efficiency(case, CLUSTER.Pulling(case).outcome()) + 0.02
+
+
+@pytest.mark.parametrize(
+    ("name", "percent", "seconds"),
+    [("one GPU 8 % faster", 1.2, 12.94), ("GPUs of different kinds", 3.0, 13.0), ("8,192 rows", 6.0, 3.8)],
+)
+def test_engines_with_short_answers_end_together(name: str, percent: float, seconds: float) -> None:
+    """Each has a second of rows in it, which it can't give back."""
+    ends = SHORT.ends(SHORT.CLUSTERS[name], jobs=16)
+    assert 100 * ends.apart.mean() <= percent
+    assert ends.seconds.mean() <= seconds

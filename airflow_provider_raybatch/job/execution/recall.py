@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many rows a replica gives back to another one, so that both end together.
+
+Where no row is free, the one that will be done first takes from one that will be done last (steal-half:
+Hendler and Shavit, PODC 2002; here it is half of the difference, by time instead of rows). What is in an
+engine can't be given back. So a replica asks while others still have rows that they have not let in, and not
+when its own engine runs empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EARLY_SECONDS = 1.5
+"""So long it takes until rows that another one gives back can begin: that hears of it when it next calls,
+once a second at least, and then they are read and tokenised."""
+_LEAST_PART = 1 / 16
+"""Of what a replica has: fewer rows are not worth a move, and could go to and fro."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a replica has to do.
+
+    :param rows: that it had not answered when it was last heard of.
+    :param heard: seconds, by the clock of the queue.
+    :param pace: rows that it answers in a second, ``None`` before it has answered any.
+    :param slots: rows that its engine runs at once.
+    :param at_once: rows that it lets into its engine now.
+    """
+
+    rows: int
+    heard: float
+    pace: float | None
+    slots: int
+    at_once: int
+
+    def left(self, now: float) -> float:
+        """Rows that it has not answered by now, if its pace is as it was."""
+        return max(0.0, self.rows - (self.pace or 0.0) * (now - self.heard))
+
+    def pace_beside(self, other: Load) -> float:
+        """Its pace; where that is not known, by its slots."""
+        if self.pace is not None:
+            return self.pace
+        return self.slots * (1.0 if other.pace is None else other.pace / other.slots)
+
+
+def to_move(now: float, own: Load, other: Load) -> int:
+    """Return how many rows of another one make both end together; 0 where too few of them are not begun."""
+    pace, its_pace = own.pace_beside(other), other.pace_beside(own)
+    has, left = own.left(now), other.left(now)
+    later = left / its_pace - has / pace
+    rows = int(min(later * pace * its_pace / (pace + its_pace), left - other.at_once))
+    return rows if rows > _LEAST_PART * has else 0
