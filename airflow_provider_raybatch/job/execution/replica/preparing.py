@@ -85,6 +85,8 @@ class Preparer:
         self._contents: dict[int, asyncio.Task[Content | Gathered]] = {}
         self._chunks: dict[int, Chunk | Bucket] = {}
         self._released: set[int] = set()
+        self._shared: set[int] = set()
+        """Pieces whose content lies in the object store, where it stays as long as this process."""
         self.pending = 0
         """Rows that are not prepared yet."""
 
@@ -277,8 +279,11 @@ class Preparer:
             await self._board.share.remote(self._process, unknown)
 
     async def _share(self, contents: dict[int, Content]) -> None:
-        references = await self._thread(_put, contents)
-        await self._board.share.remote(self._process, references)
+        new = {piece: content for piece, content in contents.items() if piece not in self._shared}
+        self._shared.update(new)
+        if new:
+            references = await self._thread(_put, new)
+            await self._board.share.remote(self._process, references)
 
     async def _borrowed(self, piece: int) -> Content | None:
         waited = 0.0

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from airflow_provider_raybatch.job.execution.grouping import ByPrefix
 from airflow_provider_raybatch.job.execution.replica import preparing
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
+from airflow_provider_raybatch.job.execution.replica import shift as shift_module
 from airflow_provider_raybatch.job.execution.replica.replica import Replica
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.input import opening
@@ -61,9 +64,10 @@ def small_tables(folder: Path) -> None:
         pq.write_table(pa.table({"text": list(_texts(20))}), folder / f"{number:03d}.parquet")
 
 
-def many_small_files(folder: Path, count: int = 150) -> None:
+def many_small_files(folder: Path, count: int = 150, rows: int = 1) -> None:
     for number in range(count):
-        (folder / f"{number:03d}.jsonl").write_text(lines({"text": f"{'word ' * 100}{number}"}))
+        row = {"text": f"{'word ' * 100}{number}"}
+        (folder / f"{number:03d}.jsonl").write_text(lines(*[row] * rows))
 
 
 def one_large_text(folder: Path) -> None:
@@ -174,3 +178,39 @@ def test_rows_that_are_given_back_are_not_read_again(tmp_path: Path, monkeypatch
 
     asyncio.run(story())
     assert Store.asked == sum(file.stat().st_size for file in place.source.iterdir())
+
+
+def test_what_is_read_is_put_into_the_object_store_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often rows of it are given back: a row group may have hundreds of megabytes."""
+    place = stored(lambda folder: many_small_files(folder, 1, 100), tmp_path, monkeypatch)
+    put: Counter[int] = Counter()
+    preparers: list[preparing.Preparer] = []
+
+    class Seen(preparing.Preparer):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            preparers.append(self)
+
+    def counted(contents: dict[int, Any]) -> dict[int, list[Any]]:
+        put.update(contents.keys())
+        return {piece: [content] for piece, content in contents.items()}
+
+    monkeypatch.setattr(preparing, "_put", counted)
+    monkeypatch.setattr(shift_module, "Preparer", Seen)
+    pace = {"seconds_per_token": 0.002}
+    replica = place.replica(engine="echo", rows_in_flight=20, replicas=2, engine_args=pace)
+
+    async def story() -> None:
+        working = asyncio.ensure_future(work(replica))
+        await until(lambda: replica.flight is not None and bool(replica.flight.waiting))
+        assert replica.flight is not None
+        waiting = np.array([row.ordinal for row in replica.flight.waiting])
+        for _ in range(3):
+            await preparers[0].share_rows(waiting)
+        await working
+
+    asyncio.run(story())
+    assert put
+    assert set(put.values()) == {1}
