@@ -25,6 +25,7 @@ replica holds, and where no row is free a look at the replicas that hold more th
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, field
 
@@ -35,10 +36,12 @@ from airflow_provider_raybatch.job.execution.free_rows import FreeRows
 from airflow_provider_raybatch.job.execution.origins import Origin, Origins
 from airflow_provider_raybatch.job.execution.pieces import Ordinals, Pieces
 from airflow_provider_raybatch.job.execution.poison_rows import Group, Suspicion
-from airflow_provider_raybatch.job.execution.recall import EARLY_SECONDS, Load, to_move
+from airflow_provider_raybatch.job.execution.recall import EARLY_SECONDS, Load, to_fill, to_move
 from airflow_provider_raybatch.job.execution.share import share
 from airflow_provider_raybatch.job.execution.speed import Speed, Speeds
 
+_LOOKED_AT = 16
+"""Of the replicas with rows to give back, those with most: a thousand would take milliseconds a call."""
 _SECONDS_FOR_AN_EMPTY_ENGINE = 60.0
 """Suspected rows wait so long for a replica that starts or is idle; then one is emptied for them."""
 
@@ -82,8 +85,8 @@ class _Replica:
     def load(self) -> Load:
         seconds = self.heard - self.joined
         mean = self.answered / seconds if self.answered and seconds else None
-        pace = mean if self.speed.pace is None else self.speed.pace
-        return Load(self.unanswered - self.give_back, self.heard, pace, self.slots, self.at_once)
+        rows = self.unanswered - self.give_back
+        return Load(rows, self.heard, self.speed.pace or mean, self.slots, self.at_once)
 
     def remove(self, rows: Ordinals) -> Ordinals:
         """Take rows from what it holds. Returns those that it held."""
@@ -179,6 +182,8 @@ class PullQueue:
             replica.waits_until = 0.0
         origin = self._hand(name, replica, given)
         if not self.free.count:
+            ask_below = min(ask_below, replica.at_once)
+        if not self.free.count and self._ahead.keys() - {name}:
             ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
             if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
                 self._recall(now, name, replica, most)
@@ -323,11 +328,16 @@ class PullQueue:
         :param most: that the replica would get, what it has included: the rest would go back and forth.
         """
         own, lacks = replica.load, most - replica.unanswered
-        rows = {other: min(lacks, to_move(now, own, self._replicas[other].load)) for other in self._ahead}
-        richest = max(rows, key=rows.__getitem__, default=name)
-        if rows.get(richest, 0) > 0:
+        ahead = self._ahead
+        others = heapq.nlargest(_LOOKED_AT, ahead.keys() - {name}, key=ahead.__getitem__)
+        rows = {other: to_move(now, own, self._replicas[other].load) for other in others}
+        if not any(rows.values()):
+            rows = {other: to_fill(own, ahead[other]) for other in others[:1]}
+        richest = max(rows, key=rows.__getitem__)
+        count = min(lacks, rows[richest])
+        if count > 0:
             replica.waits_until = now + EARLY_SECONDS
-            self._replicas[richest].give_back += rows[richest]
+            self._replicas[richest].give_back += count
             self._see(richest, self._replicas[richest])
 
     def _see(self, name: str, replica: _Replica) -> None:

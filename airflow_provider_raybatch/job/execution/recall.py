@@ -4,7 +4,8 @@
 Where no row is free, the one that will be done first takes from one that will be done last (steal-half:
 Hendler and Shavit, PODC 2002; here it is half of the difference, by time instead of rows). What is in an
 engine can't be given back. So a replica asks while others still have rows that they have not let in, and not
-when its own engine runs empty.
+when its own engine runs empty. One that has room takes some also where no end would come sooner: paces are
+guesses, and an engine that hangs has one, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Load:
 
     :param rows: that it had not answered when it was last heard of.
     :param heard: seconds, by the clock of the queue.
-    :param pace: rows that it answers in a second, ``None`` before it has answered any.
+    :param pace: rows that it answers in a second, more than 0; ``None`` before it has answered any.
     :param slots: rows that its engine runs at once.
     :param at_once: rows that it lets into its engine now.
     """
@@ -53,3 +54,11 @@ def to_move(now: float, own: Load, other: Load) -> int:
     later = left / its_pace - has / pace
     rows = int(min(later * pace * its_pace / (pace + its_pace), left - other.at_once))
     return rows if rows > _LEAST_PART * has else 0
+
+
+def to_fill(own: Load, ahead: int) -> int:
+    """Return how many rows that another one has not let in go to one that has room: half of them at most.
+
+    :param ahead: those rows, when the other one was last heard of.
+    """
+    return max(0, min(own.at_once - own.rows, (ahead + 1) // 2))

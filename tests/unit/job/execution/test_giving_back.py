@@ -83,6 +83,37 @@ def test_none_gives_rows_to_one_that_runs_suspected_rows() -> None:
     assert not queue.wants("rich")
 
 
+def test_one_that_answered_none_for_a_while_has_a_pace() -> None:
+    """Its first answers came after a minute, and it writes them ten seconds later."""
+    queue = PullQueue(Pieces([24], [1]))
+    for name in ("first", "second"):
+        queue.join(name, 4, 0.0)
+        queue.pull(name, 0.0)
+    queue.pull("first", 60.0, Report(4))
+    queue.pull("first", 70.0, Report(4, finished=np.arange(4)))
+    queue.pull("second", 73.0, Report(4))
+    assert queue.wants("first")
+
+
+def test_one_that_hangs_gives_back_what_it_has_not_begun() -> None:
+    """By its pace it should have answered all by now, but it has not said so."""
+    queue = answering({"slow": 50, "quick": 150}, seconds=3)
+    pull(queue, "quick", 20.0, 800)
+    assert pull(queue, "slow", 20.1, 150).give_back == 100  # for which the quick one has room
+
+
+def test_it_asks_seldom_where_none_could_give_rows_back() -> None:
+    queue = PullQueue(Pieces([200], [1]))
+    for name in ("first", "second"):
+        queue.join(name, 100, 0.0)
+    for name in ("first", "second"):
+        assert len(queue.pull(name, 0.0).rows) == 100
+    for second in range(1, 5):
+        grants = [queue.pull(name, float(second), Report(10 * second)) for name in ("first", "second")]
+    assert queue.free.count == 0
+    assert all(grant.ask_below <= 70 for grant in grants)  # half of what is left, as far as is known
+
+
 def test_the_pace_is_that_of_the_last_minute() -> None:
     queue = PullQueue(Pieces([10_000], [1]))
     queue.join("one", 100, 0.0)

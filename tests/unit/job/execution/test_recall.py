@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_raybatch.job.execution.recall import Load, to_move
+from airflow_provider_raybatch.job.execution.recall import Load, to_fill, to_move
 
 
 def load(
@@ -43,3 +43,10 @@ def test_few_rows_are_not_worth_a_move() -> None:
 @pytest.mark.parametrize(("own", "its"), [(None, None), (20.0, None), (None, 10.0)])
 def test_an_unknown_pace_is_taken_from_the_slots(own: float | None, its: float | None) -> None:
     assert to_move(5.0, load(0, own, slots=200), load(300, its, slots=100)) == 200
+
+
+@pytest.mark.parametrize(
+    ("has", "ahead", "rows"), [(4, 20, 6), (4, 5, 3), (4, 1, 1), (10, 20, 0), (30, 20, 0)]
+)
+def test_one_that_has_room_gets_half_of_what_waits(has: int, ahead: int, rows: int) -> None:
+    assert to_fill(load(has), ahead) == rows
