@@ -37,14 +37,17 @@ def test_rows_are_given_once(pieces: Pieces, data: st.DataObject) -> None:
     world = World(pieces, PullQueue(pieces))
     for _ in range(data.draw(st.integers(0, 40), "steps")):
         step = data.draw(st.sampled_from(STEPS), "step")
-        world.now += data.draw(st.sampled_from([0.0, 1.0, 30.0]), "seconds")
+        world.now += data.draw(st.sampled_from([0.0, 1.0, 6.0, 30.0]), "seconds")
         if step == "join" or not world.members:
             slots = data.draw(st.integers(1, 20), "slots")
             world.join(slots, data.draw(st.integers(1, slots), "at once"))
             continue
         name = data.draw(st.sampled_from(sorted(world.members)), "replica")
         if step == "pull":
-            world.pull(name, data.draw(st.integers(0, len(world.members[name].holds)), "written"))
+            written = st.just(0) | st.integers(0, len(world.members[name].holds))
+            told = world.pull(name, data.draw(written, "written")).give_back
+            if told and data.draw(st.booleans(), "does"):
+                world.give_back(name, told)
         elif step == "give back":
             world.give_back(name, data.draw(st.integers(0, 20), "rows"))
         elif step == "leave":
