@@ -20,13 +20,14 @@ replica that died or left with rows of it. What a replica held when it died is f
 having killed the engine (`poison_rows.py`).
 
 Pure: the caller says what time it is. A call costs array operations over the rows that it moves and that the
-replica holds, and where no row is free a look at the replicas that hold more than they let in.
+replica holds, and where no row is free a look at the sixteen replicas that hold most beyond what they let in.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,8 +53,8 @@ class _Replica:
 
     :param slots: rows that its engine runs at once.
     :param at_once: rows that it lets into its engine now. What it has beyond them, it can give back.
-    :param joined: when it did, and
-    :param heard: when it last said what it has answered.
+    :param joined: seconds at which it did, by the caller's clock.
+    :param heard: those at which it last said what it has answered.
     :param given: rows it was ever given, less those it gave back.
     :param holds: rows that it has and that are not finished, sorted.
     :param failed: rows that it is to write as failed.
@@ -183,10 +184,10 @@ class PullQueue:
         origin = self._hand(name, replica, given)
         if not self.free.count:
             ask_below = min(ask_below, replica.at_once)
-        if not self.free.count and self._ahead.keys() - {name}:
-            ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
-            if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
-                self._recall(now, name, replica, most)
+            if others := self._ahead.keys() - {name}:
+                ask_below = replica.at_once + math.ceil(EARLY_SECONDS * (replica.load.pace or 0.0))
+                if not is_test and replica.unanswered < ask_below and now >= replica.waits_until:
+                    self._recall(now, replica, most, others)
         release, replica.release = tuple(replica.release), []
         give_back, replica.give_back = replica.give_back, 0
         self._see(name, replica)
@@ -322,17 +323,17 @@ class PullQueue:
             self._replicas[reader].release.append(piece)
         return origin
 
-    def _recall(self, now: float, name: str, replica: _Replica, most: int) -> None:
-        """Let the one that has most rows to give, so that both end together, give them back.
+    def _recall(self, now: float, replica: _Replica, most: int, others: Set[str]) -> None:
+        """Let another one give rows back, the one with most to give so that both end together.
 
         :param most: that the replica would get, what it has included: the rest would go back and forth.
+        :param others: those with rows ahead.
         """
         own, lacks = replica.load, most - replica.unanswered
-        ahead = self._ahead
-        others = heapq.nlargest(_LOOKED_AT, ahead.keys() - {name}, key=ahead.__getitem__)
-        rows = {other: to_move(now, own, self._replicas[other].load) for other in others}
+        looked_at = heapq.nlargest(_LOOKED_AT, others, key=self._ahead.__getitem__)
+        rows = {other: to_move(now, own, self._replicas[other].load) for other in looked_at}
         if not any(rows.values()):
-            rows = {other: to_fill(own, ahead[other]) for other in others[:1]}
+            rows = {looked_at[0]: to_fill(own, self._ahead[looked_at[0]])}
         richest = max(rows, key=rows.__getitem__)
         count = min(lacks, rows[richest])
         if count > 0:
