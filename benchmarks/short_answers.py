@@ -20,6 +20,7 @@ SEED, JOBS = 20261126, 40
 PACE, SLOTS = 1310.0, 1280
 """Rows a second, and rows in an engine."""
 SECONDS = 1000
+"""More than a job takes."""
 
 
 class Cluster(NamedTuple):

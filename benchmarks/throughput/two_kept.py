@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from cpu_rates import CpuRates
@@ -50,21 +52,31 @@ def main() -> None:
         print("RESULT", json.dumps(found), flush=True)
         return float(found["seconds"])
 
+    if "--profile" in sys.argv and shutil.which("py-spy") is None:
+        raise SystemExit(
+            "--profile: there is no py-spy on the PATH; install it, or measure without a profile."
+        )
     job(Path(data) / names[0], 2)
     each: dict[str, list[float]] = {}
-    for name in names:
-        variants = (Path(data) / variant_of(name, number) for number in itertools.count(1))
+    variants_of = {name: variants_in(Path(data), name) for name in names}
+    for name, variants in variants_of.items():
         for _ in range(int(turns)):
             one, two = job(next(variants), 1), job(next(variants), 2)
             each.setdefault(f"two GPUs to one, {name}, kept engines", []).append(round(one / two, 3))
             if "--half" in sys.argv:
                 alone = job(half(next(variants), Path(out) / "half"), 1)
                 each.setdefault(f"all rows to half of them, {name}", []).append(round(one / alone, 3))
-        for replicas in (1, 2) if "--profile" in sys.argv else ():
-            with Profiles(f"{name}-{replicas}", Path(out) / "profiles"):
-                job(next(variants), replicas)
     ratios = {name: statistics.median(values) for name, values in each.items()}
     print("RESULT", json.dumps({"each": each, "ratios": ratios}), flush=True)
+    for (name, variants), replicas in itertools.product(variants_of.items(), (1, 2)):
+        if "--profile" in sys.argv:
+            with Profiles(f"{name}-{replicas}", Path(out) / "profiles"):
+                job(next(variants), replicas)
+
+
+def variants_in(data: Path, name: str) -> Iterator[Path]:
+    """The folders of a workload with other words each."""
+    return (data / variant_of(name, number) for number in itertools.count(1))
 
 
 if __name__ == "__main__":
