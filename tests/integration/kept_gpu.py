@@ -182,6 +182,24 @@ class Scenes:
         self.ended()
         return seen
 
+    def one_that_starts_when_its_job_ends_is_the_next_ones(self) -> list[Any]:
+        """Else jobs shorter than its start never have a second one."""
+        slow_start = {**SLOW, "startup_seconds": 20.0}
+        self.run(engine_args=slow_start)
+        seen = [len(kept())]
+        before = len(self.engines())
+        self.task.input([f"{text} word word word" for text in ROWS])  # ten seconds
+        self.run(replicas=2, engine_args=slow_start)
+        seen.append(len(self.engines()[before:]))
+        until(lambda: sum(state is not None and state.is_free for state in kept().values()) == 2)
+        first, second = self.engines()[before:]
+        seen.append([len(first.asked), len(second.asked)])
+        seen.append(gpus(self.made(replicas=2, engine_args=slow_start)))
+        seen.append(len({engine.pid for engine in self.engines()[before:]}))
+        self.ended()
+        self.task.input(ROWS)
+        return seen
+
     def a_replica_that_dies_leaves_its_engine_to_no_one(self) -> list[Any]:
         before = len(self.engines())
         killer = threading.Thread(target=self._kill_replica, args=(before,))

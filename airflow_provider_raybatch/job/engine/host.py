@@ -57,7 +57,9 @@ def serve(connection: Connection) -> None:
     with contextlib.suppress(*GONE):
         while (message := _next(connection, resting)) is not None:
             if isinstance(message, list):
-                continue  # calls of an engine that rests already
+                if resting is None:
+                    return  # calls of an engine that could not be opened
+                continue  # or that rests already
             opens, function, arguments = message
             try:
                 if opens and resting is not None:

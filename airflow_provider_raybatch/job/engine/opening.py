@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import host
 from airflow_provider_raybatch.job.engine.apart import EngineApart
-from airflow_provider_raybatch.job.engine.base import Engine
+from airflow_provider_raybatch.job.engine.base import Engine, Renewable
 from airflow_provider_raybatch.job.engine.front_end import FrontEnd
 
 
@@ -35,6 +37,11 @@ def identity(spec: BatchInferenceSpec, files: str) -> str:
     return json_digest([spec.engine, spec.model, spec.engine_args, files])
 
 
+def opener(spec: BatchInferenceSpec) -> Callable[[BatchInferenceSpec], Renewable]:
+    """What opens it in its front end's process."""
+    return host.open_echo if spec.engine == "echo" else host.open_vllm
+
+
 def open_engine(
     spec: BatchInferenceSpec,
     spans_nodes: bool = False,
@@ -51,8 +58,7 @@ def open_engine(
     :raises RaybatchError: it can't start.
     """
     if apart is not None:
-        opens = host.open_echo if spec.engine == "echo" else host.open_vllm
-        apart.open(spec, opens, identity(spec, files))
+        apart.open(spec, opener(spec), identity(spec, files))
         return apart
     if spec.engine == "echo":
         from airflow_provider_raybatch.job.engine.echo import EchoEngine

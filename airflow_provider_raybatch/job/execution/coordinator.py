@@ -256,13 +256,14 @@ class Coordinator:
         self._model = self._assignment = False
 
     def close(self) -> bool:
-        """Make no more engines.
+        """Make no more engines. Those that still start do so for the next job, if this one has done all.
 
         :returns: whether a replica has one that is to be kept, and has not given it back.
         """
         if self._broker is None:
             return False
-        self._broker.close()
+        has_done_all = self._assignment is not None and self._queue.is_finished and not self._draining
+        self._broker.close((self._model or None) if has_done_all else None)
         return self._broker.has_given
 
     def engine(self) -> EngineInfo | None:

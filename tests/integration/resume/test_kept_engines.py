@@ -207,5 +207,6 @@ def test_engines_on_gpus_are_shared(tmp_path: Path) -> None:
     assert seen["another engine finds room"] == [2, 1]
     assert seen["a job waits for its like and takes it"] == [1, 1]
     assert seen["one that waits in vain is ended"] == [1, 0]
+    assert seen["one that starts when its job ends is the next ones"] == [1, 1, [40, 0], ["0", "1"], 2]
     assert seen["a replica that dies leaves its engine to no one"] == [2, True, 1]
     assert seen["an engine that is lost while it starts"] == [2, 40]

@@ -13,6 +13,8 @@ _KEEPER_TESTS, _TENANCY_TESTS, _DEMAND_TESTS, _WANTED_TESTS, _BROKER_TESTS, _ROL
     for name in ("keeper", "tenancy", "demand", "wanted", "broker", "roll")
 )
 
+_COORDINATOR, _COORDINATOR_TESTS = "job/execution/coordinator.py", "job/execution/test_coordinator.py"
+
 MUTANTS = (
     Mutant(
         "kept-for-another-airflow",
@@ -57,7 +59,7 @@ MUTANTS = (
     Mutant(
         "kept-though-its-return-hangs",
         _TENANCY,
-        'return "kill" if now - self._heard > LONGEST_RETURN else "stay"',
+        'return "kill" if now - self._heard > self._longest_return else "stay"',
         'return "stay"',
         "An engine that does not come to rest holds its GPUs without end.",
         (f"{_TENANCY_TESTS}::test_a_return_that_hangs_is_ended",),
@@ -65,8 +67,8 @@ MUTANTS = (
     Mutant(
         "taken-before-it-rests",
         _TENANCY,
-        'self._phase, self._user, self._seconds = "returned", None, seconds',
-        'self._phase, self._user, self._seconds = "free", None, seconds',
+        'self._phase, self._user = "returned", None',
+        'self._phase, self._user = "free", None',
         "Requests of a job are cancelled as another's that had the engine before.",
         (f"{_TENANCY_TESTS}::test_one_user_at_a_time",),
     ),
@@ -107,8 +109,32 @@ MUTANTS = (
         (f"{_KEEPER_TESTS}::test_what_comes_after_the_return_reaches_no_one",),
     ),
     Mutant(
-        "one-request-ends-one-after-the-other",
+        "taken-from-its-user-while-it-is-made-ready",
         _KEEPER,
+        "        with self._preparing:  # what the user has begun to wait for is done\n",
+        "        if True:\n",
+        "An engine that starts when its job ends is opened in a process that ends.",
+        (f"{_KEEPER_TESTS}::test_what_the_user_still_waits_for_comes_first",),
+    ),
+    Mutant(
+        "opened-twice",
+        _KEEPER,
+        'if self._messages_are != "calls":',
+        "if True:",
+        "An engine that its user has opened never rests.",
+        (f"{_KEEPER_TESTS}::test_it_is_opened_though_its_user_has_no_time_to",),
+    ),
+    Mutant(
+        "opened-after-a-job-that-was-stopped",
+        _COORDINATOR,
+        "self._queue.is_finished and not self._draining",
+        "self._queue.is_finished",
+        "Who stops a job waits for its engine to start, before others have its GPU.",
+        (f"{_COORDINATOR_TESTS}::test_engines_are_opened_for_the_next_job_after_one_that_has_done_all",),
+    ),
+    Mutant(
+        "one-request-ends-one-after-the-other",
+        _DEMAND,
         "in_the_way(requests, with_free(nodes, ending), idle)",
         "in_the_way(requests, nodes, idle)",
         "A task that waits for one GPU ends all warm engines of the cluster.",

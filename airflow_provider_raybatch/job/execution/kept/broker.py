@@ -18,10 +18,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
+from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.kept.keeper import KeptEngine
 from airflow_provider_raybatch.job.execution.kept.roll import NAMESPACE, Roll, name_of
 from airflow_provider_raybatch.job.execution.kept.tenancy import User
 from airflow_provider_raybatch.job.execution.kept.wanted import Wanted
+from airflow_provider_raybatch.job.execution.kept.way import to_open
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two looks: less than an idle engine of the same kind waits before it makes room."""
@@ -57,6 +59,8 @@ class Broker:
         """Processes that have got an idle engine, and when."""
         self._came: set[str] = set()
         """Processes that have asked for one."""
+        self._open: set[str] = set()
+        """Processes whose engine is open."""
         self._idle, self._looked = 0, 0.0
         """How many could be taken, and when that was so."""
         self._made: dict[str, Any] = {}
@@ -96,6 +100,7 @@ class Broker:
             user, actor = self._given.pop(process, (None, None))
             has_heard = process in self._told
             self._told.discard(process)
+            self._open.discard(process)
             self._joining.pop(process, None)
             self._changed.notify_all()
         if actor is not None:
@@ -117,6 +122,7 @@ class Broker:
         """It has opened its engine."""
         with self._changed:
             self._joining.pop(process, None)
+            self._open.add(process)
 
     @property
     def has_given(self) -> bool:
@@ -124,14 +130,23 @@ class Broker:
         with self._changed:
             return bool(self._given)
 
-    def close(self) -> None:
-        """End what waits for room."""
+    def close(self, model: Model | None = None) -> None:
+        """End what waits for room.
+
+        :param model: engines that are not open yet shall be opened with it, for the next job.
+        """
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
         self._thread.join()
         for actor in self._made.values():
             ray.kill(actor)
+        if model is not None and self._wanted.seconds:
+            for process in self._given.keys() & self._told - self._open:
+                user, actor = self._given.pop(process)
+                told = actor.open_alone.remote(user, self._wanted.seconds, *to_open(model))
+                # This actor ends then, and what it has not sent is lost.
+                ray.wait([told], timeout=_TAKE_SECONDS)
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_raybatch.job.execution.kept.roll import Roll
+
 Amounts = Mapping[str, float]
 """Ray's resources by name."""
 
@@ -61,6 +63,17 @@ class Idle:
     node: str
     amounts: Amounts
     since: float
+
+
+def must_make_room(name: str, roll: Roll) -> bool:
+    """Whether this engine must end so that what waits on the cluster finds room."""
+    requests, nodes = pending()
+    if not requests:
+        return False
+    states = {name: state for name, state in roll.look().items() if state is not None}
+    idle = [Idle(name, one.node, one.amounts, one.since) for name, one in states.items() if one.is_free]
+    ending = [(one.node, one.amounts) for one in states.values() if one.is_ending]
+    return name in in_the_way(requests, with_free(nodes, ending), idle)
 
 
 def in_the_way(requests: Iterable[Request], nodes: Mapping[str, Node], idle: Sequence[Idle]) -> set[str]:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
+from typing import Literal
 
 import ray
 from pydantic import SecretStr
@@ -27,9 +28,9 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
 from airflow_provider_raybatch.job.engine.host import GONE, RESTS
-from airflow_provider_raybatch.job.execution.kept.demand import Idle, in_the_way, pending, with_free
+from airflow_provider_raybatch.job.execution.kept.demand import must_make_room
 from airflow_provider_raybatch.job.execution.kept.roll import KeptState, Roll
-from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, Tenancy, User
+from airflow_provider_raybatch.job.execution.kept.tenancy import LONGEST_START, GivenAwayError, Tenancy, User
 
 _LONGEST_WAIT = 2.0
 _MORE = 0.002
@@ -40,7 +41,7 @@ _MEASURED_EVERY = 1.0
 _LAST_WORD = 10.0
 """Seconds for the user to hear of the engine's death."""
 _END_SECONDS = 60.0
-_REST, _END = pickle.dumps([(0, "rest", None)]), pickle.dumps(None)
+_REST = pickle.dumps([(0, "rest", None)])
 _RESTS = bytes(ForkingPickler.dumps(RESTS))
 """As they go through the front end's pipe."""
 
@@ -73,6 +74,10 @@ class KeptEngine:
         """Guards the tenancy, the messages and the front ends."""
         self._posting = threading.Lock()
         """Held while a message of the user is passed on, so that none comes after the order to rest."""
+        self._preparing = threading.Lock()
+        """Held while a front end is started or made ready for the user."""
+        self._messages_are: Literal["questions", "the order to open", "calls"] = "questions"
+        """What the user sends next."""
         self._front_end: OwnFrontEnd | None = None
         """The process that the user talks to."""
         self._resting: OwnFrontEnd | None = None
@@ -119,6 +124,7 @@ class KeptEngine:
             is_users = self._tenancy.take(user, maker, time.monotonic())
             if was_free and is_users:
                 self._messages.clear()
+                self._messages_are = "questions"
                 self._gpu = gpu
             return is_users
 
@@ -176,6 +182,8 @@ class KeptEngine:
             self._check(user)
             if self._front_end is not None:
                 _post(self._front_end, *messages)
+            if messages and self._messages_are == "the order to open":
+                self._messages_are = "calls"
 
     def prepare(self, user: User, identity: str) -> None:
         """Let the next message open the engine that rests here, if it is an equal one. Else it is ended.
@@ -199,6 +207,7 @@ class KeptEngine:
                 resting.end(is_open=True)
             if self._front_end is None:
                 self._start()
+            self._messages_are = "the order to open"
 
     def receive(self, user: User) -> Heard:
         """Wait a little for messages of the front end.
@@ -232,18 +241,27 @@ class KeptEngine:
                 self._tenancy.give_back(user, seconds, time.monotonic())
                 self._messages.clear()
                 keeps = seconds > 0 and (is_open or self._resting is not None)
-                asked = self._front_end
-                if not is_open:
-                    self._front_end = None  # it has answered a question, or failed to open an engine
-            if keeps and is_open and asked is not None:
-                _post(asked, _REST)
+            if keeps and is_open and self._front_end is not None:
+                _post(self._front_end, _REST)
         if not keeps:
             self.end()
-        elif not is_open:
-            if asked is not None:
-                asked.kill()
-            with self._changed:
-                self._tenancy.has_come_to_rest(time.monotonic())
+        if not is_open:
+            self._rest_as_before()
+
+    def open_alone(self, user: User, seconds: float, identity: str, order: bytes) -> None:
+        """Open the engine for the next user: the job of this one has ended before it was open.
+
+        Else jobs that are shorter than its start would never have it. Returns before it is open.
+
+        :param seconds: for which it waits then.
+        :param identity: see :meth:`prepare`.
+        :param order: to open it, as the user would send it.
+        :raises GivenAwayError: this is not the user.
+        """
+        with self._posting, self._changed:
+            self._tenancy.give_back(user, seconds, time.monotonic(), LONGEST_START)
+            self._messages.clear()
+        threading.Thread(target=self._open_alone, args=(identity, order), daemon=True).start()
 
     # The actor itself.
 
@@ -275,6 +293,27 @@ class KeptEngine:
         except ray.exceptions.RayError:
             _leave()
 
+    def _open_alone(self, identity: str, order: bytes) -> None:
+        with self._preparing:  # what the user has begun to wait for is done
+            if self._resting is not None:  # the user had not come to open it
+                self._rest_as_before()
+            elif self._front_end is None:  # nor to say with which environment
+                self.end()
+            else:
+                if self._messages_are != "calls":
+                    self._identity = identity
+                    _post(self._front_end, order)
+                _post(self._front_end, _REST)
+
+    def _rest_as_before(self) -> None:
+        """The user has not opened the engine that rests, if one does, but asked, or failed to open one."""
+        with self._changed:
+            asked, self._front_end = self._front_end, None
+        if asked is not None:
+            asked.kill()
+        with self._changed:
+            self._tenancy.has_come_to_rest(time.monotonic())
+
     def _front_ends(self) -> list[OwnFrontEnd]:
         return [one for one in (self._front_end, self._resting) if one is not None]
 
@@ -283,7 +322,9 @@ class KeptEngine:
         with self._changed:
             self._tenancy.begin_wait(user, time.monotonic())
         try:
-            yield
+            with self._preparing:
+                self._check(user)  # it is the user still
+                yield
         finally:
             with self._changed:
                 self._tenancy.end_wait(user, time.monotonic())
@@ -341,7 +382,7 @@ class KeptEngine:
             is_wanted = False
             with contextlib.suppress(Exception):  # of Ray's, or from an engine of another version
                 # Ray also tells of what it is about to place, so once is not enough.
-                is_wanted = self._tenancy.is_free and self._is_wanted(roll)
+                is_wanted = self._tenancy.is_free and must_make_room(self._name, roll)
             with self._changed:
                 verdict = self._tenancy.verdict(time.monotonic(), is_wanted and was_wanted)
                 if verdict != "stay":
@@ -350,16 +391,6 @@ class KeptEngine:
                 self.end(at_once=verdict == "kill")
                 return
             was_wanted = is_wanted
-
-    def _is_wanted(self, roll: Roll) -> bool:
-        """Whether it must end so that others find room."""
-        requests, nodes = pending()
-        if not (requests and self._amounts):
-            return False
-        states = {name: state for name, state in roll.look().items() if state is not None}
-        idle = [Idle(name, one.node, one.amounts, one.since) for name, one in states.items() if one.is_free]
-        ending = [(one.node, one.amounts) for one in states.values() if one.is_ending]
-        return self._name in in_the_way(requests, with_free(nodes, ending), idle)
 
 
 def _leave() -> None:

@@ -51,6 +51,7 @@ class Tenancy:
         self._since = self._heard = now
         self._ends_at = now + UNUSED
         self._seconds = 0.0
+        self._longest_return = LONGEST_RETURN
         self._waits = 0
 
     @property
@@ -113,14 +114,16 @@ class Tenancy:
         if self.is_of(user):
             self._waits, self._heard = self._waits - 1, now
 
-    def give_back(self, user: User, seconds: float, now: float) -> None:
+    def give_back(self, user: User, seconds: float, now: float, longest: float = LONGEST_RETURN) -> None:
         """The user needs it no more; it can be taken when it :meth:`has_come_to_rest`.
 
         :param seconds: for which it waits for the next one at most.
+        :param longest: seconds until it must have come to rest.
         :raises GivenAwayError: the caller is not the user.
         """
         self.hear(user, now)
-        self._phase, self._user, self._seconds = "returned", None, seconds
+        self._phase, self._user = "returned", None
+        self._seconds, self._longest_return = seconds, longest
 
     def has_come_to_rest(self, now: float) -> None:
         """Nothing of its last user is left in it."""
@@ -148,5 +151,5 @@ class Tenancy:
         if self._phase == "used":
             return "kill" if now - self._heard > (LONGEST_START if self._waits else SILENT) else "stay"
         if self._phase == "returned":
-            return "kill" if now - self._heard > LONGEST_RETURN else "stay"
+            return "kill" if now - self._heard > self._longest_return else "stay"
         return "stay"

@@ -15,6 +15,8 @@ import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.opening import identity, opener
+from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, User
 
 _HEARTBEAT = 2.0
@@ -23,6 +25,12 @@ _TOGETHER = 0.002
 _GIVE_BACK_SECONDS = 30.0
 _LOST = (ray.exceptions.RayError, EngineDeadError, GivenAwayError)
 """What a call of the actor raises where this one has its engine no more."""
+
+
+def to_open(model: Model) -> tuple[str, bytes]:
+    """What :meth:`~airflow_provider_raybatch.job.execution.kept.keeper.KeptEngine.open_alone` needs."""
+    order = True, opener(model.spec), (model.spec,)
+    return identity(model.spec, model.files), pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
 
 
 class KeptFrontEnd:

@@ -92,6 +92,9 @@ class Replica(Workplace):
             except EngineDeadError:
                 if wanted is None and not self._is_first:
                     raise
+                if wanted is not None and self._job_has_ended():
+                    self._leave()  # its engine is opened for the next job
+                    return
                 os._exit(ENGINE_DIED)  # begin anew; a kept engine with another one
         self._gpu = GpuMeter() if wanted is None else None
         board.describe.remote(self.engine.info)
@@ -172,6 +175,12 @@ class Replica(Workplace):
 
     def _is_needed(self) -> bool:
         return bool(ray.get(self.board.is_needed.remote(self.process, _name())))
+
+    def _job_has_ended(self) -> bool:
+        try:
+            return not self._is_needed()
+        except ray.exceptions.RayActorError:  # the coordinator has ended with it
+            return True
 
     def _leave(self) -> None:
         """Take no more part: its GPUs are free, or will be when Ray Data ends the actor without a ticket."""

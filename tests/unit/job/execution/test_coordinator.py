@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, Report, no_rows
+from airflow_provider_raybatch.job.execution.calls import SILENT, Begun, Model, Report, no_rows
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator, Order
 from airflow_provider_raybatch.job.execution.question import Question
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.storage.folder import LocalFolder
+from tests.support.specs import spec
 
 
 class Board(Coordinator):
@@ -216,3 +217,35 @@ def test_by_default_all_stay() -> None:
         board.ready(name, slots=10)
     orders = [board.asks(name) for name in ("first", "second", "third")]
     assert not any(order.leaves for order in orders)
+
+
+class Engines:
+    """What a broker does at the end.
+
+    :ivar opens: with what engines that still start are opened.
+    """
+
+    opens: Model | None = None
+    has_given = False
+
+    def close(self, model: Model | None) -> None:
+        self.opens = model
+
+
+@pytest.mark.parametrize(
+    ("ends", "opens"), [("done", True), ("before it begins", False), ("rows left", False), ("stopped", False)]
+)
+def test_engines_are_opened_for_the_next_job_after_one_that_has_done_all(ends: str, opens: bool) -> None:
+    """What has failed or is stopped might start them in vain."""
+    engines = Engines()
+    board = Coordinator(LocalFolder("/nowhere"), lambda: engines)  # type: ignore[arg-type, return-value]
+    model = Model(spec(engine="echo"))
+    board.load(model)
+    if ends != "before it begins":
+        pieces = [Chunk(0, 0, 1, 0, 0, 1)] if ends == "rows left" else []
+        rows = [1 for _ in pieces]
+        board.begin(Input(pieces, rows, np.zeros(len(rows), np.uint8)), "parts", 1, "the job")
+    if ends == "stopped":
+        board.drain()
+    assert board.close() is False
+    assert engines.opens == (model if opens else None)

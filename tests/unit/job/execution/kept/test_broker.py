@@ -6,6 +6,7 @@ How it finds, makes and ends them on a real Ray is shown by ``tests/integration/
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,11 +16,14 @@ from typing import Any
 import pytest
 import ray
 
+from airflow_provider_raybatch.job.engine.host import open_echo
+from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.kept import broker as module
 from airflow_provider_raybatch.job.execution.kept.broker import Broker
 from airflow_provider_raybatch.job.execution.kept.roll import KeptState
 from airflow_provider_raybatch.job.execution.kept.tenancy import User
 from airflow_provider_raybatch.job.execution.kept.wanted import Wanted
+from tests.support.specs import spec
 
 FIRST, SECOND = User("actor 1", "process 1"), User("actor 2", "process 2")
 
@@ -31,6 +35,8 @@ class Cluster:
     users: dict[str, User | None] = field(default_factory=dict)
     calls: list[tuple[str, str]] = field(default_factory=list)
     reserved_for: str = ""
+    opened: dict[str, Any] = field(default_factory=dict)
+    """The order to open each that no one waits for."""
 
     def look(self) -> dict[str, KeptState | None]:
         return {
@@ -46,25 +52,36 @@ class Cluster:
         def calls(what: str) -> Any:
             return SimpleNamespace(remote=lambda user: self.calls.append((what, name)))
 
+        def open_alone(user: User, seconds: float, identity: str, order: bytes) -> None:
+            self.opened[name] = pickle.loads(order)
+
         return SimpleNamespace(
-            take=SimpleNamespace(remote=take), abandon=calls("abandon"), decline=calls("decline")
+            take=SimpleNamespace(remote=take),
+            abandon=calls("abandon"),
+            decline=calls("decline"),
+            open_alone=SimpleNamespace(remote=open_alone),
         )
 
     def get(self, answer: Any, timeout: float) -> Any:
         return answer
+
+    def wait(self, answers: Any, timeout: float) -> None:
+        pass
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(module, "Roll", lambda key: made)
-    monkeypatch.setattr(module, "ray", SimpleNamespace(get=made.get, exceptions=ray.exceptions))
+    monkeypatch.setattr(
+        module, "ray", SimpleNamespace(get=made.get, wait=made.wait, exceptions=ray.exceptions)
+    )
     monkeypatch.setattr(Broker, "_make", lambda self, user, node: None)
     return made
 
 
-def broker(most: int) -> Broker:
-    return Broker(Wanted("key", "echo", "echo", "echo", 1, None, 60.0), "maker", most)
+def broker(most: int, seconds: float = 60.0) -> Broker:
+    return Broker(Wanted("key", "echo", "echo", "echo", 1, None, seconds), "maker", most)
 
 
 def eventually(ask: Callable[[], Any]) -> Any:
@@ -126,6 +143,28 @@ def test_only_an_engine_that_its_dead_replica_knew_is_ended(
     asked.gone(FIRST.process)
     assert cluster.calls == [(call, "one")]
     asked.close()
+
+
+@pytest.mark.parametrize(
+    ("has_heard", "is_open", "seconds", "opens"),
+    [(True, False, 60, True), (False, False, 60, False), (True, True, 60, False), (True, False, 0, False)],
+)
+def test_one_that_still_starts_is_opened_for_the_next_job(
+    cluster: Cluster, has_heard: bool, is_open: bool, seconds: float, opens: bool
+) -> None:
+    """Not one that no replica has touched, nor one that is in use, nor where none is to be kept."""
+    cluster.users = {"one": None}
+    asked = broker(most=1, seconds=seconds)
+    assert asked.engine_for(FIRST, "node") is None
+    eventually(lambda: asked.has_given)
+    if has_heard:
+        assert asked.engine_for(FIRST, "node")
+    if is_open:
+        asked.joined(FIRST.process)
+    model = Model(spec(engine="echo"), "files")
+    asked.close(model)
+    assert cluster.opened == ({"one": (True, open_echo, (model.spec,))} if opens else {})
+    assert asked.has_given is not opens
 
 
 def test_a_new_one_of_another_job_is_left_alone(cluster: Cluster) -> None:

@@ -20,7 +20,7 @@ from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.execution.kept import demand, tenancy
 from airflow_provider_raybatch.job.execution.kept import keeper as module
-from airflow_provider_raybatch.job.execution.kept.demand import Bundle, Node, Request
+from airflow_provider_raybatch.job.execution.kept.demand import Bundle, Node, Request, in_the_way
 from airflow_provider_raybatch.job.execution.kept.keeper import KeptEngine
 from airflow_provider_raybatch.job.execution.kept.roll import KeptState
 from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, User
@@ -62,9 +62,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(module, "ray", made)
     monkeypatch.setattr(
-        module, "pending", lambda: ([Request((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
+        demand, "pending", lambda: ([Request((Bundle({"GPU": 1.0}, {}),))] if made.waits else [], {})
     )
-    monkeypatch.setattr(module, "in_the_way", lambda requests, nodes, idle: {"kept-engine"})
+    monkeypatch.setattr(demand, "in_the_way", lambda requests, nodes, idle: {"kept-engine"})
     monkeypatch.setattr(module, "Roll", lambda: SimpleNamespace(look=lambda: made.others))
     monkeypatch.setattr(module, "_LOOKS", (0.05, 0.1))
     monkeypatch.setattr(module, "_LAST_WORD", 0.1)
@@ -172,6 +172,80 @@ def test_what_comes_after_the_return_reaches_no_one(engine: KeptEngine) -> None:
     assert engine.receive(SECOND).messages == []
 
 
+def order(**engine_args: Any) -> bytes:
+    return pickle.dumps((True, host.open_echo, (spec(engine="echo", engine_args=engine_args),)))
+
+
+@pytest.mark.parametrize("comes_to", ["begin", "ask", "prepare", "open"])
+def test_it_is_opened_though_its_user_has_no_time_to(engine: KeptEngine, comes_to: str) -> None:
+    if comes_to == "ask":
+        engine.send(FIRST, [pickle.dumps((False, time.sleep, (0.2,)))])
+    if comes_to in {"prepare", "open"}:
+        engine.prepare(FIRST, "echo")
+    if comes_to == "open":
+        engine.send(FIRST, [order(startup_seconds=0.2)])
+    engine.open_alone(FIRST, 60, "echo", order(startup_seconds=0.2))
+    assert not engine.take(SECOND)
+    for call in (engine.receive, lambda user: engine.send(user, []), lambda user: engine.prepare(user, "")):
+        with pytest.raises(GivenAwayError):
+            call(FIRST)
+    eventually(lambda: engine.state().is_free)
+    assert 55 <= engine.state().ends_in <= 60
+    assert engine._resting is not None
+    pid = engine._resting.process.pid
+    assert engine.take(SECOND)
+    engine.begin(SECOND, {}, of_vllm=False)
+    assert open_echo(engine, SECOND) == pid
+
+
+def test_one_that_rests_already_is_not_opened(engine: KeptEngine) -> None:
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    pid_of(engine, SECOND)
+    engine.open_alone(SECOND, 60, "other files", order())
+    eventually(lambda: engine.state().is_free)
+    assert engine.take(FIRST)
+    assert open_echo(engine) == pid
+
+
+def test_it_ends_if_it_can_not_be_opened(engine: KeptEngine, cluster: Cluster) -> None:
+    engine.open_alone(FIRST, 60, "echo", order(startup_seconds="soon"))
+    assert cluster.killed.wait(30)
+
+
+def test_it_ends_if_nothing_was_started_for_its_user(cluster: Cluster) -> None:
+    made = KeptEngine("echo")
+    assert made.take(FIRST)
+    made.open_alone(FIRST, 60, "echo", order())
+    assert cluster.killed.wait(30)
+
+
+def test_what_the_user_still_waits_for_comes_first(
+    engine: KeptEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine of other files ends for half a minute, say, before the next one's process starts."""
+    rest(engine)
+    assert engine.take(SECOND)
+    has_begun, may_end = threading.Event(), threading.Event()
+    end = OwnFrontEnd.end
+
+    def slowly(self: OwnFrontEnd, is_open: bool) -> None:
+        has_begun.set()
+        may_end.wait(30)
+        end(self, is_open)
+
+    monkeypatch.setattr(OwnFrontEnd, "end", slowly)
+    preparing = threading.Thread(target=engine.prepare, args=(SECOND, "other files"))
+    preparing.start()
+    assert has_begun.wait(30)
+    engine.open_alone(SECOND, 60, "other files", order())
+    may_end.set()
+    preparing.join(30)
+    eventually(lambda: engine.state().is_free)
+    assert engine.take(FIRST)
+    assert open_echo(engine, FIRST, identity="other files")
+
+
 def test_it_ends_at_its_time(engine: KeptEngine, cluster: Cluster) -> None:
     rest(engine, 0.5)
     assert cluster.killed.wait(30)
@@ -215,8 +289,8 @@ def test_one_that_ends_makes_the_room_alone(
         "another": KeptState("echo", False, True, 0, 0, "node", {"GPU": 1.0}),
     }
     request = Request((Bundle({"GPU": 1.0}, {}),))
-    monkeypatch.setattr(module, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
-    monkeypatch.setattr(module, "in_the_way", demand.in_the_way)
+    monkeypatch.setattr(demand, "pending", lambda: ([request], {"node": Node({"GPU": 0.0}, {})}))
+    monkeypatch.setattr(demand, "in_the_way", in_the_way)
     rest(engine)
     assert not cluster.killed.wait(1)
     cluster.others["another"] = None
@@ -230,7 +304,7 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(module.loading, "steps", fails)
-    monkeypatch.setattr(module, "pending", fails)
+    monkeypatch.setattr(demand, "pending", fails)
     time.sleep(0.5)
     rest(engine, 1.0)
     assert cluster.killed.wait(30)

@@ -116,6 +116,16 @@ def test_a_return_that_hangs_is_ended(tenancy: Tenancy) -> None:
     assert tenancy.verdict(101.0 + LONGEST_RETURN, is_wanted=False) == "kill"
 
 
+def test_one_that_is_opened_for_the_next_has_longer(tenancy: Tenancy) -> None:
+    used(tenancy).give_back(FIRST, 3600.0, 100.0, LONGEST_START)
+    assert tenancy.verdict(100.0 + LONGEST_START, is_wanted=True) == "stay"
+    assert tenancy.verdict(101.0 + LONGEST_START, is_wanted=False) == "kill"
+    tenancy.has_come_to_rest(400.0)
+    assert tenancy.take(SECOND, OTHER, 500.0)
+    tenancy.give_back(SECOND, 3600.0, 500.0)
+    assert tenancy.verdict(501.0 + LONGEST_RETURN, is_wanted=False) == "kill"
+
+
 def test_what_has_ended_is_nobodys(tenancy: Tenancy) -> None:
     assert tenancy.end()
     assert not tenancy.end()
