@@ -69,6 +69,8 @@ def serve(connection: Connection) -> None:
             except Exception as error:
                 traceback.print_exc()  # it does not go with the exception
                 connection.send([(0, None, _portable(error))])
+                if opens and resting is not None:
+                    break  # whatever it has become
                 continue
             if not opens:
                 connection.send([(0, made, None)])

@@ -258,12 +258,15 @@ class Coordinator:
     def close(self) -> bool:
         """Make no more engines. Those that still start do so for the next job, if this one has done all.
 
+        Not of a range of replicas: more than it needed may have begun.
+
         :returns: whether a replica has one that is to be kept, and has not given it back.
         """
         if self._broker is None:
             return False
         has_done_all = self._assignment is not None and self._queue.is_finished and not self._draining
-        self._broker.close((self._model or None) if has_done_all else None)
+        next_needs_them = has_done_all and self._fewest >= self._broker.most
+        self._broker.close((self._model or None) if next_needs_them else None)
         return self._broker.has_given
 
     def engine(self) -> EngineInfo | None:

@@ -130,7 +130,7 @@ MUTANTS = (
         "self._queue.is_finished and not self._draining",
         "self._queue.is_finished",
         "Who stops a job waits for its engine to start, before others have its GPU.",
-        (f"{_COORDINATOR_TESTS}::test_engines_are_opened_for_the_next_job_after_one_that_has_done_all",),
+        (f"{_COORDINATOR_TESTS}::test_engines_still_start_for_the_next_job_when_all_is_done",),
     ),
     Mutant(
         "one-request-ends-one-after-the-other",

@@ -59,8 +59,6 @@ class Broker:
         """Processes that have got an idle engine, and when."""
         self._came: set[str] = set()
         """Processes that have asked for one."""
-        self._open: set[str] = set()
-        """Processes whose engine is open."""
         self._idle, self._looked = 0, 0.0
         """How many could be taken, and when that was so."""
         self._made: dict[str, Any] = {}
@@ -100,11 +98,15 @@ class Broker:
             user, actor = self._given.pop(process, (None, None))
             has_heard = process in self._told
             self._told.discard(process)
-            self._open.discard(process)
             self._joining.pop(process, None)
             self._changed.notify_all()
         if actor is not None:
             (actor.abandon if has_heard else actor.decline).remote(user)
+
+    @property
+    def most(self) -> int:
+        """Replicas of the job."""
+        return self._most
 
     @property
     def coming(self) -> int:
@@ -122,7 +124,6 @@ class Broker:
         """It has opened its engine."""
         with self._changed:
             self._joining.pop(process, None)
-            self._open.add(process)
 
     @property
     def has_given(self) -> bool:
@@ -133,7 +134,7 @@ class Broker:
     def close(self, model: Model | None = None) -> None:
         """End what waits for room.
 
-        :param model: engines that are not open yet shall be opened with it, for the next job.
+        :param model: engines that are not given back are opened with it, if they are not open yet, and rest.
         """
         with self._changed:
             self._has_ended = True
@@ -142,11 +143,11 @@ class Broker:
         for actor in self._made.values():
             ray.kill(actor)
         if model is not None and self._wanted.seconds:
-            for process in self._given.keys() & self._told - self._open:
-                user, actor = self._given.pop(process)
-                told = actor.open_alone.remote(user, self._wanted.seconds, *to_open(model))
-                # This actor ends then, and what it has not sent is lost.
-                ray.wait([told], timeout=_TAKE_SECONDS)
+            order = to_open(model)
+            given = [self._given.pop(process) for process in self._given.keys() & self._told]
+            heard = [actor.open_alone.remote(user, self._wanted.seconds, *order) for user, actor in given]
+            if heard:  # this actor ends then, and what it has not sent is lost
+                ray.wait(heard, num_returns=len(heard), timeout=_TAKE_SECONDS)
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE

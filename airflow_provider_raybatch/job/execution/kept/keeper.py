@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Literal
 
@@ -31,6 +30,7 @@ from airflow_provider_raybatch.job.engine.host import GONE, RESTS
 from airflow_provider_raybatch.job.execution.kept.demand import must_make_room
 from airflow_provider_raybatch.job.execution.kept.roll import KeptState, Roll
 from airflow_provider_raybatch.job.execution.kept.tenancy import LONGEST_START, GivenAwayError, Tenancy, User
+from airflow_provider_raybatch.job.execution.kept.way import Heard
 
 _LONGEST_WAIT = 2.0
 _MORE = 0.002
@@ -44,20 +44,6 @@ _END_SECONDS = 60.0
 _REST = pickle.dumps([(0, "rest", None)])
 _RESTS = bytes(ForkingPickler.dumps(RESTS))
 """As they go through the front end's pipe."""
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What a call of :meth:`KeptEngine.receive` brings.
-
-    :param messages: of the front end, pickled.
-    :param steps: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
-    :param gpu_utilization: mean since this user has the engine, ``None`` without a GPU.
-    """
-
-    messages: list[bytes]
-    steps: int
-    gpu_utilization: float | None
 
 
 class KeptEngine:
@@ -105,12 +91,19 @@ class KeptEngine:
     def state(self) -> KeptState:
         """What it is, and whether it has a user."""
         with self._changed:
-            is_free = self._tenancy.is_free
-            since, ends_in = self._tenancy.rests(time.monotonic()) if is_free else (0.0, 0.0)
-            is_ending, reserved_for = self._tenancy.is_ended, self._tenancy.reserved_for
-        return KeptState(
-            self._title, is_free, is_ending, since, ends_in, self._node, self._amounts, reserved_for
-        )
+            tenancy = self._tenancy
+            since, ends_in = tenancy.rests(time.monotonic()) if tenancy.is_free else (0.0, 0.0)
+            return KeptState(
+                self._title,
+                is_free=tenancy.is_free,
+                is_ending=tenancy.is_ended,
+                is_used=tenancy.is_used,
+                since=since,
+                ends_in=ends_in,
+                node=self._node,
+                amounts=self._amounts,
+                reserved_for=tenancy.reserved_for,
+            )
 
     def take(self, user: User, maker: str = "") -> bool:
         """Give it to a user.
@@ -146,9 +139,12 @@ class KeptEngine:
         :returns: whether it does.
         """
         with self._changed:
-            ends = self._tenancy.is_free and self._tenancy.end()
+            was_free = self._tenancy.is_free
+            ends = not (self._tenancy.is_used or self._tenancy.is_ended)
+            if ends:
+                self._tenancy.end()
         if ends:
-            self.end()
+            self.end(at_once=not was_free)  # one that still starts hears of nothing until it has
         return ends
 
     # For its user.
@@ -382,7 +378,8 @@ class KeptEngine:
             is_wanted = False
             with contextlib.suppress(Exception):  # of Ray's, or from an engine of another version
                 # Ray also tells of what it is about to place, so once is not enough.
-                is_wanted = self._tenancy.is_free and must_make_room(self._name, roll)
+                is_free = bool(self._amounts) and self._tenancy.is_free
+                is_wanted = is_free and must_make_room(self._name, roll)
             with self._changed:
                 verdict = self._tenancy.verdict(time.monotonic(), is_wanted and was_wanted)
                 if verdict != "stay":

@@ -30,6 +30,8 @@ class KeptState:
     :param node: id of its node.
     :param amounts: Ray's resources that it holds, by name.
     :param reserved_for: the maker that alone can take it, empty for any.
+    :param is_used: whether it has a user. One that is neither used nor free, nor ending, starts for the next
+        job, or comes to rest.
     """
 
     title: str
@@ -40,6 +42,7 @@ class KeptState:
     node: str
     amounts: dict[str, float]
     reserved_for: str = ""
+    is_used: bool = False
 
     def is_free_for(self, maker: str) -> bool:
         """Whether the job of this maker can take it."""

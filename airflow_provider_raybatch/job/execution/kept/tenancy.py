@@ -60,6 +60,11 @@ class Tenancy:
         return self._phase == "free"
 
     @property
+    def is_used(self) -> bool:
+        """Whether it has a user. One that is neither free nor used starts, or comes to rest."""
+        return self._phase == "used"
+
+    @property
     def reserved_for(self) -> str:
         """The maker whose job alone can take it, empty for any."""
         return self._maker if self._is_new else ""

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -25,6 +26,20 @@ _TOGETHER = 0.002
 _GIVE_BACK_SECONDS = 30.0
 _LOST = (ray.exceptions.RayError, EngineDeadError, GivenAwayError)
 """What a call of the actor raises where this one has its engine no more."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a call of :meth:`~airflow_provider_raybatch.job.execution.kept.keeper.KeptEngine.receive` brings.
+
+    :param messages: of the front end, pickled.
+    :param steps: see :mod:`~airflow_provider_raybatch.job.engine.loading`.
+    :param gpu_utilization: mean since this user has the engine, ``None`` without a GPU.
+    """
+
+    messages: list[bytes]
+    steps: int
+    gpu_utilization: float | None
 
 
 def to_open(model: Model) -> tuple[str, bytes]:

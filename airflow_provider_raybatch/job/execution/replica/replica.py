@@ -179,7 +179,7 @@ class Replica(Workplace):
     def _job_has_ended(self) -> bool:
         try:
             return not self._is_needed()
-        except ray.exceptions.RayActorError:  # the coordinator has ended with it
+        except ray.exceptions.ActorDiedError:  # the coordinator has ended with it
             return True
 
     def _leave(self) -> None:

@@ -222,29 +222,40 @@ def test_by_default_all_stay() -> None:
 class Engines:
     """What a broker does at the end.
 
+    :param most: replicas of the job.
     :ivar opens: with what engines that still start are opened.
     """
 
     opens: Model | None = None
     has_given = False
 
+    def __init__(self, most: int) -> None:
+        self.most = most
+
     def close(self, model: Model | None) -> None:
         self.opens = model
 
 
 @pytest.mark.parametrize(
-    ("ends", "opens"), [("done", True), ("before it begins", False), ("rows left", False), ("stopped", False)]
+    ("ends", "most", "opens"),
+    [
+        ("done", 2, True),
+        ("done", 3, False),
+        ("before it begins", 2, False),
+        ("rows left", 2, False),
+        ("stopped", 2, False),
+    ],
 )
-def test_engines_are_opened_for_the_next_job_after_one_that_has_done_all(ends: str, opens: bool) -> None:
-    """What has failed or is stopped might start them in vain."""
-    engines = Engines()
+def test_engines_still_start_for_the_next_job_when_all_is_done(ends: str, most: int, opens: bool) -> None:
+    """Of a range of replicas, more may have begun than it needed; what is stopped might start in vain."""
+    engines = Engines(most)
     board = Coordinator(LocalFolder("/nowhere"), lambda: engines)  # type: ignore[arg-type, return-value]
     model = Model(spec(engine="echo"))
     board.load(model)
     if ends != "before it begins":
         pieces = [Chunk(0, 0, 1, 0, 0, 1)] if ends == "rows left" else []
         rows = [1 for _ in pieces]
-        board.begin(Input(pieces, rows, np.zeros(len(rows), np.uint8)), "parts", 1, "the job")
+        board.begin(Input(pieces, rows, np.zeros(len(rows), np.uint8)), "parts", 2, "the job")
     if ends == "stopped":
         board.drain()
     assert board.close() is False

@@ -213,6 +213,22 @@ def test_it_ends_if_it_can_not_be_opened(engine: KeptEngine, cluster: Cluster) -
     assert cluster.killed.wait(30)
 
 
+def test_it_ends_if_the_one_that_rested_can_not_be_renewed(engine: KeptEngine, cluster: Cluster) -> None:
+    rest(engine)
+    assert engine.take(SECOND)
+    engine.prepare(SECOND, "echo")
+    engine.open_alone(SECOND, 60, "echo", order(startup_seconds="soon"))
+    assert cluster.killed.wait(30)
+
+
+def test_people_end_one_that_still_starts(engine: KeptEngine, cluster: Cluster) -> None:
+    engine.open_alone(FIRST, 60, "echo", order(startup_seconds=60))
+    assert not engine.state().is_used
+    assert engine.end_if_free()
+    assert not engine.end_if_free()
+    assert cluster.killed.wait(30)
+
+
 def test_it_ends_if_nothing_was_started_for_its_user(cluster: Cluster) -> None:
     made = KeptEngine("echo")
     assert made.take(FIRST)
@@ -339,6 +355,7 @@ def test_only_its_user_can_abandon_it(engine: KeptEngine, cluster: Cluster) -> N
     open_echo(engine)
     engine.abandon(SECOND)
     assert engine.take(FIRST)
+    assert engine.state().is_used
     assert not engine.end_if_free()
     engine.abandon(FIRST)
     assert cluster.killed.wait(30)
