@@ -70,9 +70,9 @@ def must_make_room(name: str, roll: Roll) -> bool:
     requests, nodes = pending()
     if not requests:
         return False
-    states = {name: state for name, state in roll.look().items() if state is not None}
-    idle = [Idle(name, one.node, one.amounts, one.since) for name, one in states.items() if one.is_free]
-    ending = [(one.node, one.amounts) for one in states.values() if one.is_ending]
+    kept = {other: state for other, state in roll.look().items() if state is not None}
+    idle = [Idle(other, one.node, one.amounts, one.since) for other, one in kept.items() if one.is_free]
+    ending = [(one.node, one.amounts) for one in kept.values() if one.is_ending]
     return name in in_the_way(requests, with_free(nodes, ending), idle)
 
 
