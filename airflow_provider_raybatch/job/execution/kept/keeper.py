@@ -245,7 +245,7 @@ class KeptEngine:
             self._rest_as_before()
 
     def open_alone(self, user: User, seconds: float, identity: str, order: bytes) -> None:
-        """Open the engine for the next user: the job of this one has ended before it was open.
+        """Open the engine for the next user, if it is not open yet: the job of this one has ended.
 
         Else jobs that are shorter than its start would never have it. Returns before it is open.
 
