@@ -70,10 +70,12 @@ def _connection_fields() -> dict[str, Any]:
         "ca_bundle": _field(
             "CA bundle", "PEM file on the Airflow machines, for a private certificate authority."
         ),
-        "headers": _field(
+        "secret_headers": _field(
             "Headers", 'JSON object sent with every request, such as {"X-Api-Key": "..."}.', format="password"
         ),
-        "cookies": _field("Cookies", "JSON object of cookies sent with every request.", format="password"),
+        "secret_cookies": _field(
+            "Cookies", "JSON object of cookies sent with every request.", format="password"
+        ),
         "connect_timeout": {
             "label": "Connect timeout",
             "description": "Seconds until a network connection must stand.",
@@ -88,7 +90,7 @@ def _connection_fields() -> dict[str, Any]:
             "Namespace",
             "Tells apart several Airflows that share this cluster; by default the id of this Airflow.",
         ),
-        "seal_key": _field(
+        "secret_seal_key": _field(
             "Seal key",
             "Fernet key that seals credentials on their way; RAYBATCH_SEAL_KEY on the cluster's nodes.",
             format="password",

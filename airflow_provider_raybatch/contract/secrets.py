@@ -62,7 +62,7 @@ def seal(secrets: Secrets, key: str | None) -> bytes:
         return _SEALED + Fernet(key).encrypt(document)
     except ValueError:
         raise SpecError(
-            "seal_key: the connection's key is no Fernet key; make one with "
+            "secret_seal_key: the connection's key is no Fernet key; make one with "
             "cryptography.fernet.Fernet.generate_key()."
         ) from None
 
@@ -77,7 +77,7 @@ def unseal(content: bytes, key: str | None) -> Secrets:
     if not key:
         raise PreflightError(
             f"credentials: they arrived sealed, but the cluster has no key; set {SEAL_KEY_VARIABLE} on its "
-            "nodes or remove seal_key from the connection."
+            "nodes or remove secret_seal_key from the connection."
         )
     try:
         from cryptography.fernet import Fernet, InvalidToken
@@ -91,5 +91,5 @@ def unseal(content: bytes, key: str | None) -> Secrets:
     except (InvalidToken, ValueError):
         raise PreflightError(
             f"credentials: the cluster's {SEAL_KEY_VARIABLE} does not open them; use the connection's "
-            "seal_key there."
+            "secret_seal_key there."
         ) from None

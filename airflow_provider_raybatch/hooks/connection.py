@@ -22,6 +22,11 @@ DEFAULT_CONN_ID = "ray_default"
 DASHBOARD_PORT = 8265
 LOCAL = "local"
 
+_SCHEME = re.compile(r"(?:bearer|basic|token|apikey|api-key|digest|negotiate) +(\S.*)", re.IGNORECASE)
+_OF_CREDENTIALS = ("auth", "cookie", "credential", "jwt", "key", "pass", "secret", "session", "sign", "token")
+_WORD = r"(?:[A-Za-z]{1,20}|\d{1,4})"
+_WORDS = re.compile(rf"{_WORD}(?:[ ,;:=./_-]+{_WORD})*")
+
 
 class RayConnection(Extras):
     """How to reach a Ray cluster: what the extra field says, and the URL and the token of the other fields.
@@ -42,7 +47,8 @@ class RayConnection(Extras):
     @property
     def secrets(self) -> list[str]:
         """Everything that must not appear in a log."""
-        found = [self.token, self.seal_key, *self.headers.values(), *self.cookies.values()]
+        headers = (_secret_in(name, value) for name, value in self.secret_headers.items())
+        found = [self.token, self.secret_seal_key, *headers, *self.secret_cookies.values()]
         return [value for value in found if value]
 
     def address(self) -> ClusterAddress:
@@ -57,10 +63,13 @@ class RayConnection(Extras):
                 f"Connection {self.conn_id!r}, field host: 'local' names no cluster; "
                 "set it to the Ray dashboard's host."
             )
-        same = {"url", "token", "headers", "cookies", "connect_timeout", "request_timeout"}
+        same = {"url", "token", "connect_timeout", "request_timeout"}
         try:
             return ClusterAddress(
-                verify=self.ca_bundle or self.verify, **self.model_dump(include=same, exclude_none=True)
+                verify=self.ca_bundle or self.verify,
+                headers=self.secret_headers,
+                cookies=self.secret_cookies,
+                **self.model_dump(include=same, exclude_none=True),
             )
         except SpecError as error:
             raise RayConnectionError(f"Connection {self.conn_id!r}, {error}") from None
@@ -110,7 +119,7 @@ def _url(connection: Connection, host: str, extras: Extras) -> str:
     if "@" in (parts.netloc or host):
         raise RayConnectionError(
             f"Connection {connection.conn_id!r}, field host: it carries a login, which would end up in logs; "
-            "put a token into the password and everything else into headers."
+            "put a token into the password and everything else into secret_headers."
         )
     scheme, port = parts.scheme or schema or "http", connection.port or port
     usable = parts.hostname and not parts.query and not re.search(r"\s", host)
@@ -124,3 +133,15 @@ def _url(connection: Connection, host: str, extras: Extras) -> str:
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     prefix = (extras.path_prefix or parts.path).strip("/")
     return f"{scheme}://{name}" + (f":{port}" if port else "") + (f"/{prefix}" if prefix else "")
+
+
+def _secret_in(header: str, value: str) -> str:
+    """The part of a header's value that no log may show.
+
+    A masked value is masked wherever a log has it. So ``Bearer``, and plain words such as
+    ``application/json`` or a team's name, are not secret, unless the header's name tells of a credential.
+    """
+    if scheme := _SCHEME.fullmatch(value.strip()):
+        return scheme.group(1)
+    tells = any(word in header.lower() for word in _OF_CREDENTIALS)
+    return value if tells or not _WORDS.fullmatch(value) else ""

@@ -54,7 +54,7 @@ class Extras(BaseModel):
     :param ca_bundle: the path of a PEM file to check it with.
     :param connect_timeout: seconds; ``None`` stands for the client's 10.
     :param request_timeout: seconds; ``None`` stands for the client's 60.
-    :param seal_key: Fernet key for credentials that travel with a job.
+    :param secret_seal_key: Fernet key for credentials that travel with a job.
     :param dashboard_url: the dashboard as a person's browser reaches it; by default that of the Jobs API.
     """
 
@@ -64,11 +64,11 @@ class Extras(BaseModel):
     path_prefix: str | None = None
     verify: Annotated[bool, BeforeValidator(partial(boolean, name="verify"))] = True
     ca_bundle: str | None = None
-    headers: Texts = Field(default_factory=dict, repr=False)
-    cookies: Texts = Field(default_factory=dict, repr=False)
+    secret_headers: Texts = Field(default_factory=dict, repr=False)
+    secret_cookies: Texts = Field(default_factory=dict, repr=False)
     connect_timeout: Seconds | None = Field(default=None, gt=0)
     request_timeout: Seconds | None = Field(default=None, gt=0)
-    seal_key: str | None = Field(default=None, repr=False)
+    secret_seal_key: str | None = Field(default=None, repr=False)
     dashboard_url: str | None = None
 
     @model_validator(mode="before")
@@ -139,7 +139,7 @@ def read_extras(conn_id: str, extra: str | None) -> Extras:
 
 
 def _problem(name: str, error: ErrorDetails) -> str:
-    if name in {"headers", "cookies"}:
+    if name in {"secret_headers", "secret_cookies"}:
         return 'it is not a JSON object of texts; write it like {"X-Name": "value"}'
     if name in _MUST_BE:
         return f"{error['input']!r} {_MUST_BE[name]}"

@@ -300,7 +300,7 @@ class RayBatchInferenceOperator(RayOperator):
                 spec.model_copy(update={"submission": submission}),
                 key=run.key_of_job(submission_id),
                 secrets=None if embedded else secrets,
-                seal_key=run.connection.seal_key,
+                seal_key=run.connection.secret_seal_key,
                 runtime_env=self.runtime_env,
             )
 

@@ -56,7 +56,7 @@ class ClusterAddress:
         if parts.username is not None or parts.password is not None:
             raise SpecError(
                 f"url: {self.shown} carries a login, which would end up in logs; put it into the "
-                "connection's headers."
+                "connection's secret_headers."
             )
         # A list, since a header, a cookie and the token may have the same name.
         for name, value in [("token", self.token or ""), *self.headers.items(), *self.cookies.items()]:

@@ -75,9 +75,9 @@ def place(api: AirflowApi) -> Iterator[Place]:
         "RAY_enable_export_api_write_config": "EXPORT_DATASET_METADATA",
     }
     extra = {
-        "headers": {"X-Api-Key": header},
-        "cookies": {"session": cookie},
-        "seal_key": seal_key,
+        "secret_headers": {"X-Api-Key": header},
+        "secret_cookies": {"session": cookie},
+        "secret_seal_key": seal_key,
     }
     with (
         locked_lake(for_a_session=True) as lake,

@@ -44,7 +44,9 @@ def test_errors_show_no_secret() -> None:
 
 
 def test_a_bad_seal_key_is_an_error_of_the_connection() -> None:
-    with pytest.raises(SpecError, match=r"^seal_key: the connection's key is no Fernet key; make one with "):
+    with pytest.raises(
+        SpecError, match=r"^secret_seal_key: the connection's key is no Fernet key; make one with "
+    ):
         seal(SECRETS, "short")
 
 
@@ -55,10 +57,10 @@ def test_a_bad_seal_key_is_an_error_of_the_connection() -> None:
         ("", "but the cluster has no key; set RAYBATCH_SEAL_KEY on its nodes"),
         pytest.param(
             Fernet.generate_key().decode(),
-            "RAYBATCH_SEAL_KEY does not open them; use the connection's seal_key",
+            "RAYBATCH_SEAL_KEY does not open them; use the connection's secret_seal_key",
             id="another",
         ),
-        ("short", "RAYBATCH_SEAL_KEY does not open them; use the connection's seal_key"),
+        ("short", "RAYBATCH_SEAL_KEY does not open them; use the connection's secret_seal_key"),
     ],
 )
 def test_wrong_seal_key_is_an_error_with_its_remedy(key: str | None, message: str) -> None:

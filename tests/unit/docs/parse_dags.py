@@ -48,7 +48,7 @@ def problems_of(operator: Any, dag: Any) -> list[str]:
         operator.plan(
             SimpleNamespace(
                 deadline=SimpleNamespace(earlier=None),
-                connection=SimpleNamespace(embedded=False, seal_key=None),
+                connection=SimpleNamespace(embedded=False, secret_seal_key=None),
                 record=None,
             )
         )

@@ -54,9 +54,10 @@ def test_everything_arrives_in_the_address(tmp_path: Path) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.write_text("certificates")
     extra = (
-        '{"headers": "{\\"X-Key\\": \\"h-secret\\"}", "cookies": {"session": "c-secret"},'
+        '{"secret_headers": "{\\"X-Key\\": \\"h-secret\\"}", "secret_cookies": {"session": "c-secret"},'
         ' "connect_timeout": "3",'
-        f' "request_timeout": 7, "ca_bundle": "{bundle}", "namespace": "team-a", "seal_key": "s-secret",'
+        f' "request_timeout": 7, "ca_bundle": "{bundle}", "namespace": "team-a",'
+        ' "secret_seal_key": "s-secret",'
         ' "dashboard_url": "https://people.example.com/"}'
     )
     found = read(host="head", password="t-secret", extra=extra)
@@ -67,10 +68,32 @@ def test_everything_arrives_in_the_address(tmp_path: Path) -> None:
         {"session": "c-secret"},
     )
     assert (address.connect_timeout, address.request_timeout, address.verify) == (3.0, 7.0, str(bundle))
-    assert (found.namespace, found.seal_key) == ("team-a", "s-secret")
+    assert (found.namespace, found.secret_seal_key) == ("team-a", "s-secret")
     assert found.job_page("j-1") == "https://people.example.com/#/jobs/j-1"
     assert set(found.secrets) == {"t-secret", "h-secret", "c-secret", "s-secret"}
     assert "secret" not in repr(found) + repr(address)
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "secret"),
+    [
+        ("Authorization", "Bearer ab12cd34ef56", "ab12cd34ef56"),
+        ("X-Ray-Authorization", "bearer  ab12cd34ef56", "ab12cd34ef56"),
+        ("Proxy-Authorization", "Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+        ("Authorization", "opaque", "opaque"),
+        ("X-Api-Key", "correct-horse", "correct-horse"),
+        ("X-Functions-Code", "Zm9vYmFyYmF6cXV4MTIzNA==", "Zm9vYmFyYmF6cXV4MTIzNA=="),
+        ("X-Id", "6f9619ff-8b86-d011-b42d-00c04fc964ff", "6f9619ff-8b86-d011-b42d-00c04fc964ff"),
+        ("X-Tenant", "team-a", None),
+        ("X-Region", "eu-west-1", None),
+        ("Accept", "application/json, text/plain", None),
+        ("X-Debug", "true", None),
+    ],
+)
+def test_of_a_header_only_what_is_secret_is_masked(header: str, value: str, secret: str | None) -> None:
+    """A masked word is masked in each line of each log."""
+    extra = json.dumps({"secret_headers": {header: value}})
+    assert read(host="head", extra=extra).secrets == ([] if secret is None else [secret])
 
 
 def test_unknown_extras_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,8 +118,8 @@ def test_a_token_loses_its_line_feed() -> None:
 
 def test_null_and_an_empty_text_are_not_given() -> None:
     names = [
-        "namespace", "path_prefix", "verify", "ca_bundle", "headers", "cookies", "connect_timeout",
-        "request_timeout", "seal_key", "dashboard_url",
+        "namespace", "path_prefix", "verify", "ca_bundle", "secret_headers", "secret_cookies",
+        "connect_timeout", "request_timeout", "secret_seal_key", "dashboard_url",
     ]  # fmt: skip
     for nothing in (None, ""):
         assert read(host="head", extra=json.dumps(dict.fromkeys(names, nothing))) == read(host="head")
@@ -137,16 +160,16 @@ def test_tls_is_verified_by_default() -> None:
         ({"host": "head", "extra": '{"connect_timeout": true}'}, "True is not a positive number of seconds."),
         ({"host": "head", "extra": '{"connect_timeout": "inf"}'}, "'inf' is not a positive number"),
         (
-            {"host": "head", "extra": '{"headers": ["1234567"]}'},
-            "field headers in extra: it is not a JSON object",
+            {"host": "head", "extra": '{"secret_headers": ["1234567"]}'},
+            "field secret_headers in extra: it is not a JSON object",
         ),
         (
-            {"host": "head", "extra": '{"headers": "x"}'},
-            "field headers in extra: it is not a JSON object of texts",
+            {"host": "head", "extra": '{"secret_headers": "x"}'},
+            "field secret_headers in extra: it is not a JSON object of texts",
         ),
         (
-            {"host": "head", "extra": '{"cookies": {"a": 1}}'},
-            "field cookies in extra: it is not a JSON object of",
+            {"host": "head", "extra": '{"secret_cookies": {"a": 1}}'},
+            "field secret_cookies in extra: it is not a JSON object of",
         ),
         (
             {"host": "head", "extra": '{"connect_timeout": 0}'},
@@ -173,7 +196,10 @@ def test_tls_is_verified_by_default() -> None:
                 ("people.example.com", "'people.example.com' is not an address that a browser opens"),
             ]
         ),
-        ({"host": "head", "extra": '{"seal_key": 1234567}'}, "field seal_key in extra: a value of type int"),
+        (
+            {"host": "head", "extra": '{"secret_seal_key": 1234567}'},
+            "field secret_seal_key in extra: a value of type int",
+        ),
     ],
 )
 def test_wrong_connection_is_one_sentence(fields: dict[str, Any], sentence: str) -> None:

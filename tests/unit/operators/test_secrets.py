@@ -84,7 +84,7 @@ def test_they_are_sealed_where_the_cluster_has_a_key(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = Fernet.generate_key().decode()
-    text = connection(ray.url, extra=json.dumps({"seal_key": key}))
+    text = connection(ray.url, extra=json.dumps({"secret_seal_key": key}))
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", text)
     batch(hf_conn_id="hf").execute(run.context())
     assert HF.encode() not in travelled(ray)
