@@ -28,7 +28,7 @@ class FailureClass(str, Enum):
     CLUSTER_UNREACHABLE = "cluster_unreachable"
     """The Jobs API gave no answer for longer than is tolerated, or Airflow's task state store gave none."""
     STORAGE = "storage"
-    """Reading the source or writing the destination failed after retries."""
+    """Reading the source or writing the destination failed after retries, or a disk of a node is full."""
     STALLED = "stalled"
     """Nothing moved for `no_progress_timeout`, or nodes did not come within `cluster_wait`."""
     LIMIT_REACHED = "limit_reached"

@@ -46,6 +46,17 @@ _MARKS: tuple[tuple[FailureClass, tuple[str, ...], str], ...] = (
         "check the operator's argument model, and hf_conn_id where the model is gated",
     ),
     (
+        FailureClass.STORAGE,
+        # Ray's own text first: its line says more than the name of the class.
+        (
+            "local disk's utilization is over capacity",
+            "OutOfDiskError",
+            "No space left on device",
+            "Disk quota exceeded",
+        ),
+        "make room on the disks of the cluster's nodes: the retry goes on with the missing rows",
+    ),
+    (
         FailureClass.NODE_LOST,
         ("NodeDiedError", "its node has died", "The node has been terminated"),
         "the retry goes on with the missing rows",

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 from pydantic import BaseModel, ValidationError
-from ray.exceptions import RayTaskError
+from ray.exceptions import OutOfDiskError, RayTaskError
 
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.job.failures.diagnosis import (
@@ -92,6 +92,21 @@ def test_a_failed_task_of_others_is_one_plain_sentence() -> None:
             FailureClass.USER_ERROR,
             "check engine_args and sampling",
         ),
+        (
+            "ray.exceptions.OutOfDiskError: The local disk's utilization is over capacity (95% by default).",
+            FailureClass.STORAGE,
+            "The local disk's utilization is over capacity (95% by default); make room",
+        ),
+        (
+            "OSError: [Errno 28] No space left on device: '/root/.cache/vllm/torch_compile_cache'",
+            FailureClass.STORAGE,
+            "No space left on device: '/root/.cache/vllm/torch_compile_cache'; make room",
+        ),
+        (
+            "OSError: [Errno 122] Disk quota exceeded",
+            FailureClass.STORAGE,
+            "Disk quota exceeded; make room",
+        ),
         ("KeyError: 'x'", FailureClass.INTERNAL, "KeyError: 'x'"),
     ],
 )
@@ -103,6 +118,15 @@ def test_other_errors_are_classified_by_their_text(text: str, failure: FailureCl
         assert found is failure
         assert fragment in sentence
         assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_full_disk_of_rays_store_is_told_in_rays_words(is_wrapped: bool) -> None:
+    error = OutOfDiskError("put failed")
+    found, sentence = diagnose(as_ray_raises_it(error) if is_wrapped else error)
+    assert found is FailureClass.STORAGE
+    assert "the local disk's utilization is over capacity" in sentence
+    assert "make room on the disks of the cluster's nodes" in sentence
 
 
 def test_failed_start_of_an_actor_keeps_our_error() -> None:
@@ -137,6 +161,7 @@ def test_long_texts_are_cut_and_cycles_end() -> None:
     ("cause", "failure"),
     [
         ("ValueError: No available memory for the cache blocks.", FailureClass.OUT_OF_MEMORY),
+        ("OSError: [Errno 28] No space left on device", FailureClass.STORAGE),
         ("KeyError: 'something odd'", FailureClass.USER_ERROR),
     ],
 )
