@@ -1,18 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files behind ``https://``: a plain GET of the whole file, since few servers serve ranges."""
+"""Files behind ``https://``: a plain GET of the whole file, since few servers serve ranges.
+
+A file has a version: its ETag, else the time of its last change, else the digest of its content.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import email.utils
+import hashlib
 import http.client
-import shutil
-import urllib.request
+import string
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import IO
+from urllib.parse import quote, urlsplit
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener
 from airflow_provider_raybatch.storage.errors import FULL, StorageError
 
+MOST_BYTES = 64 * 2**30
+"""Bytes of a file, as it comes over the network."""
 _TIMEOUT = 60.0
-_AGENT = {"User-Agent": "airflow-provider-raybatch"}
+_DIGEST = "sha256:"
+_STRONG = timedelta(seconds=60)
+"""As of RFC 9110, section 8.8.2.2: a file that changed later than this before the answer may change again
+within the same second."""
+_BLOCK = 1024 * 1024
 
 
 def is_url(path: str) -> bool:
@@ -23,44 +38,109 @@ def is_url(path: str) -> bool:
 def size_and_version(url: str) -> tuple[int, str]:
     """Size in bytes (0 where the server doesn't tell) and version of a file.
 
-    Asked with GET and hung up on, since a presigned URL is signed for GET alone.
+    Asked with GET and hung up on, since a presigned URL is signed for GET alone. If the server tells no
+    version, the file is read to its end.
 
-    :raises StorageError: the server refuses, or isn't there.
+    :raises StorageError: the server refuses, isn't there, or the file is too large.
     """
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=_AGENT), timeout=_TIMEOUT) as answer:
-            version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-            return int(answer.headers.get("Content-Length") or 0), version
-    except (http.client.HTTPException, OSError) as error:
-        raise _error(url, error) from error
+    with _errors(url), _opened(url) as answer:
+        promised = _promised(url, answer)
+        version = _version(answer)
+        return (promised or 0, version) if version else _copy(url, answer, None)
 
 
-def fetch(url: str, into: IO[bytes]) -> None:
+def fetch(url: str, size: int, version: str, into: IO[bytes]) -> bool:
     """Copy the file's content.
 
+    :param size: in bytes as :func:`size_and_version` gave it, 0 for unknown.
+    :param version: the one that it gave.
+    :returns: `False` if it is another version.
     :raises StorageError: it can't be fetched.
     :raises OSError: `into` is full.
     """
+    with _errors(url), _opened(url) as answer:
+        promised = _promised(url, answer)
+        copied, digest = _copy(url, answer, into)
+        # Python's client takes a connection that ends early for the end of the file.
+        if promised is not None and copied != promised:
+            raise OSError(f"only {copied} of {promised} bytes came")
+        found = digest if version.startswith(_DIGEST) else _version(answer)
+        return found == version and size in (0, copied)
+
+
+@contextlib.contextmanager
+def _errors(url: str) -> Iterator[None]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=_AGENT), timeout=_TIMEOUT) as answer:
-            before = into.tell()
-            shutil.copyfileobj(answer, into)
-            promised = answer.headers.get("Content-Length")
-            # Python's client takes a connection that ends early for the end of the file.
-            if promised is not None and into.tell() - before != int(promised):
-                raise OSError(f"only {into.tell() - before} of {promised} bytes came")
+        yield
     except (http.client.HTTPException, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise  # of the disk that it is copied to
         raise _error(url, error) from error
+    except ValueError as error:
+        raise StorageError(
+            f"source: {_named(url)} is not a URL that can be read ({error}); check it.",
+            FailureClass.USER_ERROR,
+        ) from error
+
+
+def _opened(url: str) -> http.client.HTTPResponse:
+    parts = urlsplit(url)
+    path, query = (quote(text, safe=string.punctuation) for text in (parts.path, parts.query))
+    request = GuardedRequest(parts._replace(path=path, query=query, fragment="").geturl())
+    answer: http.client.HTTPResponse = build_opener().open(request, timeout=_TIMEOUT)
+    return answer
+
+
+def _version(answer: http.client.HTTPResponse) -> str:
+    """What the server tells; empty if that is not enough to know the file by."""
+    if tag := answer.headers.get("ETag"):
+        return tag
+    modified = answer.headers.get("Last-Modified", "")
+    with contextlib.suppress(TypeError, ValueError):  # no dates
+        told = email.utils.parsedate_to_datetime(answer.headers.get("Date", ""))
+        if told - email.utils.parsedate_to_datetime(modified) >= _STRONG:
+            return modified
+    return ""
+
+
+def _promised(url: str, answer: http.client.HTTPResponse) -> int | None:
+    text = answer.headers.get("Content-Length", "")
+    if not text.isdigit():
+        return None
+    _check_size(url, int(text))
+    return int(text)
+
+
+def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes] | None) -> tuple[int, str]:
+    """:returns: bytes and digest of the content."""
+    copied, digest = 0, hashlib.sha256()
+    while block := answer.read(_BLOCK):
+        copied += len(block)
+        _check_size(url, copied)
+        digest.update(block)
+        if into is not None:
+            into.write(block)
+    return copied, f"{_DIGEST}{digest.hexdigest()[:32]}"
+
+
+def _check_size(url: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise StorageError(
+            f"source: {_named(url)} has more than {MOST_BYTES // 2**30} GiB, the most that is read from a "
+            "URL; copy it into a bucket, or split it.",
+            FailureClass.USER_ERROR,
+        )
 
 
 def _error(url: str, error: Exception) -> StorageError:
     code = getattr(error, "code", None)
     reason = f"the server answered {code}" if code else str(getattr(error, "reason", error))
     lasting = code is not None and 400 <= code < 500 and code not in (408, 429)
-    named = url.partition("?")[0]  # the query may hold a signature
     return StorageError(
-        f"source: {named} can't be read, {reason}.",
+        f"source: {_named(url)} can't be read, {reason}.",
         FailureClass.USER_ERROR if lasting else FailureClass.STORAGE,
     )
+
+
+def _named(url: str) -> str:
+    return url.partition("?")[0]  # the query may hold a signature

@@ -7,12 +7,11 @@ import contextlib
 import functools
 import gzip
 import pathlib
-import shutil
 import tempfile
 import threading
 import zlib
 from collections import defaultdict
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -27,6 +26,9 @@ from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _MOST_SPOOLS = 64
 """As many files open for good, and copies on the scratch disk, has one process of a job of many files."""
+MOST_UNPACKED = 256 * 2**30
+"""Bytes of a packed file's content: what is packed tightly would else fill a disk that others need."""
+_BLOCK = 1024 * 1024
 _LOCKS: defaultdict[SourceFile, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -34,7 +36,8 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
     """The decompressed content, seekable.
 
     Compressed files and files behind ``https://`` are unpacked into a scratch file, since neither allows
-    random access; a process keeps its last ones until it ends.
+    random access; a process keeps its last ones until it ends. They have no name: however it ends, they end
+    with it.
 
     :param ahead: whether a store is asked for megabytes at a time, for a file that is read to its end; else
         each read is a request for exactly its bytes.
@@ -45,8 +48,8 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
         return _open_plain(file, credentials, ahead)
     with _LOCKS[file]:  # a file is unpacked once, and others meanwhile
         spool = _spool(file, credentials)
-    # Readable from here on, also when others drop the spool.
-    return pathlib.Path(spool.name).open("rb")
+        # Readable from here on, also when others drop the spool; with a position of its own.
+        return pathlib.Path(f"/proc/self/fd/{spool.fileno()}").open("rb")
 
 
 def changed(file: SourceFile) -> StorageError:
@@ -56,32 +59,36 @@ def changed(file: SourceFile) -> StorageError:
 
 @functools.lru_cache(_MOST_SPOOLS)
 def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
-    spool = tempfile.NamedTemporaryFile(prefix="raybatch-")  # noqa: SIM115 - lives as long as the process
+    spool = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
     try:
         _fill(spool, file, credentials)
         spool.flush()
     except OSError as error:
         with contextlib.suppress(OSError):
             spool.close()  # gives its room back, and fails as the flush did
-        scratch = pathlib.Path(spool.name).parent
         raise StorageError(
-            f"source: {file.uri} can't be unpacked into {scratch} ({error.strerror or error}); make room "
-            "there, or set TMPDIR to another folder on the cluster's nodes."
+            f"source: {file.uri} can't be unpacked into {tempfile.gettempdir()} ({error.strerror or error}); "
+            "make room there, or set TMPDIR to another folder on the cluster's nodes."
         ) from error
     return spool
 
 
 def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None) -> None:
     if http.is_url(file.uri) and file.compression is None:
-        http.fetch(file.uri, spool)
+        _fetch(file, spool)
     elif http.is_url(file.uri):
         with tempfile.TemporaryFile() as packed:
-            http.fetch(file.uri, packed)
+            _fetch(file, packed)
             packed.seek(0)
             _unpack(file, packed, spool)
     else:
         with _open_plain(file, credentials) as packed_file:
             _unpack(file, packed_file, spool)
+
+
+def _fetch(file: SourceFile, into: IO[bytes]) -> None:
+    if not http.fetch(file.uri, file.size, file.version, into):
+        raise changed(file)
 
 
 def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
@@ -103,10 +110,10 @@ def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
     try:
         if file.compression == "gzip":
             with gzip.open(packed) as unpacked:
-                shutil.copyfileobj(unpacked, into)
+                _copy(file, unpacked, into)
         else:
             with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as unpacked:
-                shutil.copyfileobj(unpacked, into)
+                _copy(file, unpacked, into)
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of a disk, which says nothing of the content
@@ -114,3 +121,15 @@ def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
             f"source: {file.uri} can't be unpacked as {file.compression} ({error}); check it, or rename it "
             "if it is not compressed."
         ) from error
+
+
+def _copy(file: SourceFile, unpacked: Any, into: IO[bytes]) -> None:
+    copied = 0
+    while block := unpacked.read(_BLOCK):
+        copied += len(block)
+        if copied > MOST_UNPACKED:
+            raise PreflightError(
+                f"source: {file.uri} unpacks to more than {MOST_UNPACKED // 2**30} GiB; split it, or write "
+                "it as Parquet."
+            )
+        into.write(block)

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import http.server
 import json
 import os
+import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -214,10 +216,40 @@ def test_of_many_packed_files_few_are_kept_unpacked(tmp_path: Path, monkeypatch:
         (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(b'{"x": %d}\n' % number))
     files = resolve(InputArguments(source=[f"{tmp_path}/*.gz"]), None).files
     streams = [opening.open_file(file, None) for file in (*files, *files[::-1])]
-    assert len(list((tmp_path / "scratch").iterdir())) == 3
     assert [json.loads(stream.read())["x"] for stream in streams] == [*range(10), *range(10)[::-1]]
     for stream in streams:
         stream.close()
+    assert len(_open_below(tmp_path / "scratch")) == 3
+
+
+def _open_below(folder: Path) -> list[str]:
+    """Return the files of a folder that this process has open, also those without a name."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one of this listing
+            found.append(str(descriptor.readlink()))
+    return [name for name in found if name.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("is_behind_a_url", [False, True])
+@pytest.mark.parametrize("end", [lambda: os._exit(1), lambda: os.kill(os.getpid(), signal.SIGKILL)])
+def test_a_process_that_is_killed_leaves_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, web: str, is_behind_a_url: bool, end: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(as_jsonl(ROWS)))
+    monkeypatch.setattr(Web, "files", {"/x.jsonl": as_jsonl(ROWS)})
+    (file,) = listing_of(f"{web}/x.jsonl" if is_behind_a_url else tmp_path / "x.jsonl.gz").files
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            opening.open_file(file, None).read()
+            (tmp_path / "read").touch()
+        end()
+    os.waitpid(child, 0)
+    assert (tmp_path / "read").exists()
+    assert list((tmp_path / "scratch").iterdir()) == []
 
 
 @pytest.mark.parametrize("checksums", [True, False])

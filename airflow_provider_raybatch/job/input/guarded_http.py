@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``urllib`` that goes only where a source may lie, also when it is redirected.
+
+A host that the user named may be anywhere but at a link-local address. A public one may redirect only to
+public ones, and none from https to http. The address that was checked is the one that is connected to: a
+name could mean another one a moment later.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import socket
+import urllib.request
+from collections.abc import Sequence
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.job.input.addresses import Reach, reach_of
+from airflow_provider_raybatch.storage.errors import StorageError
+
+_AGENT = {"User-Agent": "airflow-provider-raybatch"}
+_MOST_REDIRECTS = 5
+
+
+class GuardedRequest(urllib.request.Request):
+    """A GET.
+
+    :ivar named: the URL that led here, without its query; empty for one that the user named.
+    :ivar is_after_public: whether a public host led here.
+    :ivar is_public: whether its host is public; known once it is connected to.
+    """
+
+    named = ""
+    is_after_public = is_public = is_proxied = False
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, headers=_AGENT)
+
+    def set_proxy(self, host: str, type: str) -> None:
+        """Let a proxy of the environment fetch it."""
+        self.is_proxied = True
+        super().set_proxy(host, type)
+
+
+def build_opener() -> urllib.request.OpenerDirector:
+    """An opener for :class:`GuardedRequest`, by the environment's proxies where it has some.
+
+    A host behind a proxy counts as public; its name is the proxy's to resolve, so that only addresses in the
+    URL itself are checked.
+    """
+    return urllib.request.build_opener(_Http, _Https, _Redirects)
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(functools.partial(_Connection, _checked(req)), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(functools.partial(_SecureConnection, _checked(req)), req)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    max_redirections = _MOST_REDIRECTS
+    http_error_308 = urllib.request.HTTPRedirectHandler.http_error_302  # Python 3.10 has none
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> GuardedRequest:
+        """The next request: it has no header of the last one, whose login for a proxy is one."""
+        assert isinstance(req, GuardedRequest)
+        fp.close()  # its body may be endless, and is read otherwise
+        new = urlsplit(newurl)
+        here = req.full_url.partition("?")[0]
+        if new.scheme not in {"https", urlsplit(here).scheme}:
+            raise _refused(f"{here} redirects to {newurl.partition('?')[0]}")
+        if "@" in new.netloc:
+            raise _refused(f"{here} redirects to {new.hostname} with a login")
+        request = GuardedRequest(newurl)
+        request.named = here
+        request.is_after_public = req.is_after_public or req.is_public
+        return request
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, addresses: Sequence[Any], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._addresses = addresses
+
+    def connect(self) -> None:
+        if not self._addresses:  # a proxy's
+            super().connect()
+        else:
+            self.sock = _connected(self._addresses, self.timeout)
+
+
+class _SecureConnection(http.client.HTTPSConnection):
+    def __init__(self, addresses: Sequence[Any], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._addresses = addresses
+
+    def connect(self) -> None:
+        if not self._addresses:
+            super().connect()
+        else:
+            sock = _connected(self._addresses, self.timeout)
+            self.sock = self._context.wrap_socket(sock, server_hostname=self.host)  # type: ignore[attr-defined]
+
+
+def _connected(addresses: Sequence[Any], timeout: float | None) -> socket.socket:
+    for place, address in enumerate(addresses, 1):
+        try:
+            return socket.create_connection(address[:2], timeout)
+        except OSError:
+            if place == len(addresses):
+                raise
+    raise AssertionError("no address")
+
+
+def _checked(req: urllib.request.Request) -> list[Any]:
+    """Where to connect to; nowhere of its own for a request by a proxy.
+
+    :raises StorageError: it may not be connected to.
+    :raises OSError: the name has no address.
+    """
+    assert isinstance(req, GuardedRequest)
+    parts = urlsplit(req.full_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    flags = socket.AI_NUMERICHOST if req.is_proxied else 0
+    try:
+        addresses = [
+            found[4]
+            for found in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM, flags=flags)
+        ]
+    except socket.gaierror:
+        if not req.is_proxied:
+            raise
+        addresses = []
+    reaches = {str(address[0]): reach_of(str(address[0])) for address in addresses}
+    for address, reach in reaches.items():
+        if reach is Reach.NEVER or (reach is Reach.PRIVATE and req.is_after_public):
+            leads = f"{req.named} redirects to" if req.named else f"{req.full_url.partition('?')[0]} is at"
+            why = f"the {reach.value} address {address}"
+            whose = f", the address of {parts.hostname}" if parts.hostname != address else ""
+            raise _refused(f"{leads} {why}{whose}")
+    req.is_public = req.is_proxied or Reach.PUBLIC in reaches.values()
+    return [] if req.is_proxied else addresses
+
+
+def _refused(what: str) -> StorageError:
+    return StorageError(
+        f"source: {what}, which is not followed; name the file where it lies, or copy it into a bucket.",
+        FailureClass.USER_ERROR,
+    )

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small internet: names, addresses and sites of a test, over real HTTP, TLS and sockets of this machine.
+
+Names and addresses that a test does not give are as they are.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass
+class Answer:
+    """What a site answers; `length` is what it promises, by default the truth, and ``None`` nothing."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    length: int | None = -1
+
+
+@dataclass
+class Asked:
+    """A request that a server got."""
+
+    url: str
+    headers: dict[str, str]
+
+
+class Web:
+    """What there is, and what was asked.
+
+    :ivar names: the addresses of a name; each lookup but the last takes one list away.
+    :ivar sites: the answers of a URL; each request but the last takes one away.
+    :ivar reached: addresses that were connected to.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, deque[list[str]]] = {}
+        self.sites: dict[str, deque[Answer]] = {}
+        self.asked: list[Asked] = []
+        self.reached: list[str] = []
+        self.ports: dict[int, int] = {}
+
+    def host(self, name: str, *lookups: str | list[str]) -> None:
+        self.names[name] = deque([one] if isinstance(one, str) else one for one in lookups)
+
+    def serve(self, url: str, *answers: Answer) -> str:
+        """:returns: the URL."""
+        self.sites[url] = deque(answers)
+        return url
+
+    def redirect(self, url: str, to: str) -> str:
+        """:returns: the URL that redirects."""
+        return self.serve(url, Answer(b"moved", 302, {"Location": to}))
+
+
+def _next(waiting: deque[Any]) -> Any:
+    return waiting.popleft() if len(waiting) > 1 else waiting[0]
+
+
+@contextmanager
+def a_web(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    """Serve it; its certificate authority is the one that this process trusts."""
+    web = Web()
+    servers = [_server(web, "http"), _server(web, "https")]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(_certificate(folder / "web.pem"))
+    servers[1].socket = context.wrap_socket(servers[1].socket, server_side=True)
+    web.ports = {80: servers[0].server_port, 443: servers[1].server_port}
+    for server in servers:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    look_up, connect = socket.getaddrinfo, socket.create_connection
+
+    def getaddrinfo(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
+        flags = options.get("flags", 0)
+        if host not in web.names or flags & socket.AI_NUMERICHOST:
+            return look_up(host, port, *arguments, **options)
+        found = _next(web.names[host])
+        return [look_up(one, port, type=socket.SOCK_STREAM)[0] for one in found]
+
+    def create_connection(address: Any, *arguments: Any, **options: Any) -> socket.socket:
+        host, port = address
+        web.reached.append(host)
+        # Whatever the address, it is the one machine that there is.
+        return connect(("127.0.0.1", web.ports.get(port, port)), *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "create_connection", create_connection)
+    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "web.pem"))
+    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    yield web
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def _server(web: Web, scheme: str) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            url = path if "://" in path else f"{scheme}://{self.headers['Host']}{path}"  # by a proxy, or not
+            web.asked.append(Asked(url, dict(self.headers)))
+            answer: Answer = _next(web.sites.get(url) or deque([Answer(b"", 404)]))
+            self.send_response_only(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            if answer.length is not None:
+                self.send_header(
+                    "Content-Length", str(answer.length if answer.length >= 0 else len(answer.body))
+                )
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Log nothing."""
+
+    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+def _certificate(path: Path) -> Path:
+    """Write a key and its own certificate for all names of the tests."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a web of tests")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName(one) for one in ("hub.example", "cdn.example", "lake.internal")]
+    certificate = (
+        x509
+        .CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([*names, x509.IPAddress(ipaddress.ip_address("10.0.0.5"))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    return path

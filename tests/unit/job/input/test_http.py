@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions and sizes of files behind a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError
+from airflow_provider_raybatch.job.input import http, opening
+from airflow_provider_raybatch.job.input.reader import Reader
+from airflow_provider_raybatch.job.input.survey import cut, survey
+from airflow_provider_raybatch.storage.errors import StorageError
+from tests.support.reading import listing_of, packed
+from tests.support.web import Answer, Web, a_web
+
+URL = "https://hub.example/x.jsonl"
+OLD, NEW = b'{"a": 1}\n', b'{"a": 2}\n'
+DATE = "Thu, 26 Nov 2026 10:00:00 GMT"
+LONG_AGO = {"Last-Modified": "Thu, 26 Nov 2026 09:00:00 GMT", "Date": DATE}
+JUST_NOW = {"Last-Modified": "Thu, 26 Nov 2026 09:59:30 GMT", "Date": DATE}
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    with a_web(tmp_path, monkeypatch) as web:
+        web.host("hub.example", "8.8.8.8")
+        yield web
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (Answer(OLD, headers={"ETag": '"1"'}), Answer(NEW, headers={"ETag": '"2"'})),
+        (Answer(OLD, headers={"ETag": '"1"'}), Answer(OLD + NEW, headers={"ETag": '"1"'})),
+        (Answer(OLD, headers={"ETag": '"1"'}), Answer(NEW)),
+        (Answer(OLD, headers=LONG_AGO), Answer(NEW, headers=JUST_NOW)),
+        (Answer(OLD, headers=LONG_AGO), Answer(OLD + NEW, headers=LONG_AGO)),
+        (Answer(OLD, headers=JUST_NOW), Answer(NEW, headers=JUST_NOW)),
+        (Answer(OLD), Answer(NEW)),
+        (Answer(OLD, length=None), Answer(NEW, length=None)),
+    ],
+    ids=["tag", "length", "no tag", "date", "length, date", "within a second", "content", "no length"],
+)
+@pytest.mark.parametrize("is_new_for_the_replica", [False, True])
+def test_a_file_that_changes_is_noticed(
+    web: Web, old: Answer, new: Answer, is_new_for_the_replica: bool
+) -> None:
+    """Between listing and preflight's reading, or between that and a replica's, which has its own process."""
+    web.serve(URL, old)
+    listing = listing_of(URL)
+    if not is_new_for_the_replica:
+        web.serve(URL, new)
+        with pytest.raises(StorageError, match="changed while the job ran; run the task again"):
+            survey(listing, None)
+        return
+    (chunk,) = cut(survey(listing, None), 10, None)
+    opening._spool.cache_clear()
+    web.serve(URL, new)
+    with pytest.raises(StorageError, match="changed while the job ran; run the task again") as caught:
+        Reader(listing, None, None).read(chunk)
+    assert caught.value.failure_class is FailureClass.STORAGE
+
+
+@pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {"ETag": 'W/"1"'}, LONG_AGO, JUST_NOW, {}])
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_a_file_that_stays_is_read(web: Web, headers: dict[str, str], name: str) -> None:
+    url = web.serve(
+        f"https://hub.example/{name}",
+        Answer(packed(OLD, "gz") if name.endswith("gz") else OLD, headers=headers),
+    )
+    listing = listing_of(url)
+    (chunk,) = cut(survey(listing, None), 10, None)
+    opening._spool.cache_clear()
+    assert Reader(listing, None, None).read(chunk).rows == [{"a": 1}]
+    assert listing_of(url).digest == listing.digest
+
+
+def test_a_retry_has_other_input_if_content_without_validators_changed(web: Web) -> None:
+    web.serve(URL, Answer(OLD))
+    before = listing_of(URL).digest
+    assert listing_of(URL).digest == before
+    web.serve(URL, Answer(NEW))
+    assert listing_of(URL).digest != before
+
+
+def test_names_that_are_not_ascii_are_read(web: Web) -> None:
+    web.serve("https://hub.example/t%C3%A4glich%20a/x.jsonl", Answer(OLD))
+    assert len(survey(listing_of("https://hub.example/täglich a/x.jsonl?day=ä"), None).pieces) == 1
+
+
+@pytest.mark.parametrize("url", ["http://hub.example:99999/x.jsonl", "http://[::1/x.jsonl"])
+def test_what_is_not_a_url_is_a_user_error(web: Web, url: str) -> None:
+    with pytest.raises(StorageError, match="is not a URL that can be read") as caught:
+        http.size_and_version(f"{url}?signature=1")
+    assert caught.value.failure_class is FailureClass.USER_ERROR
+    assert "signature" not in str(caught.value)
+
+
+class TestBounds:
+    @pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {}])
+    @pytest.mark.parametrize("length", [-1, None])
+    def test_a_file_that_is_too_large_is_refused(
+        self, web: Web, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], length: int | None
+    ) -> None:
+        """Whether the server says so before, or keeps silent."""
+        monkeypatch.setattr(http, "MOST_BYTES", len(OLD) - 1)
+        web.serve(URL, Answer(OLD, headers=headers, length=length))
+        with pytest.raises(StorageError) as caught:
+            survey(listing_of(f"{URL}?signature=1"), None)
+        assert caught.value.failure_class is FailureClass.USER_ERROR
+        assert str(caught.value) == (
+            f"source: {URL} has more than 0 GiB, the most that is read from a URL; copy it into a bucket, or "
+            "split it."
+        )
+
+    @pytest.mark.parametrize("packing", ["gz", "zst"])
+    @pytest.mark.parametrize("is_behind_a_url", [False, True])
+    def test_a_bomb_is_refused(
+        self,
+        web: Web,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        packing: str,
+        is_behind_a_url: bool,
+    ) -> None:
+        monkeypatch.setattr(opening, "MOST_UNPACKED", 2**21)
+        bomb = packed(b"\n" * 2**23, packing)
+        assert len(bomb) < 2**14
+        (tmp_path / f"x.jsonl.{packing}").write_bytes(bomb)
+        place = str(tmp_path / f"x.jsonl.{packing}")
+        if is_behind_a_url:
+            place = web.serve(f"{URL}.{packing}", Answer(bomb))
+        with pytest.raises(PreflightError, match=r"unpacks to more than 0 GiB; split it"):
+            survey(listing_of(place), None)
