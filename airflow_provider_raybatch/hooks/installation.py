@@ -30,37 +30,42 @@ _EMPTY_READS = 10
 Value = TypeVar("Value")
 
 
-def installation_id() -> str:
+def installation_id(team: str | None = None) -> str:
     """The id in the Airflow Variable ``raybatch_installation_id``, made by the first task that asks.
+
+    A multi-team Airflow keeps one Variable of a name for all teams: a task of another team can't read it, and
+    its write replaces the value. So a task of a team makes a Variable that has the team's name in its own.
 
     A Variable can be written and read, but not created on condition. So tasks that find none wait for random
     times before they write, that most of them find the first one's value. Where two still write, the last one
     wins, and each reads until it has seen the same value for some seconds. A write that arrives even later
     (Airflow repeats one whose answer is late) does little harm: a run keeps the namespace in its record.
 
+    :param team: of the task, in a multi-team Airflow; such a task also takes a Variable for all teams.
     :raises RayBatchException: the Variable can't be read or written; a retry asks again.
     """
-    found = _read()
+    name = VARIABLE if team is None else f"{VARIABLE}_of_{team}"
+    found = _read(name) or (None if team is None else _read(VARIABLE))
     if found is not None:
         return found
     # Airflow also says "not found" while its API server or a secrets backend gives no answer. The list of
     # keys comes from the database alone, and an error stays an error.
-    if VARIABLE in _asked("listed", lambda: list(Variable.keys(prefix=VARIABLE))):
-        # Another task may have made it since it was looked for.
-        return _settled("read", "Airflow lists it and gives no value")
+    if name in _asked(name, "listed", lambda: list(Variable.keys(prefix=name))):
+        # Another task may have made it since it was looked for; or it is a team's, and this task's is none.
+        return _settled(name, "read", "Airflow lists it and gives no value")
     time.sleep(random.uniform(0, _LONGEST_STAGGER))
-    if _read() is not None:
-        return _settled("read", "it was there a moment ago")
+    if _read(name) is not None:
+        return _settled(name, "read", "it was there a moment ago")
     made = str(uuid.uuid4())
-    _asked("stored", lambda: Variable.set(VARIABLE, made, description=_DESCRIPTION))
-    return _settled("stored", "what was written can't be read")
+    _asked(name, "stored", lambda: Variable.set(name, made, description=_DESCRIPTION))
+    return _settled(name, "stored", "what was written can't be read")
 
 
-def _settled(failed: str, why: str) -> str:
+def _settled(name: str, failed: str, why: str) -> str:
     """The value, once it has been the same for some reads; else `failed` and `why` tell what went wrong."""
     last, equal = None, 0
     for _ in range(_READS):
-        found = _read()
+        found = _read(name)
         equal = equal + 1 if found == last else 1
         last = found
         if last is not None and equal >= _EQUAL_READS:
@@ -69,24 +74,24 @@ def _settled(failed: str, why: str) -> str:
             break
         time.sleep(_PAUSE)
     if last is None:
-        _fail(failed, why)
+        _fail(name, failed, why)
     return last
 
 
-def _read() -> str | None:
-    found: object = _asked("read", lambda: Variable.get(VARIABLE, default=None))
+def _read(name: str) -> str | None:
+    found: object = _asked(name, "read", lambda: Variable.get(name, default=None))
     return str(found).strip() or None if found is not None else None
 
 
-def _asked(what: str, call: Callable[[], Value]) -> Value:
+def _asked(name: str, what: str, call: Callable[[], Value]) -> Value:
     try:
         return call()
     except Exception as error:
-        _fail(what, f"{type(error).__name__}: {error}", error)
+        _fail(name, what, f"{type(error).__name__}: {error}", error)
 
 
-def _fail(what: str, why: str, cause: Exception | None = None) -> NoReturn:
+def _fail(name: str, what: str, why: str, cause: Exception | None = None) -> NoReturn:
     raise RayBatchUnavailableException(
-        f"Variable {VARIABLE!r}: it can't be {what} ({why}), so nothing was submitted; a retry asks again, "
+        f"Variable {name!r}: it can't be {what} ({why}), so nothing was submitted; a retry asks again, "
         "and a namespace in the Ray connection's extra replaces it.",
     ) from cause

@@ -45,7 +45,8 @@ class Attempt:
         """
         connection = RayHook(self.ray_conn_id).read()
         store, ti = self.context["task_state_store"], self.context["ti"]
-        record = current_run(store, ti, lambda: connection.namespace or installation_id())
+        team = getattr(self.context.get("dag_run"), "team_name", None)
+        record = current_run(store, ti, lambda: connection.namespace or installation_id(team))
         return self._run_of(connection, record)
 
     def recorded(self) -> TaskRun | None:

@@ -62,6 +62,15 @@ def test_a_value_of_the_users_own_is_taken(variables: Variables) -> None:
     assert installation_id() == "production"
 
 
+def test_a_task_of_a_team_writes_a_variable_of_the_teams_own(variables: Variables) -> None:
+    made = installation_id("red")
+    assert variables.values == {f"{VARIABLE}_of_red": made}
+    assert installation_id("red") == made != installation_id("blue")
+    variables.values[VARIABLE] = "for all teams"
+    assert installation_id("red") == made
+    assert installation_id("green") == "for all teams"
+
+
 def test_concurrent_first_tasks_agree_on_one_id(variables: Variables) -> None:
     variables.before_set = threading.Barrier(3).wait  # each has found none
     with ThreadPoolExecutor(3) as pool:
