@@ -18,7 +18,7 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.control.control import Control
 from airflow_provider_raybatch.job.execution import pool, regroup
-from airflow_provider_raybatch.job.execution.cpu_tasks import spread
+from airflow_provider_raybatch.job.execution.cpu_tasks import spread, users_code
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.rows_to_do import Input, input_of
@@ -211,7 +211,10 @@ def publish_over_the_cluster(
     """See :data:`~airflow_provider_raybatch.job.work.Spread`."""
     if len(found) <= 1 and function is publish:  # the other calls users' code, for which see the CPU tasks
         return in_sequence(function, found, target)
-    return spread(function, found, target, _PUBLISHERS)
+    notes = None if function is publish else target.postprocess
+    return spread(
+        function, found, target, _PUBLISHERS, users_code(postprocess=notes.function if notes else None)
+    )
 
 
 def keys_over_the_cluster(
@@ -223,4 +226,4 @@ def keys_over_the_cluster(
     if len(groups) <= 1 and job.spec.prompt_function is None:  # which is called in CPU tasks alone
         return in_sequence(function, groups, job)
     at_once = int(min(_MOST_KEYERS, max(1, ray.cluster_resources().get("CPU", 1))))
-    return spread(function, groups, job, at_once)
+    return spread(function, groups, job, at_once, users_code(prompt_function=job.spec.prompt_function))

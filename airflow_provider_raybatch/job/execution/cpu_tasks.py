@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from airflow_provider_raybatch.contract.failures import RaybatchError
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
     if spec.prompt_function is None and spec.postprocess is None:
         return function
     task = ray.remote(**on_this_node())(function)
+    code = users_code(prompt_function=spec.prompt_function, postprocess=spec.postprocess)
 
     def call(*arguments: Any) -> T:
         try:
@@ -35,9 +36,28 @@ def apart_if_users_code(spec: BatchInferenceSpec, function: Callable[..., T]) ->
             if isinstance(error.cause, RaybatchError):
                 raise error.cause from None
             raise
+        except ray.exceptions.WorkerCrashedError as error:
+            raise _ended_its_process(code) from error
         return made
 
     return call
+
+
+def users_code(**paths: str | None) -> str:
+    """Names the functions of a user's that a task calls; empty where it calls none.
+
+    :param paths: ``module:function`` by the argument that names it.
+    """
+    return " or ".join(f"{argument}: {path!r}" for argument, path in paths.items() if path is not None)
+
+
+def _ended_its_process(code: str) -> RaybatchError:
+    """Of a user's function. Ray has called it again, so neither the node nor its memory is to blame alone."""
+    return RaybatchError(
+        f"{code} ended the process that called it, each time (os._exit, a crash of native code, or more "
+        "memory than the node has); let it raise an exception instead.",
+        FailureClass.USER_ERROR,
+    )
 
 
 def on_this_node() -> dict[str, Any]:
@@ -47,13 +67,15 @@ def on_this_node() -> dict[str, Any]:
 
 
 def spread(
-    function: Callable[[Item, Shared], T], items: Sequence[Item], shared: Shared, at_once: int
+    function: Callable[[Item, Shared], T], items: Sequence[Item], shared: Shared, at_once: int, code: str = ""
 ) -> Iterable[T]:
     """`function(item, shared)` for each item, in order, a few at a time.
 
     :param at_once: tasks that run concurrently, at most.
+    :param code: see :func:`users_code`.
+    :raises RaybatchError: a user's function ends its process.
     """
-    return (made for made, _ in _spread(function, items, shared, at_once, 1))
+    return (made for made, _ in _spread(function, items, shared, at_once, 1, code))
 
 
 def spread_in_parts(
@@ -62,17 +84,18 @@ def spread_in_parts(
     shared: Shared,
     at_once: int,
     parts: int,
+    code: str = "",
 ) -> Iterable[tuple[Any, list[Any]]]:
     """As :func:`spread`, of a function that returns several values.
 
     :param parts: how many it returns.
     :returns: of each item the first value, and references to the others, which stay where they were made.
     """
-    return _spread(function, items, shared, at_once, parts)
+    return _spread(function, items, shared, at_once, parts, code)
 
 
 def _spread(
-    function: Callable[..., Any], items: Sequence[Any], shared: Any, at_once: int, parts: int
+    function: Callable[..., Any], items: Sequence[Any], shared: Any, at_once: int, parts: int, code: str
 ) -> Iterator[tuple[Any, list[Any]]]:
     task = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", num_returns=parts)(function)
     given = ray.put(shared)
@@ -80,7 +103,12 @@ def _spread(
 
     def oldest() -> tuple[Any, list[Any]]:
         first, *others = running.popleft()
-        return ray.get(first), others
+        try:
+            return ray.get(first), others
+        except ray.exceptions.WorkerCrashedError as error:
+            if not code:
+                raise
+            raise _ended_its_process(code) from error
 
     for item in items:
         returned = task.remote(item, given)

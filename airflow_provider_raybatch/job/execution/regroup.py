@@ -19,7 +19,7 @@ import numpy as np
 import ray
 
 from airflow_provider_raybatch.job.execution import buckets
-from airflow_provider_raybatch.job.execution.cpu_tasks import spread_in_parts
+from airflow_provider_raybatch.job.execution.cpu_tasks import spread_in_parts, users_code
 from airflow_provider_raybatch.job.execution.grouping import ByLength, ByPrefix, Grouping
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.execution.share import WINDOW
@@ -113,7 +113,8 @@ def _cut_here(items: Sequence[WorkItem], cut: buckets.Cut) -> list[tuple[Any, li
 def _cut_in_tasks(groups: Sequence[Sequence[WorkItem]], cut: buckets.Cut) -> Iterable[tuple[Any, list[Any]]]:
     """The same of each task."""
     at_once = int(min(_MOST_TASKS, max(1, ray.cluster_resources().get("CPU", 1))))
-    return spread_in_parts(buckets.slices, groups, cut, at_once, 1 + cut.grouping.buckets)
+    code = users_code(prompt_function=cut.job.spec.prompt_function)
+    return spread_in_parts(buckets.slices, groups, cut, at_once, 1 + cut.grouping.buckets, code)
 
 
 def _groups(items: Sequence[WorkItem], most: float) -> list[list[WorkItem]]:

@@ -98,7 +98,12 @@ def _function_renderer(path: str, system: Callable[[Mapping[str, Any]], list[dic
     function = load_function(path)
 
     def render(row: Mapping[str, Any]) -> Request:
-        made = function(copy.deepcopy(dict(row)))  # what it changes must not be published as the input
+        try:
+            made = function(copy.deepcopy(dict(row)))  # what it changes must not be published as the input
+        except (Exception, SystemExit):
+            raise
+        except BaseException as error:  # never the job's own stop: no driver calls a user's function
+            raise RenderError(f"{path} raised {type(error).__name__}: {error}") from error
         if isinstance(made, str):
             return Request(messages=[*system(row), {"role": "user", "content": made}])
         if isinstance(made, dict) and isinstance(made.get("prompt"), str):
@@ -122,7 +127,7 @@ def load_function(path: str, argument: str = "prompt_function") -> Callable[...,
     module_name, _, name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
+    except BaseException as error:  # whatever the user's module raises while it is imported
         raise PreflightError(
             f"{argument}: {path!r} can't be imported on the cluster ({type(error).__name__}: {error}); "
             "add what it needs to runtime_env, and keep it out of the DAG file."

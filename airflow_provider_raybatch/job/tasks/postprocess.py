@@ -197,7 +197,7 @@ def _called(
 ) -> dict[str, Any] | RowFailure:
     try:
         made = function(row, response)
-    except (Exception, SystemExit) as error:  # a user's function may raise anything
+    except BaseException as error:  # a user's function may raise anything, and no driver calls one
         return RowFailure.of(STEP, error)
     if not isinstance(made, Mapping):
         return RowFailure(STEP, f"the function returned {shown(made)}; return a dictionary of columns")

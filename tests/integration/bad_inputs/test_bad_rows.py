@@ -74,6 +74,9 @@ FUNCTION_ROWS = {
         "template", "returned is int, not a list of messages", {"text": "number"}
     ),
     "function exits": BadRow("template", "SystemExit: 3", {"text": "exit"}),
+    "function interrupts": BadRow(
+        "template", ":make raised KeyboardInterrupt: enough", {"text": "interrupt"}
+    ),
 }
 FUNCTION = """
 def make(row):
@@ -81,6 +84,8 @@ def make(row):
         raise RuntimeError("no way")
     if row["text"] == "exit":
         raise SystemExit(3)
+    if row["text"] == "interrupt":
+        raise KeyboardInterrupt("enough")
     return {"none": None, "number": 5}.get(row["text"], row["text"])
 """
 

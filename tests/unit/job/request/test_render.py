@@ -256,6 +256,11 @@ class TestFunction:
                 "template: sampling is int, not an object of sampling parameters",
             ),
             ("raise SystemExit(3)", "template: SystemExit: 3"),
+            ("raise KeyboardInterrupt", "template: user_prompts:make raised KeyboardInterrupt: "),
+            (
+                "import asyncio\n    raise asyncio.CancelledError",
+                "template: user_prompts:make raised CancelledE",
+            ),
         ],
     )
     def test_what_it_may_not_return(self, module: Any, body: str, reason: str) -> None:
@@ -302,6 +307,7 @@ class TestFunction:
             ("1 / 0\n", "can't be imported on the cluster (ZeroDivisionError: division by zero)"),
             ("def make(row:\n", "can't be imported on the cluster (SyntaxError: "),
             ("import sys\nsys.exit(1)\n", "can't be imported on the cluster (SystemExit: 1)"),
+            ("raise KeyboardInterrupt\n", "can't be imported on the cluster (KeyboardInterrupt: )"),
             ("make = 5\n", "module 'user_prompts' has no function 'make'; check the import path."),
             ("", "module 'user_prompts' has no function 'make'; check the import path."),
         ],

@@ -136,14 +136,15 @@ def label(row, response):
     if n == 7: return {"huge": 2 ** 64}
     if n == 8: sys.exit(3)
     if n == 9: return {5: 1}
+    if n == 10: raise KeyboardInterrupt("enough")
     return {"good": True}
 """)
-    manifest = place.job(max_errors=10)
+    manifest = place.job(max_errors=11)
     letters = place.letters(manifest)
-    assert [letter["ordinal"] for letter in letters] == list(range(10))
+    assert [letter["ordinal"] for letter in letters] == list(range(11))
     assert {letter["step"] for letter in letters} == {"postprocess"}
-    assert [letter["response"] for letter in letters] == [row["text"] for row in ROWS[:10]]
-    assert [letter["row"] for letter in letters] == ROWS[:10]
+    assert [letter["response"] for letter in letters] == [row["text"] for row in ROWS[:11]]
+    assert [letter["row"] for letter in letters] == ROWS[:11]
     assert [letter["reason"] for letter in letters] == [
         "KeyError: 'missing'",
         "the function returned [1]; return a dictionary of columns",
@@ -159,9 +160,10 @@ def label(row, response):
         "return whole numbers of at most 64 bits, and lists and dictionaries of one type each",
         "SystemExit: 3",
         "the function returned a column named 5; name it by a text",
+        "KeyboardInterrupt: enough",
     ]
-    assert (manifest.counts.ok, manifest.counts.errors_by_step) == (2, {"postprocess": 10})
-    assert [(row["id"], row["good"]) for row in place.rows(manifest)] == [(10, True), (11, True)]
+    assert (manifest.counts.ok, manifest.counts.errors_by_step) == (1, {"postprocess": 11})
+    assert [(row["id"], row["good"]) for row in place.rows(manifest)] == [(11, True)]
 
 
 def test_a_changed_function_pays_for_nothing(place: Place) -> None:
