@@ -17,7 +17,7 @@ import psutil
 from airflow_provider_raybatch.cluster.local import reaper
 from airflow_provider_raybatch.cluster.local.head import RayHead
 
-from ..integration.end_to_end.stack import free_ports
+from ..integration.end_to_end.ports import free_ports
 from ..integration.end_to_end.waiting import tail, wait_for
 
 _START_TIMEOUT = 300.0

@@ -18,7 +18,7 @@ import psutil
 
 from ..integration.end_to_end.ray_jobs import RayJobs
 from ..integration.end_to_end.rest import Task
-from ..integration.end_to_end.stack import API_SERVERS, INTERVALS, AirflowStack
+from ..integration.end_to_end.stack import INTERVALS, AirflowStack
 from ..support.engine_log import engines
 from .cluster import ChaosCluster, kill
 from .counting import generated_by_now, living
@@ -326,16 +326,14 @@ class World:
         return hit
 
     def _without_api(self, dead: bool) -> None:
-        """Kill or freeze Airflow's API servers for a while."""
+        """Kill or freeze Airflow's API server for a while."""
         if dead:
-            for name in API_SERVERS:
-                self.airflow.kill(name, with_family=True)
+            self.airflow.kill("api-server", with_family=True)
             time.sleep(_AWAY)
-            for name in API_SERVERS:
-                self.airflow.start(name)
+            self.airflow.start("api-server")
             return
-        servers = [psutil.Process(self.airflow.pid(name)) for name in API_SERVERS]
-        family = [*servers, *(child for server in servers for child in server.children(recursive=True))]
+        server = psutil.Process(self.airflow.pid("api-server"))
+        family = [server, *server.children(recursive=True)]
         for process in family:
             process.suspend()
         time.sleep(_AWAY)

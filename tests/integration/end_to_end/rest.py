@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -31,26 +29,13 @@ class AirflowApi:
         answer.raise_for_status()
         self._http.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
         self.evidence = evidence
-        # Airflow's event loop logs each change (`action_logging`). On SQLite it waits for the transaction of
-        # the previous change, which itself waits for the loop: for 30 s the server answers no request.
-        self._one_change = threading.Lock()
 
     def close(self) -> None:
         self._http.close()
 
     def call(self, method: str, path: str, **options: Any) -> Any:
-        """Return the answer's document; raise an error status with the answer's text.
-
-        SQLite has one writer at a time. A request that waits too long gets 500 and has no effect, so it is
-        repeated.
-        """
-
-        def request() -> httpx.Response | None:
-            with nullcontext() if method == "GET" else self._one_change:
-                answer = self._http.request(method, f"/api/v2/{path}", **options)
-            return None if answer.status_code == 500 and "Database error" in answer.text else answer
-
-        answer = wait_for(f"an answer to {method} {path}", request, 60, self.evidence)
+        """Return the answer's document; raise an error status with the answer's text."""
+        answer = self._http.request(method, f"/api/v2/{path}", **options)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 

@@ -16,8 +16,10 @@ from urllib.parse import quote
 import psutil
 import pyarrow.parquet as pq
 
+from .postgres import rows
 from .ray_jobs import RayJobs
 from .rest import Task
+from .stack import AirflowStack
 
 _PATHS_OF_RAY = (
     "/api/jobs/",
@@ -116,6 +118,12 @@ def left_in_files(*folders: Path) -> Iterator[tuple[str, bytes]]:
     for folder in folders:
         for path in files(folder):
             yield str(path), path.read_bytes()
+
+
+def left_by_airflow(airflow: AirflowStack) -> Iterator[tuple[str, bytes]]:
+    """Yield Airflow's files and the rows of its database."""
+    yield "Airflow's database", rows(airflow.database)
+    yield from left_in_files(airflow.home, airflow.temp)
 
 
 def left_in_objects(contents: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole Airflow on this machine: all its processes around one SQLite file."""
+"""A whole Airflow on this machine: all its processes around a PostgreSQL of its own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import os
 import secrets
 import shutil
 import signal
-import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +21,8 @@ import httpx
 import psutil
 from cryptography.fernet import Fernet
 
+from .ports import free_ports
+from .postgres import postgres
 from .rest import AirflowApi
 from .waiting import tail, wait_for
 
@@ -47,14 +47,8 @@ INTERVALS = {
     "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
 }
 
-_SERVER = ["api-server", "--host", "127.0.0.1", "--workers", "1", "--apps"]
-# Two servers, because one alone may wait for itself. Its event loop logs users' actions (`action_logging`)
-# and waits for SQLite's lock, while a task's request in the same process holds that lock and waits for the
-# loop.
-API_SERVERS = ("api-server", "execution-api")
 _COMPONENTS = {
-    "api-server": [*_SERVER, "core"],
-    "execution-api": [*_SERVER, "execution"],
+    "api-server": ["api-server", "--host", "127.0.0.1", "--workers", "1"],
     "dag-processor": ["dag-processor"],
     "scheduler": ["scheduler"],
     "triggerer": ["triggerer"],
@@ -124,8 +118,6 @@ class AirflowStack:
         """
         command = [sys.executable, "-m", "airflow", *_COMPONENTS[name]]
         environment = {**self.environment, **self._shown}
-        if name == "execution-api":
-            command += ["--port", str(self._execution_port)]
         if beside is not None:
             ports = {"WORKER_LOG_SERVER_PORT", "TRIGGER_LOG_SERVER_PORT"}
             for port, free in zip(ports, free_ports(len(ports)), strict=True):
@@ -191,12 +183,12 @@ class AirflowStack:
         self._exit.callback(shutil.rmtree, self.home, ignore_errors=True)
         self.temp = Path(tempfile.mkdtemp(prefix="at-", dir="/tmp"))
         self._exit.callback(shutil.rmtree, self.temp, ignore_errors=True)
-        self.port, self._execution_port, *log_ports = free_ports(4)
+        self.port, *log_ports = free_ports(3)
         self.url = f"http://127.0.0.1:{self.port}"
-        self._execution_url = f"http://127.0.0.1:{self._execution_port}/execution"
         password = secrets.token_urlsafe(16)
         passwords = self.home / "passwords.json"
         passwords.write_text(json.dumps({"admin": password}))
+        self.database = self._exit.enter_context(postgres())
         self.environment = self._environment(passwords, log_ports)
         self._migrate()
         self._exit.callback(_kill, self._orphans)
@@ -218,11 +210,11 @@ class AirflowStack:
             "CORE__FERNET_KEY": Fernet.generate_key().decode(),
             "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-            "CORE__EXECUTION_API_SERVER_URL": f"{self._execution_url}/",
+            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "API__BASE_URL": self.url,
             "API__PORT": str(self.port),
             "API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
-            "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=30",
+            "DATABASE__SQL_ALCHEMY_CONN": self.database,
             "LOGGING__WORKER_LOG_SERVER_PORT": str(log_ports[0]),
             "LOGGING__TRIGGER_LOG_SERVER_PORT": str(log_ports[1]),
             "LOGGING__COLORED_CONSOLE_LOG": "False",
@@ -252,9 +244,6 @@ class AirflowStack:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        with closing(sqlite3.connect(self.home / "airflow.db")) as database:
-            # Then readers and the writer don't wait for each other; the file keeps this mode.
-            database.execute("PRAGMA journal_mode=WAL")
 
     def _is_healthy(self) -> bool:
         for name, process in self._processes.items():
@@ -263,10 +252,9 @@ class AirflowStack:
             )
         try:
             answer = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5)
-            of_tasks = httpx.get(f"{self._execution_url}/health", timeout=5)
         except httpx.TransportError:
             return False
-        return answer.status_code == of_tasks.status_code == 200 and all(
+        return answer.status_code == 200 and all(
             part["status"] == "healthy" for part in answer.json().values() if part is not None
         )
 
@@ -284,11 +272,3 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -36,6 +36,7 @@ from .rest import AirflowApi, Task
 from .secrecy import (
     CommandLines,
     Secrets,
+    left_by_airflow,
     left_in_files,
     left_in_objects,
     secrets_packages,
@@ -234,8 +235,8 @@ def test_destinations_hold_no_secret(tasks, place):
 
 
 def test_files_hold_no_secret(tasks, place, airflow: AirflowStack):
-    left = dict(left_in_files(airflow.home, airflow.temp, session_folder(place.jobs)))
-    assert any(name.endswith("airflow.db") for name in left)
+    left = {**dict(left_by_airflow(airflow)), **dict(left_in_files(session_folder(place.jobs)))}
+    assert b"raybatch" in left["Airflow's database"]
     assert len([content for content in left.values() if b"raybatch" in content]) > 10
     arguments = b"".join(content for name, content in left.items() if "DATASET_METADATA" in name)
     assert arguments.count(b"HF_TOKEN") >= len(tasks) - 1  # all but one reached their replicas

@@ -23,6 +23,7 @@ from .ray_jobs import RayJobs
 from .rest import AirflowApi, Task
 from .secrecy import (
     Secrets,
+    left_by_airflow,
     left_in_files,
     left_in_objects,
     secrets_packages,
@@ -140,7 +141,7 @@ def test_keys_are_in_no_file(task, token_jobs, token_ray_cluster, lake, airflow)
     """All files of Airflow and Ray: logs, the metadata database, unpacked packages."""
     # Airflow's connections show the login, which is the key's id.
     secrets = Secrets({"key": lake.secret, "token": token_ray_cluster.address.token})
-    left = dict(left_in_files(airflow.home, session_folder(token_jobs)))
+    left = {**dict(left_by_airflow(airflow)), **dict(left_in_files(session_folder(token_jobs)))}
     assert len([content for content in left.values() if b"raybatch" in content]) > 10
     assert not secrets.leaks(left.items())
 

@@ -89,6 +89,19 @@ def test_restarted_triggerer_goes_on_with_the_job(airflow, api, jobs, conf):
     assert any(name.startswith("batch_deferrable.infer_") for name in jobs.datasets(job))
 
 
+def test_a_nul_byte_from_the_cluster_ends_no_triggerer(airflow, api, jobs):
+    """PostgreSQL's JSONB refuses NUL; Ray quotes the end of a failed job's log in its message."""
+    triggerer = airflow.pid("triggerer")
+    bystander = api.trigger("sleep_deferrable", seconds=20)
+    prints = api.trigger("sleep_deferrable", seconds=r"1; printf 'left\0right\n'; exit 3")
+    task = prints.wait("failed", timeout=180).task("sleep")
+    bystander.wait(timeout=120)
+    assert counters(task) == (2, 1)
+    assert any("failed" in line and "right" in line for line in task.log(2))
+    assert airflow.pid("triggerer") == triggerer
+    assert psutil.pid_exists(triggerer)
+
+
 @pytest.mark.turn(2)
 def test_retry_goes_on_with_the_job_of_a_failed_trigger(api, jobs, conf):
     task = api.trigger("bad_trigger", engine_args=SLOWLY, **conf).wait(timeout=180).task("infer")

@@ -44,28 +44,8 @@ def strike(aims: Mapping[str, Any], point: str, process: int | None = None) -> N
     finally:
         scratch.unlink()
     for pid in keepers:
-        freeze_without_locks(pid)
-    os.kill(victim, getattr(signal, f"SIG{name}"))
-
-
-def freeze_without_locks(pid: int) -> None:
-    """Freeze a process while it holds no lock on SQLite's file, which would block all other processes.
-
-    A production database locks rows, so there a frozen triggerer blocks no other process.
-    """
-    while True:
         os.kill(pid, signal.SIGSTOP)
-        while _state(pid) not in "Tt":
-            time.sleep(0.001)
-        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        if not any(lock[3:5] == ["WRITE", str(pid)] for lock in locks):
-            return
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.01)
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    os.kill(victim, getattr(signal, f"SIG{name}"))
 
 
 def _keepers(process: int, known: Sequence[str]) -> list[int]:
