@@ -7,6 +7,7 @@ which older parts it searched. A resume then needs only the keys of its missing 
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from airflow_provider_raybatch.job.request import key_array, keys
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.job.reuse.row_keys import RequestKeys, parts_for
+from airflow_provider_raybatch.storage.checksum import checked, with_checksum
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -171,7 +173,8 @@ class Search:
             searched = sorted(self.searched) if is_last else []
             note = json.dumps({"rows": self.rows, "searched": searched, "files": files})
             content = as_parquet(table.replace_schema_metadata({_NOTE: note}), compression="zstd")
-            folder.write(f"{part_folder}/{f'{number}-' if files > 1 else ''}{DUPLICATES}", content)
+            name = f"{f'{number}-' if files > 1 else ''}{DUPLICATES}"
+            folder.write(f"{part_folder}/{name}", with_checksum(content))
 
 
 def read_search(folder: Folder, entries: Iterable[Entry], rows: int) -> Search | None:
@@ -198,10 +201,10 @@ def _read(folder: Folder, files: Sequence[Entry], rows: int) -> Search | None:
     number = parts_for(rows)
     found = Partitions(Repeats, number)
     searched: set[str] = set()
-    try:
-        for entry in files:
-            with folder.open(entry.path, entry.size) as stream:
-                table = pq.read_table(stream)
+    for entry in files:
+        content = folder.read(entry.path)
+        try:
+            table = pq.read_table(io.BytesIO(checked(content)))
             note = json.loads((table.schema.metadata or {})[_NOTE])
             if note["rows"] < rows or note["files"] != len(files):
                 return None
@@ -210,6 +213,6 @@ def _read(folder: Folder, files: Sequence[Entry], rows: int) -> Search | None:
             own = key_array.from_arrow(table["key"].combine_chunks())
             near = Repeats(ordinals, first, own, numbers).where(ordinals < rows)
             found.add(near, key_array.range_of(near.keys, number))
-    except (pa.ArrowException, LookupError, ValueError):
-        return None  # damaged: all keys are made again
+        except (pa.ArrowException, OSError, LookupError, ValueError):
+            return None  # damaged: all keys are made again
     return Search(found, rows, frozenset(searched))

@@ -28,6 +28,8 @@ from airflow_provider_raybatch.job.input.reader import parquet_rows
 from airflow_provider_raybatch.job.input.table import KINDS, as_parquet, kinds_of, restored, table_of
 from airflow_provider_raybatch.job.request.render import load_function
 from airflow_provider_raybatch.job.row import RowFailure
+from airflow_provider_raybatch.storage.checksum import checked, with_checksum
+from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
 
 STEP = "postprocess"
@@ -121,7 +123,7 @@ def note(
         columns = [column.combine_chunks() for column in added.columns]
         table = table.append_column("added", pa.StructArray.from_arrays(columns, names=added.column_names))
         table = table.replace_schema_metadata({KINDS: added.schema.metadata[KINDS]})
-    folder.write(path, as_parquet(table, compression="zstd"))
+    folder.write(path, with_checksum(as_parquet(table, compression="zstd")))
     return seen
 
 
@@ -156,9 +158,16 @@ def with_added(table: pa.Table, folder: Folder, postprocess: Postprocess, number
     A row for which it failed is a failed row from here on.
 
     :param table: the same rows as in the first pass.
-    :raises StorageError: the notes can't be read.
+    :raises StorageError: the notes can't be read, or are damaged.
     """
-    noted = pq.read_table(io.BytesIO(folder.read(postprocess.path(number))))
+    content = folder.read(postprocess.path(number))
+    try:
+        noted = pq.read_table(io.BytesIO(checked(content)))
+    except ValueError as error:
+        raise StorageError(
+            f"destination: {folder.uri}/{postprocess.path(number)} was damaged after it was written "
+            f"({error}); a retry of the task calls the function again, and keeps all responses."
+        ) from error
     good = np.flatnonzero(table["ok"].to_numpy())
     if not np.array_equal(noted["ordinal"].to_numpy(), table["ordinal"].to_numpy()[good]):
         raise RaybatchError(

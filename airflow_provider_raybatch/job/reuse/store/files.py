@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import STORE_DATA, STORE_INDEX
+from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
@@ -38,7 +39,10 @@ def parquet_file(stream: RangedFile, metadata: pq.FileMetaData | None = None) ->
     """Open a Parquet file; the columns of a row group are one request.
 
     :param metadata: its footer, where it has been read before.
+    :raises ValueError: its footer is damaged.
     """
+    if metadata is None:
+        metadata = pq.read_metadata(pa.BufferReader(checked_footer(stream)))
     return pq.ParquetFile(stream, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
 
 

@@ -140,17 +140,38 @@ class TestResume:
         Attempt(tmp_path, ["c", "x", "x"], number=3, sampling=GREEDY).answer([0])
         assert Attempt(tmp_path, self.TEXTS, number=4, sampling=GREEDY).asked == [1]
 
-    def test_a_larger_limit_or_a_damaged_file_makes_all_keys_again(self, tmp_path: Path) -> None:
+    def test_a_larger_limit_makes_all_keys_again(self, tmp_path: Path) -> None:
         few = {"source": [str(tmp_path / "in.jsonl")], "limit": 2}
         first = Attempt(tmp_path, self.TEXTS, **few, sampling=GREEDY)
         first.write_parts()
         first.answer([0, 1])
         all_rows = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
         assert all_rows.asked == [3]
-        all_rows.write_parts()
-        for path in (tmp_path / "out").rglob("repeats.index"):
-            path.write_bytes(b"PAR1, or not")
-        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).asked == [3]
+
+    @pytest.mark.parametrize("damage", ["not Parquet", "empty", "cut", "flipped"])
+    def test_a_damaged_search_is_made_again(self, tmp_path: Path, damage: str) -> None:
+        """Arrow raises whatever it likes for a damaged file, or believes it."""
+        first = self.first(tmp_path, [0, 1], sampling=GREEDY)
+        kept = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*repeats.index")}
+        assert len(kept) == parts_for(len(self.TEXTS))
+        size = min(map(len, kept.values()))
+        for place in range(5, size, size // 8) if damage == "flipped" else [size // 2]:
+            for path, content in kept.items():
+                flipped = content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+                path.write_bytes(
+                    {
+                        "not Parquet": b"PAR1, or not",
+                        "empty": b"",
+                        "cut": content[:place],
+                        "flipped": flipped,
+                    }[damage]
+                )
+            again = Attempt(tmp_path, self.TEXTS, number=1, sampling=GREEDY)
+            assert again.asked == [3]
+            assert again.reuse_plan.search is not None
+        again.write_parts()
+        assert Attempt(tmp_path, self.TEXTS, number=2, sampling=GREEDY).reuse_plan.search is None
+        assert first.job.part_folder != again.job.part_folder
 
 
 def _rows(attempt: Attempt, written: Sequence[Part]) -> list[dict[str, Any]]:

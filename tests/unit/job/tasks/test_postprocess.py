@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, PreflightE
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.job.preflight import ready
 from airflow_provider_raybatch.job.tasks import postprocess
+from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import LocalFolder
 from tests.support.engine_log import engines
 from tests.support.publishing import dead_letters, rows_of
@@ -243,6 +244,26 @@ def test_values_of_several_types_end_the_job_with_one_sentence(
     assert place.generated() == 12
     # The notes of the failed attempt are gone, too.
     assert place.folder.list("_raybatch/postprocess") == []
+
+
+def test_damaged_notes_are_made_again_by_a_retry(place: Place) -> None:
+    place.write("def label(row, response): return {'score': row['id']}\n")
+    write = LocalFolder.write
+
+    def rotting(self: LocalFolder, path: str, content: bytes) -> None:
+        if path.startswith("_raybatch/postprocess/"):
+            content = content[:50] + bytes([content[50] ^ 1]) + content[51:]
+        write(self, path, content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalFolder, "write", rotting)
+        with pytest.raises(
+            StorageError, match=r"_raybatch/postprocess/.*/00000.parquet was damaged"
+        ) as caught:
+            place.job()
+    assert caught.value.failure_class is FailureClass.STORAGE
+    assert [row["score"] for row in place.rows(place.job(1))] == list(range(12))
+    assert place.generated() == 12
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from tests.support.responses import Shop, indexed, sorted_keys, stored, table
 
 
@@ -44,7 +45,7 @@ def test_files_of_others_are_left_alone(shop: Shop) -> None:
     shop.store().add("s", [table([1])])
     foreign = pa.BufferOutputStream()
     pq.write_table(pa.table({"key": [1]}), foreign)
-    shop.folder.write("v1/index/foreign.parquet", foreign.getvalue().to_pybytes())
+    shop.folder.write("v1/index/foreign.parquet", with_footer_checksum(foreign.getvalue().to_pybytes()))
     shop.folder.write("v1/index/README.md", b"hello")
     shop.folder.write("v1/data/s/README.md", b"hello")
     shop.folder.write("other", b"hello")
@@ -61,7 +62,8 @@ def test_a_segment_that_points_out_of_the_store(local: Shop) -> None:
     local.store().add("s", [table([1])])
     content = local.folder.read(indexed("s"))
     name = stored("s").encode()
-    local.folder.write(indexed("s"), content.replace(name, b"../../../etc/x.parquet".ljust(len(name), b"1")))
+    content = content.replace(name, b"../../../etc/x.parquet".ljust(len(name), b"1"))
+    local.folder.write(indexed("s"), with_footer_checksum(content))
     assert local.answers([1]) == {}
     assert "is not the name of a data file" in local.notices[0]
 
@@ -81,16 +83,18 @@ def test_rows_of_a_lost_or_damaged_data_file_are_misses(shop: Shop, content: byt
     )
 
 
-def test_a_flipped_bit_is_found(local: Shop) -> None:
+@pytest.mark.parametrize("path", [stored("s"), indexed("s")], ids=["data", "index"])
+def test_a_flipped_bit_is_found(local: Shop, path: str) -> None:
+    """In a footer it renames a column, or ends the process; in the index it may also do no harm."""
     local.store().add("s", [table(range(100))])
-    content = bytearray(local.folder.read(stored("s")))
+    content = bytearray(local.folder.read(path))
     right = local.answers(range(100))
-    footer = int.from_bytes(content[-8:-4], "little") + 8
-    # Pages have checksums, footers have none.
-    for position in range(4, len(content) - footer, 37):
+    footer = len(content) - int.from_bytes(content[-8:-4], "little") - 8
+    for position in range(0, len(content), 37):
         content[position] ^= 8
-        local.folder.write(stored("s"), bytes(content))
-        assert local.answers(range(100)).items() <= right.items()
+        local.folder.write(path, bytes(content))
+        found = local.answers(range(100))
+        assert found == {} if position >= footer else found.items() <= right.items()
         content[position] ^= 8
 
 
