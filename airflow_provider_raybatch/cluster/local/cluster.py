@@ -71,6 +71,11 @@ def _turn(log: Callable[[str], None]) -> Iterator[int]:
             f"The lock file {path} of the private Ray can't be opened ({error.strerror}); remove it."
         ) from error
     try:
+        if os.fstat(lock).st_uid != os.getuid():
+            raise EmbeddedClusterError(
+                f"The lock file {path} of the private Ray belongs to another user, who could hold it for "
+                "ever; remove it, or set TMPDIR to a folder of your own."
+            )
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

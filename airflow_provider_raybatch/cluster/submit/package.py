@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import io
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ _LEFT_OUT = frozenset({
 })
 _KEPT_METADATA = frozenset({"METADATA", "WHEEL"})
 _LEFT_OUT_SUFFIXES = frozenset({".pyc", ".pyo"})
+_ENVIRONMENT_FILES = re.compile(r"\.env(rc|\..*)?")
+"""They hold secrets, and whoever may call the Jobs API may read packages."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def _package_of_distribution(distribution: str, version: str) -> Package:
 
 
 def package_of_folder(folder: str | Path, inside: str = "") -> Package:
-    """All files of a folder, without caches and version control.
+    """All files of a folder, without caches, version control and environment files (``.env``).
 
     :param inside: path inside the zip under which the files lie; by default at its root.
     :raises PackageError: there is no such folder, or it holds more than 200 MiB.
@@ -170,4 +173,8 @@ def _read_folder(root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_left_out(path: PurePosixPath | Path) -> bool:
-    return path.suffix in _LEFT_OUT_SUFFIXES or not _LEFT_OUT.isdisjoint(path.parts)
+    return (
+        path.suffix in _LEFT_OUT_SUFFIXES
+        or not _LEFT_OUT.isdisjoint(path.parts)
+        or _ENVIRONMENT_FILES.fullmatch(path.name) is not None
+    )

@@ -6,15 +6,21 @@ to suspect all of that would make the search for a row that kills longer than it
 a number for each row that it has begun in a file that is mapped into memory: what is there stays when the
 process is killed, and to write it takes no system call. Ray starts the next process on the same node, where
 its GPU is; on another one nothing is found, and all rows are suspected.
+
+Other users of the node can tell the file's name beforehand, and put a link or a file of theirs there. So it
+is made anew or not at all, and read if it is this user's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +42,12 @@ class BegunRows:
         self._places: dict[int, int] = {}
         self._free: list[int] = []
         self._table: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._file: IO[bytes] | None = None
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-            path.touch()
+        with contextlib.suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            self._file = os.fdopen(os.open(path, flags, 0o600), "r+b")
         self._map(_ROWS)
 
     def prepare(self, ordinals: Iterable[int]) -> None:
@@ -64,8 +73,12 @@ class BegunRows:
 
     def remove(self) -> None:
         """Nothing is left to be told."""
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what is not written yet, on a full disk
+                self._file.close()
+            self._file = None
 
     def _set(self, ordinal: int, value: int) -> None:
         place = self._places.get(ordinal)
@@ -76,15 +89,15 @@ class BegunRows:
         self._table[place] = value
 
     def _map(self, rows: int) -> None:
-        before = self._table
-        try:
-            with self._path.open("ab") as file:
-                # Here a full disk is an error; a mapped page without a place on it would end the process.
-                file.write(bytes(8 * (rows - len(before))))
-            self._table = np.memmap(self._path, dtype=np.int64, mode="r+", shape=(rows,))
-        except OSError:
-            # Part of it would tell less than nothing: what it lacks would not be suspected.
-            self.remove()
+        before, self._table = self._table, np.zeros(0, np.int64)
+        if self._file is not None:
+            try:
+                _lengthen(self._file, 8 * (rows - len(before)))
+                self._table = np.memmap(self._file, dtype=np.int64, mode="r+", shape=(rows,))
+            except OSError:
+                # Part of it would tell less than nothing: what it lacks would not be suspected.
+                self.remove()
+        if self._file is None:
             self._table = np.zeros(rows, np.int64)
         self._table[: len(before)] = before
         self._free += range(rows - 1, len(before) - 1, -1)
@@ -102,12 +115,25 @@ def path_of(destination: str, actor: str) -> Path:
 def left_by_the_last(path: Path) -> Begun | None:
     """What the actor's last process had begun; ``None`` if there was none on this node. Removes it."""
     try:
-        table = np.frombuffer(path.read_bytes(), dtype=np.int64)
+        # Without O_NONBLOCK, a pipe that is put there would hold this up for ever.
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(number, "rb") as file:
+            found = os.fstat(number)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+                return None
+            table = np.frombuffer(file.read(), dtype=np.int64)
     except (OSError, ValueError):
         return None
     with contextlib.suppress(OSError):
         path.unlink()
     return _begun(table)
+
+
+def _lengthen(file: IO[bytes], size: int) -> None:
+    """Here a full disk is an error; a mapped page without a place on it would end the process."""
+    file.seek(0, os.SEEK_END)
+    file.write(bytes(size))
+    file.flush()
 
 
 def _begun(table: npt.NDArray[np.int64]) -> Begun:

@@ -21,6 +21,16 @@ def test_a_lock_that_is_not_ours(tmp_path, monkeypatch):
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_lock_of_another_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lock = tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock"
+    lock.touch()
+    found = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda number: os.stat_result((*found(number)[:4], 12345, *[0] * 5)))
+    with pytest.raises(EmbeddedClusterError, match=f"The lock file {lock} .*another user"):
+        embedded_cluster(print).__enter__()
+
+
 def test_takes_its_turn(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     other = os.open(tmp_path / f"airflow-provider-raybatch-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR)

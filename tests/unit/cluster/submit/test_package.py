@@ -144,13 +144,16 @@ def test_wheels_that_can_not_be_shipped(distribution, message):
         package_of_wheel(distribution)
 
 
-def test_a_folder_without_its_caches(tmp_path):
+def test_a_folder_without_its_caches_and_environment_files(tmp_path):
     for path in (
         "code/a.py",
         "code/.git/HEAD",
         "code/sub/__pycache__/b.pyc",
         "code/sub/b.py",
         "code/old.pyc",
+        "code/.env",
+        "code/sub/.env.local",
+        "code/.envrc",
     ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(path)

@@ -7,15 +7,18 @@ import asyncio
 import errno
 import json
 import math
+import os
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.execution.calls import Report
+from airflow_provider_raybatch.job.execution.replica import begun
 from airflow_provider_raybatch.job.execution.replica import replica as replica_module
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows, left_by_the_last, path_of
 from tests.support.replicas import Place, work
@@ -171,8 +174,50 @@ def test_full_disk_does_not_stop_the_replica(tmp_path: Path, monkeypatch: pytest
     def full(*args: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(begun, "_lengthen", full)
     rows.prepare(range(5000))
     rows.end(range(5000))
     BegunRows(tmp_path / "another").begin(1)
     assert not list(tmp_path.iterdir())
+
+
+class TestAnothersFile:
+    """Anyone on the node can tell the file's name beforehand, and put something there."""
+
+    def test_a_link_is_not_followed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        theirs, path = tmp_path / "theirs", tmp_path / "begun"
+        theirs.write_bytes(np.int64(5).tobytes())
+        path.symlink_to(theirs)
+        assert left_by_the_last(path) is None
+        monkeypatch.setattr(Path, "unlink", refuse)  # as in /tmp, whose sticky bit keeps others' files there
+        rows = BegunRows(path)
+        rows.begin(1)
+        assert theirs.read_bytes() == np.int64(5).tobytes()
+        assert rows.now().in_engine.tolist() == [1]
+
+    def test_a_file_that_was_put_there_is_not_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "begun"
+        path.write_bytes(b"")
+        monkeypatch.setattr(Path, "unlink", refuse)
+        BegunRows(path).begin(1)
+        assert path.read_bytes() == b""
+
+    def test_one_of_another_user_or_kind_tells_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert left_by_the_last(tmp_path / "pipe") is None
+        path = tmp_path / "begun"
+        path.write_bytes(np.int64(5).tobytes())
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        assert left_by_the_last(path) is None
+
+    def test_it_is_readable_by_its_user_alone(self, tmp_path: Path) -> None:
+        BegunRows(tmp_path / "begun").begin(1)
+        assert (tmp_path / "begun").stat().st_mode & 0o777 == 0o600
+
+
+def refuse(*args: Any, **kwargs: Any) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
