@@ -290,7 +290,7 @@ class RayOperator(LiteralTextOperator):
             deadline=plan.followers_deadline(run.deadline.earlier),
             stop_at_deadline=self.cancel_on_timeout,
             from_start=not submitted.adopted,
-            control=None if plan.control is None else plan.control(submitted.submission_id),
+            lease=self._killing.lease_of(submitted.submission_id),
         )
         return run_blocking(follow_to_the_end(address, job, self.log))
 

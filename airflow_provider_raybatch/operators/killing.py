@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.cluster.jobs_api.blocking import call_within, run_blocking
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.exceptions import RayBatchException
+from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchUnavailableException
 from airflow_provider_raybatch.operators.run_record import Store, check_current
 
 if TYPE_CHECKING:
+    from airflow_provider_raybatch.cluster.follow.control import Control, Lease
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
     from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
@@ -27,6 +28,7 @@ class _Target:
     """What there is to stop.
 
     :param store: has the record of the run; ``None`` for a job that no other attempt can follow.
+    :param control: what this attempt tells the job of a submission id; ``None`` for one that doesn't listen.
     :param submission_id: of the job that counts, as soon as that is known.
     :param posts: whether that job is being submitted, so that the cluster may not know it yet.
     """
@@ -34,31 +36,47 @@ class _Target:
     address: ClusterAddress
     key: SubmissionKey
     store: Store | None
+    control: Callable[[str], Control | None] | None
     submission_id: str | None = None
     posts: bool = False
+    leases: dict[str, Lease] = field(default_factory=dict)
 
-    def why_not(self) -> str | None:
-        """Why the job is to go on; ``None`` if it is this attempt's to stop.
+    def check(self) -> None:
+        """Check that the job is this attempt's to stop.
 
         After a scheduler's death or missed heartbeats, Airflow begins the next attempt, which adopts the job,
         and ends this one later.
-        """
-        if self.store is None:
-            return None
-        found = [f"Airflow's task state store has not answered for {_STORE_TIMEOUT:g} s."]
-        # In a thread of its own, since the signal may have interrupted a call that holds Airflow's lock.
-        look = threading.Thread(target=self._look, args=(self.store, found), daemon=True)
-        look.start()
-        look.join(_STORE_TIMEOUT)
-        return found[-1] if found else None
 
-    def _look(self, store: Store, found: list[str]) -> None:
+        :raises RayBatchUnavailableException: Airflow doesn't say.
+        :raises RayBatchException: the job is the next attempt's.
+        """
+        store = self.store
+        if store is None:
+            return
         try:
-            check_current(store, self.key.run_token)
-        except RayBatchException as error:
-            found.append(str(error))
-        else:
-            found.clear()
+            # In a thread of its own, since the signal may have interrupted a call that holds Airflow's lock.
+            call_within(_STORE_TIMEOUT, lambda: check_current(store, self.key.run_token))
+        except TimeoutError:
+            raise RayBatchUnavailableException(
+                f"task_state_store: it has not answered for {_STORE_TIMEOUT:g} s."
+            ) from None
+
+    def lease_of(self, submission_id: str) -> Lease | None:
+        from airflow_provider_raybatch.cluster.follow.control import Lease
+
+        control = None if self.control is None else self.control(submission_id)
+        return None if control is None else self.leases.setdefault(submission_id, Lease(control))
+
+    async def shorten_lease(self) -> float | None:
+        """Seconds after which the job now ends itself; ``None`` if no job listens."""
+        from airflow_provider_raybatch.cluster.follow.loop import latest_job, shorten_lease
+
+        name = self.submission_id
+        if name is None:
+            latest = await latest_job(self.address, self.key)
+            name = None if latest is None else latest.submission_id
+        lease = None if name is None else self.lease_of(name)
+        return None if lease is None else await shorten_lease(self.address, lease)
 
     async def stop(self) -> list[str]:
         from airflow_provider_raybatch.cluster.follow.loop import stop_at_once, stop_jobs_of
@@ -84,18 +102,25 @@ class Killing:
         address: ClusterAddress,
         key: SubmissionKey,
         store: Store | None,
+        control: Callable[[str], Control | None] | None = None,
         submission_id: str | None = None,
     ) -> None:
         """From here on there may be a job.
 
         :param store: has the record of the run; ``None`` for a job that no other attempt can follow.
+        :param control: what this attempt tells the job of a submission id; ``None`` for one that doesn't
+            listen.
         :param submission_id: of the job that is there; by default whichever there is of `key`.
         """
-        self._target = _Target(address, key, store, submission_id)
+        self._target = _Target(address, key, store, control, submission_id)
 
     def concerns_nothing(self) -> None:
         """From here on a kill stops nothing."""
         self._target = None
+
+    def lease_of(self, submission_id: str) -> Lease | None:
+        """The lease that this attempt keeps of the job; a kill in doubt shortens it."""
+        return None if self._target is None else self._target.lease_of(submission_id)
 
     def posting(self, submission_id: str) -> None:
         """The job is submitted next.
@@ -125,21 +150,46 @@ class Killing:
     def kill(self, log: Log) -> None:
         """Stop the job, and wait until it has ended: Airflow's supervisor leaves five seconds for it.
 
-        A job that the next attempt follows, or may follow, is left alone. Runs in a signal handler.
+        A job that the next attempt follows is left alone. One that a next attempt may follow gets a short
+        lease, which that attempt renews. Runs in a signal handler.
         """
         self._killed = True
-        if self._target is None:
+        target = self._target
+        if target is None:
             return
-        if (why := self._target.why_not()) is not None:
-            log.info("The task is being killed, and its job goes on for the next attempt: %s", why)
-            return
-        log.info("The task is being killed; stopping its job.")
         try:
-            stopped = run_blocking(self._target.stop())
-        except RaybatchError as error:
-            log.error("The job could not be stopped: %s", error)
+            target.check()
+        except RayBatchUnavailableException as error:
+            _leave_in_doubt(target, error, log)
+        except RayBatchException as error:
+            log.info("The task is being killed, and its job goes on for the next attempt: %s", error)
         else:
-            log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
+            _stop(target, log)
+
+
+def _stop(target: _Target, log: Log) -> None:
+    log.info("The task is being killed; stopping its job.")
+    try:
+        stopped = run_blocking(target.stop())
+    except RaybatchError as error:
+        log.error("The job could not be stopped: %s", error)
+    else:
+        log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
+
+
+def _leave_in_doubt(target: _Target, why: RayBatchException, log: Log) -> None:
+    log.warning("The task is being killed, and Airflow does not say whether a next attempt follows: %s", why)
+    try:
+        seconds = run_blocking(target.shorten_lease())
+    except RaybatchError as error:
+        log.error("The job's lease could not be shortened, so it runs until its own limits end it: %s", error)
+    else:
+        if seconds is None:
+            log.warning("Its job goes on. If it is not wanted, stop it on the Ray dashboard.")
+        else:
+            log.info(
+                "Its job goes on, and ends itself unless a next attempt follows it within %.0f s.", seconds
+            )
 
 
 def _killed() -> RayBatchException:

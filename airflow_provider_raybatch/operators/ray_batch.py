@@ -24,6 +24,7 @@ from airflow_provider_raybatch.operators.arguments import (
 from airflow_provider_raybatch.operators.base import TEMPLATED_OF_ALL, RayOperator
 from airflow_provider_raybatch.operators.handover import publish_asset_events, result_of
 from airflow_provider_raybatch.operators.plan import JobPlan, TaskRun, fingerprint
+from airflow_provider_raybatch.operators.retry_pause import longest_pause
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -321,7 +322,13 @@ class RayBatchInferenceOperator(RayOperator):
 
         given = seconds(self.orphan_timeout, "orphan_timeout")
         orphan_timeout = Limits().orphan_timeout if given is None else given
-        return Control(run.key_of_job(submission_id), run.attempt, run.deadline.earlier, orphan_timeout)
+        return Control(
+            key=run.key_of_job(submission_id),
+            attempt=run.attempt,
+            deadline=run.deadline.earlier,
+            orphan_timeout=orphan_timeout,
+            retry_pause=longest_pause(self, run.attempt),
+        )
 
     def hand_over(self, outcome: Outcome, handle: Mapping[str, Any]) -> dict[str, Any]:
         """See :meth:`RayOperator.hand_over`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import TaskDeferralTimeout
@@ -81,7 +82,8 @@ class Resumption:
             if run is None:
                 return known
             address, deadline = run.connection.address(), run.deadline.earlier
-            self.killing.concerns(address, run.key, self.store, submission_id)
+            control = partial(self.control, run)
+            self.killing.concerns(address, run.key, self.store, control, submission_id)
             job = Followed(
                 submission_id=submission_id,
                 session_name=None,
@@ -90,7 +92,7 @@ class Resumption:
                 deadline=None if deadline is None else deadline + DRIVER_GRACE,
                 stop_at_deadline=self.stop_at_deadline,
                 from_start=False,
-                control=self.control(run, submission_id),
+                lease=self.killing.lease_of(submission_id),
             )
             return run_blocking(recheck(address, job, known, self.log, leave_to_a_retry=self.retries_left))
         except RaybatchError as error:

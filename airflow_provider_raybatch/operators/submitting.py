@@ -47,7 +47,8 @@ class Submitting:
         :raises RayBatchException: it was refused, or the cluster does not answer.
         """
         run = self.run
-        self.killing.concerns(self.address, run.key, None if run.connection.embedded else self.store)
+        store = None if run.connection.embedded else self.store
+        self.killing.concerns(self.address, run.key, store, self.plan.control)
         submitted = run_blocking(self._submit_or_adopt())
         verb = "Submitted Ray job"
         if submitted.adopted:

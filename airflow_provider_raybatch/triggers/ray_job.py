@@ -13,8 +13,8 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy,
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_raybatch.cluster.follow.control import Control
-from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end, stop_job
+from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_the_end, shorten_lease, stop_job
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
@@ -35,10 +35,6 @@ _GOES_ON = {
     "deferred": "The task is still deferred, so job %s goes on.",
     # No user action leads to this state; the next attempt adopts the job.
     "up_for_retry": "The task is going to be retried, so job %s is left to its next attempt.",
-    _UNREADABLE: (
-        "Airflow did not say whether a user ended the task, so job %s keeps running. If it is not wanted, "
-        "stop it on the Ray dashboard; a batch inference that no task follows ends after orphan_timeout."
-    ),
 }
 
 
@@ -85,6 +81,7 @@ class RayJobTrigger(BaseTrigger):
         self.handle = dict(handle or {})
         self.control = None if control is None else dict(control)
         self._address: ClusterAddress | None = None
+        self._lease = None if self.control is None else Lease(Control(**self.control))
         self._killing: asyncio.Task[None] | None = None  # the event loop itself keeps weak references only
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -115,8 +112,8 @@ class RayJobTrigger(BaseTrigger):
         """Stop the job of a task that a user marked or cleared.
 
         Airflow also calls this when another triggerer has taken the trigger over; the task then is still
-        deferred, or waits for a retry, and its job is left alone. It is also left alone if the task's state
-        can't be read: a healthy job is worth more than the minutes until an unwanted one ends itself.
+        deferred, or waits for a retry, and its job is left alone. If the task's state can't be read, the
+        job's lease is shortened: whoever follows it renews that, and a job that no task wants ends itself.
 
         Airflow's triggerer cancels a trigger once a second until it has ended
         (`TriggerRunner.cancel_triggers` in 3.3 and 3.4), also while this method runs. So the work runs in a
@@ -136,11 +133,33 @@ class RayJobTrigger(BaseTrigger):
         if state in _GOES_ON:
             self.log.info(_GOES_ON[state], self.submission_id)
             return
+        if state == _UNREADABLE:
+            await self._leave_in_doubt()
+            return
         self.log.info("The task is %s now; stopping job %s.", state or "gone", self.submission_id)
-        address = self._address or await RayHook(self.ray_conn_id).aget_address()
+        address = await self._known_address()
         left = max(_SHORTEST_STOP, _KILL_TIMEOUT - (time.monotonic() - began))
         await stop_job(address, self.submission_id, left)
         self.log.info("Job %s has ended.", self.submission_id)
+
+    async def _leave_in_doubt(self) -> None:
+        if self._lease is None:
+            self.log.warning(
+                "Airflow did not say whether a user ended the task, so job %s keeps running. If it is not "
+                "wanted, stop it on the Ray dashboard.",
+                self.submission_id,
+            )
+            return
+        seconds = await shorten_lease(await self._known_address(), self._lease)
+        self.log.warning(
+            "Airflow did not say whether a user ended the task, so job %s keeps running, and ends itself "
+            "unless a task follows it within %.0f s.",
+            self.submission_id,
+            seconds,
+        )
+
+    async def _known_address(self) -> ClusterAddress:
+        return self._address or await RayHook(self.ray_conn_id).aget_address()
 
     async def _follow(self) -> Outcome:
         try:
@@ -152,7 +171,7 @@ class RayJobTrigger(BaseTrigger):
                 deadline=self.deadline,
                 stop_at_deadline=self.cancel_on_timeout,
                 from_start=self.deferred_at is None or time.time() - self.deferred_at < _RESTARTED_AFTER,
-                control=None if self.control is None else Control(**self.control),
+                lease=self._lease,
             )
             return await follow_to_the_end(self._address, job, self.log)
         except (RayBatchException, SpecError, ClusterUnreachableError) as error:

@@ -143,7 +143,7 @@ def _parts(node: ast.AST) -> Iterator[str]:
     """Yield the fixed parts of a text; nothing if the node is not a text."""
     match node:
         case ast.Constant(value=str(text)):
-            yield from re.split(r"%[srd]", text)  # logging's own gaps
+            yield from re.split(r"%(?:\.\d)?[srdf]", text)  # logging's own gaps
         case ast.JoinedStr(values=values):
             parts = [""]
             for value in values:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets as random_tokens
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
@@ -17,6 +17,8 @@ from airflow_provider_raybatch.contract.control import Order, order_package, wri
 
 _LONGEST_INTERVAL = 300.0
 _ORDERS_A_LEASE = 10
+_IN_DOUBT = 600.0
+"""Seconds beyond the pause before a retry, in which a next attempt must take the job of a killed one over."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,19 @@ class Control:
     :param attempt: number of the task's attempt; orders of the latest one win.
     :param deadline: epoch seconds at which the job ends itself; ``None`` for no deadline.
     :param orphan_timeout: seconds without a follower after which it ends itself; 0 for never.
+    :param retry_pause: seconds until Airflow begins the task's next attempt, at most.
     """
 
     key: str = field(repr=False)
     attempt: int
     deadline: float | None = None
     orphan_timeout: float = 0.0
+    retry_pause: float = 0.0
+
+    def in_doubt(self) -> Control:
+        """The same for a kill that can't learn whether a next attempt takes the job over."""
+        enough = self.retry_pause + _IN_DOUBT
+        return replace(self, orphan_timeout=min(self.orphan_timeout or enough, enough))
 
     @property
     def interval(self) -> float:
@@ -62,20 +71,35 @@ class Lease:
         if now < self._next:
             return None
         self._next = now + self.control.interval
-        control = self.control
-        order = Order(
-            attempt=control.attempt,
-            nonce=random_tokens.token_hex(8),
-            deadline=control.deadline,
-            orphan_timeout=control.orphan_timeout,
-        )
-        uri = f"gcs://{order_package(control.key)}"
         try:
-            await client.has_package(uri)  # makes Ray delete the order ten minutes after the last one
-            await client.upload_package(uri, write_order(order, control.key))
+            await self._send(client)
         except ClusterError as error:
             if self._warned:
                 return None
             self._warned = True
             return f"The job's lease could not be renewed: {error} This is tried again."
         return None
+
+    async def shorten(self, client: RayJobsClient) -> float:
+        """Shorten it for a kill in doubt, from here on; the next attempt's orders replace this.
+
+        :return: seconds that the job keeps.
+        :raises ClusterError: the order could not be sent.
+        """
+        self.control = self.control.in_doubt()
+        await self._send(client)
+        return self.control.orphan_timeout
+
+    async def _send(self, client: RayJobsClient) -> None:
+        sent = None
+        while sent is not self.control:  # a kill in another thread may shorten it while an order is under way
+            sent = self.control
+            order = Order(
+                attempt=sent.attempt,
+                nonce=random_tokens.token_hex(8),
+                deadline=sent.deadline,
+                orphan_timeout=sent.orphan_timeout,
+            )
+            uri = f"gcs://{order_package(sent.key)}"
+            await client.has_package(uri)  # makes Ray delete the order ten minutes after the last one
+            await client.upload_package(uri, write_order(order, sent.key))

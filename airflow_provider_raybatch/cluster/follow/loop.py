@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from airflow_provider_raybatch.cluster.follow.control import Control, Lease
+from airflow_provider_raybatch.cluster.follow.control import Lease
 from airflow_provider_raybatch.cluster.follow.outcome import FollowedLine, FollowState, Outcome
 from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
@@ -50,7 +50,7 @@ class Followed:
     :param deadline: epoch seconds at which an unfinished job is given up.
     :param stop_at_deadline: whether it is stopped then.
     :param from_start: ``False`` for a follower that was restarted.
-    :param control: of a batch inference: how to know its events and to keep its lease.
+    :param lease: of a batch inference: how to know its events and to keep it.
     """
 
     submission_id: str
@@ -59,7 +59,7 @@ class Followed:
     deadline: float | None = None
     stop_at_deadline: bool = True
     from_start: bool = True
-    control: Control | None = None
+    lease: Lease | None = None
 
 
 async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) -> Outcome:
@@ -78,7 +78,7 @@ async def follow_to_the_end(address: ClusterAddress, job: Followed, log: Log) ->
             job.submission_id,
             session_name,
             poll_interval=job.poll_interval,
-            lease=None if job.control is None else Lease(job.control),
+            lease=job.lease,
             deadline=job.deadline,
             on_lines=write,
             from_start=job.from_start,
@@ -165,6 +165,12 @@ async def stop_job(
         await client.stop_until_terminal(submission_id, timeout)
 
 
+async def shorten_lease(address: ClusterAddress, lease: Lease) -> float:
+    """Send a job the order of a kill in doubt; see :meth:`Lease.shorten`."""
+    async with RayJobsClient(address) as client:
+        return await lease.shorten(client)
+
+
 async def stop_at_once(
     address: ClusterAddress,
     submission_id: str,
@@ -209,10 +215,9 @@ async def _ended(client: RayJobsClient, job: Followed, unreachable_timeout: floa
     :param unreachable_timeout: seconds without an answer after which the outcome is ``unreachable``.
     """
     state = FollowState(session_name=job.session_name, from_start=False)
-    lease = None if job.control is None else Lease(job.control)
     while True:
         verdict = await poll_once(
-            client, job.submission_id, state, lease=lease, unreachable_timeout=unreachable_timeout
+            client, job.submission_id, state, lease=job.lease, unreachable_timeout=unreachable_timeout
         )
         state = verdict.state
         undecided = state.unreachable_since is not None or state.polls_without_log

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the async code from blocking code, on an event loop of its own."""
+"""Run the async code from blocking code, on an event loop of its own; bound a blocking call."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -41,3 +42,20 @@ def run_blocking(coroutine: Coroutine[Any, Any, Result]) -> Result:
         done.wait(_CANCEL_GRACE)
         raise
     return task.result()
+
+
+def call_within(seconds: float, call: Callable[[], Result]) -> Result:
+    """Return or raise what `call` does, which runs in a thread of its own.
+
+    :raises TimeoutError: it took longer than `seconds`; the thread goes on.
+    """
+    answer: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="raybatch-bounded", daemon=True).start()
+    return answer.result(seconds)

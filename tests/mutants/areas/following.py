@@ -221,9 +221,17 @@ MUTANTS = (
     Mutant(
         "stops-in-doubt",
         _TRIGGER,
-        "        if state in _GOES_ON:\n",
-        "        if state in _GOES_ON and state != _UNREADABLE:\n",
+        "            await self._leave_in_doubt()\n            return\n",
+        "            await self._leave_in_doubt()\n",
         "An Airflow whose API is away ends healthy jobs.",
+        _KILLED,
+    ),
+    Mutant(
+        "trigger-in-doubt-leaves-the-lease",
+        _TRIGGER,
+        "        seconds = await shorten_lease(await self._known_address(), self._lease)\n",
+        "        seconds = 0.0\n",
+        "A user marks a task while Airflow's API is away: its job runs for six hours more.",
         _KILLED,
     ),
     Mutant(

@@ -24,6 +24,7 @@ def _proxy(world: World) -> None:
 EVENTS: dict[str, Event] = {
     "killed": World.kill,
     "evicted": World.evict,
+    "evicted, Airflow silent": lambda world: world.evict(silently=True),
     "answer lost": lambda world: "lost",
     "refused": lambda world: "refused",
     "late": lambda world: "late",
@@ -40,5 +41,6 @@ EVENTS: dict[str, Event] = {
     "cleared, untold": lambda world: world.clear(informed=False) or world.kill(),
     "cleared like a retry": lambda world: world.clear(new_run=False),
     "marked failed": World.mark_failed,
+    "marked failed, Airflow silent": lambda world: world.mark_failed(silently=True),
     "marked failed, untold": lambda world: world.mark_failed(informed=False) or world.kill(),
 }

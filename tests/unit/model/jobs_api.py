@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_raybatch.cluster.submit.resolve import RUN_TOKEN
-from airflow_provider_raybatch.contract.events import Committed, Event, Failed, Phase, line
-from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.arguments.limits import Limits
+from airflow_provider_raybatch.contract.control import order_package, read_order
+from airflow_provider_raybatch.contract.events import Committed, Event, Failed, Phase, Progress, line
+from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
 from airflow_provider_raybatch.contract.run_token import run_number
+from airflow_provider_raybatch.job.control.control import Control
 
 from .clock import Clock
 
@@ -37,6 +40,7 @@ class Driver:
 
     :param known: whether the head still knows it.
     :param works: seconds until it commits or fails.
+    :param control: the real one, which keeps its lease.
     :param log_lines: its events.
     :param why: the reason of its end.
     """
@@ -45,6 +49,7 @@ class Driver:
     body: Mapping[str, Any]
     started: float
     works: float
+    control: Control
     known: bool = True
     status: str = "RUNNING"
     claimed: bool = False
@@ -59,11 +64,27 @@ class Driver:
         return str(self.body["metadata"][RUN_TOKEN])
 
     @property
+    def key(self) -> str:
+        return str(self.body["runtime_env"]["key"])
+
+    @property
     def active(self) -> bool:
         return self.status == "RUNNING"
 
+    def obey(self, packages: Mapping[str, bytes]) -> None:
+        content = packages.get(order_package(self.key))
+        self.control.obey(None if content is None else read_order(content, self.key))
+
+    @property
+    def is_orphan(self) -> bool:
+        try:
+            self.control.check(Progress(done=0, total=1))
+        except RaybatchError as error:
+            return "orphan_timeout" in str(error)
+        return False
+
     def emit(self, event: Event) -> None:
-        self.log_lines.append(line(event, self.body["runtime_env"]["key"], len(self.log_lines)))
+        self.log_lines.append(line(event, self.key, len(self.log_lines)))
 
     def end(self, status: str, why: str) -> None:
         self.status, self.why = status, why
@@ -84,7 +105,7 @@ class Ray:
         self.drivers: list[Driver] = []
         self.claims: list[str] = []
         self.commits: list[str] = []
-        self.packages: set[str] = set()
+        self.packages: dict[str, bytes] = {}
         self.down_until = 0.0
         self.proxy_until = 0.0
         self.late: list[tuple[float, dict[str, Any]]] = []
@@ -106,6 +127,9 @@ class Ray:
             driver = self.drivers[min(due)[1]]
             self._act(driver)
             due = [(self._next(one), index) for index, one in enumerate(self.drivers) if one.active]
+        for driver in self.drivers:
+            if driver.active and not driver.acted and driver.is_orphan:
+                self._fail(driver, FailureClass.CANCELLED)
 
     def _next(self, driver: Driver) -> float:
         runs = driver.started + PENDING
@@ -187,6 +211,12 @@ class Ray:
             if driver.active and not driver.acted:
                 driver.works = 1e6
 
+    def last(self, seconds: float) -> None:
+        """Present jobs take longer."""
+        for driver in self.drivers:
+            if driver.active and not driver.acted:
+                driver.works = seconds
+
     def delete(self) -> None:
         """A user deletes the finished jobs, which Ray allows."""
         for driver in self.drivers:
@@ -207,7 +237,9 @@ class Ray:
             case "GET", ["api", "packages", _, name]:
                 return (200, "{}") if name in self.packages else (404, f"Package {name} does not exist")
             case "PUT", ["api", "packages", _, name]:
-                self.packages.add(name)
+                self.packages[name] = body
+                for driver in self.drivers:
+                    driver.obey(self.packages)
                 return 200, "{}"
             case "POST", ["api", "jobs"]:
                 if late:
@@ -239,7 +271,9 @@ class Ray:
         name = body["submission_id"]
         if self.known(name) is not None:
             return 500, f"RuntimeError: status code 400: Job with submission_id {name} already exists."
-        driver = Driver(name, body, self.clock.now, self.works)
+        control = Control(Limits(), lambda event: None, self.clock.monotonic)
+        driver = Driver(name, body, self.clock.now, self.works, control)
+        driver.obey(self.packages)
         driver.emit(Phase(phase="generating", message="Generating."))
         self.drivers.append(driver)
         return 200, "{}"

@@ -39,7 +39,9 @@ class Judged(Steps):
 
     def _judge_stop(self, driver: Driver) -> None:
         record = self.record
-        if driver.name in self.stopped_by_user or (record is not None and driver.token != record.token):
+        if self.process is self.evicted or driver.name in self.stopped_by_user:
+            return
+        if record is not None and driver.token != record.token:
             return
         raise Wrong(f"{driver.name} was stopped, and no user wanted that")
 

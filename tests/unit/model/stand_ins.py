@@ -16,7 +16,7 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.jobs_api import client as jobs
-from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
+from airflow_provider_raybatch.cluster.jobs_api.blocking import call_within, run_blocking
 from airflow_provider_raybatch.cluster.jobs_api.transport import Transport
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.hooks.ray import RayHook
@@ -44,7 +44,7 @@ def modelled() -> Iterator[Callable[..., World]]:
         async def _once(
             self, method: str, path: str, params: Any, json: Any, content: Any, tolerated: Any
         ) -> Any:
-            answer = await world[-1].request(method, path, params, json)
+            answer = await world[-1].request(method, path, params, content if json is None else json)
             if answer is None:
                 raise self._transport_error(httpx.ReadError("the connection broke"))
             if answer.is_success or answer.status_code in tolerated:
@@ -86,6 +86,9 @@ def modelled() -> Iterator[Callable[..., World]]:
         stack.enter_context(_everywhere("time", time, Now()))
         stack.enter_context(
             _everywhere("run_blocking", run_blocking, lambda coroutine: world[-1].loops.run(coroutine))
+        )
+        stack.enter_context(
+            _everywhere("call_within", call_within, lambda seconds, call: world[-1].within(seconds, call))
         )
         yield make
     if world:

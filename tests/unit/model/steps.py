@@ -69,6 +69,8 @@ class Steps:
     :ivar current: the process that works on the task, as Airflow sees it.
     :ivar process: the one that runs now.
     :ivar told_to_end: the one whose task a user ends.
+    :ivar silent: whether Airflow answers no process.
+    :ivar is_alone: whether one event alone happens.
     """
 
     def __init__(self, deferrable: bool, *, forgetful: bool = False, **cluster: Any) -> None:
@@ -95,7 +97,9 @@ class Steps:
         self.stops = 0
         self.store_was_away = False
         self.may_fail = False
-        self.was_informed = False
+        self.was_informed = self.silent = self.in_doubt = False
+        self.is_alone = False
+        self.evicted: Process | None = None
         self.straggling: set[str] = set()
         self.may_freeze = False
         self.zombie: Process | None = None
@@ -143,6 +147,13 @@ class Steps:
         if process.gone or self.clock.now >= process.dies_at:
             process.gone = True
             raise Gone
+
+    def within(self, seconds: float, call: Callable[[], Any]) -> Any:
+        """Do what `call_within` does, without a thread."""
+        if self.silent:
+            self.clock.now += seconds
+            raise TimeoutError
+        return call()
 
     async def request(self, method: str, path: str, params: Any, body: Any) -> _Answer | None:
         answer = self.step(f"{method} {path}")

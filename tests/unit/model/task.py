@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from airflow_provider_raybatch.contract.failures import FailureClass
+
 from .jobs_api import CLAIM, PENDING
 from .process import Wrong
-from .users import Users
+from .users import IN_DOUBT, Users
 
 
 class World(Users):
@@ -17,8 +19,8 @@ class World(Users):
         :param clear: whether the clear is tried.
         """
         self.play()
-        if self.was_informed and self.state == "failed" and any(one.active for one in self.ray.drivers):
-            raise Wrong("a user ended the task, and its job still runs")
+        if self.is_alone:
+            self._check_kill()
         for _ in range(4 * self.may_fail):
             if self.state == "failed":
                 self.clock.now += 1000.0
@@ -32,6 +34,21 @@ class World(Users):
             self.clear()
             self.play()
             self._check_end()
+
+    def _check_kill(self) -> None:
+        runs = any(one.active for one in self.ray.drivers)
+        if self.was_informed and self.state == "failed" and runs:
+            raise Wrong("a user ended the task, and its job still runs")
+        if not self.in_doubt:
+            return
+        if self.state == "success":
+            if any(one.why == FailureClass.CANCELLED.value for one in self.ray.drivers):
+                raise Wrong("a job ended itself though the next attempt followed it")
+            return
+        self.clock.now += IN_DOUBT
+        self.ray.advance()
+        if any(one.active for one in self.ray.drivers):
+            raise Wrong("a user may have ended the task, and its job still runs")
 
     def _check_end(self) -> None:
         if self.state != "success":

@@ -58,7 +58,8 @@ def trouble(world: World, events: dict[int, str]) -> set[int]:
         return EVENTS[events[step]](world)
 
     world.before = before
-    world.was_informed = list(events.values()) == ["marked failed"]
+    world.is_alone = len(events) == 1
+    world.was_informed = "marked failed" in events.values()
     try:
         world.ends_well(clear=len(events) == 1)
     except (Wrong, Exception) as error:

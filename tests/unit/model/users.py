@@ -10,6 +10,8 @@ from .process import Process
 from .steps import RETRIES
 
 KILL_GRACE = 5.0
+IN_DOUBT = 300.0 + 600.0
+"""Seconds to which a kill shortens the lease: the task's `retry_delay` and ten minutes."""
 
 
 class Users(Airflow):
@@ -20,14 +22,19 @@ class Users(Airflow):
         assert self.process is not None
         self.process.gone = True
 
-    def evict(self) -> None:
-        """SIGTERM to a worker, then SIGKILL; a triggerer gets SIGKILL alone."""
+    def evict(self, silently: bool = False) -> None:
+        """SIGTERM to a worker, then SIGKILL; a triggerer gets SIGKILL alone.
+
+        :param silently: whether Airflow answers nothing meanwhile; the job then takes longer than its lease.
+        """
         process = self.process
         assert process is not None
         if process.operator is None:
             return self.kill()
-        self.stopped_by_user.update(one.name for one in self.ray.drivers)
-        return self._terminate(process)
+        if silently:
+            self.ray.last(2 * IN_DOUBT)
+        self.evicted = process
+        return self._terminate(process, silently)
 
     def clear(self, new_run: bool = True, informed: bool = True) -> None:
         """A user clears the task.
@@ -49,20 +56,29 @@ class Users(Airflow):
         self.resume = None
         self._user_ends("queued", informed)
 
-    def mark_failed(self, informed: bool = True) -> None:
-        """A user marks the task."""
+    def mark_failed(self, informed: bool = True, silently: bool = False) -> None:
+        """A user marks the task, and Airflow may answer nothing meanwhile."""
         self.may_fail = True
-        self._user_ends("failed", informed)
+        if silently:
+            self.ray.never_end()
+        self._user_ends("failed", informed, silently)
 
-    def _user_ends(self, state: str, informed: bool) -> None:
+    def _user_ends(self, state: str, informed: bool, silently: bool = False) -> None:
         self.stopped_by_user.update(one.name for one in self.ray.drivers)
         process, self.current, self.state = self.current, None, state
         if informed and process is not None:
             self.told_to_end = process
-            self._terminate(process)
+            self._terminate(process, silently)
             self.told_to_end = None
 
-    def _terminate(self, process: Process) -> None:
+    def _terminate(self, process: Process, silently: bool = False) -> None:
+        self.silent = self.in_doubt = silently
+        try:
+            self._kill(process)
+        finally:
+            self.silent = False
+
+    def _kill(self, process: Process) -> None:
         if process.operator is not None:
             process.dies_at = self.clock.now + KILL_GRACE
             process.operator.on_kill()

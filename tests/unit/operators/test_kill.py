@@ -10,18 +10,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 
+from airflow_provider_raybatch.cluster.submit import resolve
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators import killing
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
-from tests.support.batches import batch, defer
+from tests.support.batches import Died, batch, defer
 from tests.support.fake_ray import FakeRay, Script, lasting
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine's store is not a silent one."""
+    monkeypatch.setattr(killing, "_STORE_TIMEOUT", 60.0)
 
 
 def polls(ray: FakeRay) -> list[tuple[str, str]]:
@@ -31,13 +41,17 @@ def polls(ray: FakeRay) -> list[tuple[str, str]]:
 class killed_by_sigterm:  # noqa: N801 - reads as a function
     """Sends SIGTERM, handled as in the task runner: by the operator's `on_kill` in the main thread."""
 
-    def __init__(self, operator: Any, when: Any) -> None:
-        self._operator, self._when = operator, when
+    def __init__(self, operator: Any, when: Any, then: Callable[[], None] = lambda: None) -> None:
+        self._operator, self._when, self._then = operator, when, then
 
     def __enter__(self) -> None:
-        self._old = signal.signal(signal.SIGTERM, lambda number, frame: self._operator.on_kill())
+        self._old = signal.signal(signal.SIGTERM, self._on_term)
         self._thread = threading.Thread(target=self._kill)
         self._thread.start()
+
+    def _on_term(self, number: int, frame: object) -> None:
+        self._operator.on_kill()
+        self._then()
 
     def _kill(self) -> None:
         end = time.monotonic() + 60
@@ -62,36 +76,123 @@ def test_sigterm_stops_the_job(ray: FakeRay, run: Run) -> None:
     assert not ray.active
 
 
-def given_up(run: Run) -> None:
+well = contextlib.nullcontext
+
+
+@contextlib.contextmanager
+def given_up(run: Run) -> Iterator[None]:
     """As Airflow's store is for an attempt after which the next one has begun."""
     run.store.values.clear()
+    yield
 
 
-def unreadable(run: Run) -> None:
+@contextlib.contextmanager
+def silent(run: Run) -> Iterator[None]:
+    """As an API server that takes requests and never answers."""
+    answers = threading.Event()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run.store, "get", lambda *_: answers.wait(60))
+        patched.setattr(killing, "_STORE_TIMEOUT", 0.0)
+        yield
+        answers.set()
+
+
+@contextlib.contextmanager
+def broken(run: Run) -> Iterator[None]:
     run.store.broken = True
+    yield
+    run.store.broken = False
 
 
-def silent(run: Run) -> None:
-    run.store.get = lambda *_: time.sleep(5)  # type: ignore[method-assign]
+def leases(ray: FakeRay) -> list[float]:
+    """Return `orphan_timeout` as the jobs have last been told."""
+    orders = [ray.order(job.body) for job in ray.jobs.values()]
+    return [order.orphan_timeout for order in orders if order is not None]
 
 
-@pytest.mark.parametrize("before", [given_up, unreadable, silent])
-def test_a_job_that_the_next_attempt_may_follow_goes_on(
-    ray: FakeRay, run: Run, before: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A killed scheduler's successor begins the next attempt before the first one is ended."""
-    monkeypatch.setattr(killing, "_STORE_TIMEOUT", 0.2)
-    ray.script = lasting(1.5)
-    operator = batch()
+def kill_while_it_follows(
+    ray: FakeRay, run: Run, operator: Any, store: Callable[[Run], AbstractContextManager[None]]
+) -> Any:
+    """Return the result of a task whose process, and job, go on after the kill.
+
+    :param store: how Airflow's store is during the kill.
+    """
+    during = contextlib.ExitStack()
+    ray.script = lasting(600)
 
     def is_followed() -> bool:
         if len(polls(ray)) < 2:
             return False
-        before(run)
+        during.enter_context(store(run))
         return True
 
-    with killed_by_sigterm(operator, when=is_followed):
-        assert operator.execute(run.context())["rows"] == 2
+    def end_the_job() -> None:
+        during.close()
+        (job,) = ray.jobs.values()
+        job.end("SUCCEEDED")
+
+    with killed_by_sigterm(operator, when=is_followed, then=end_the_job):
+        return operator.execute(run.context())
+
+
+def test_a_job_that_the_next_attempt_follows_goes_on(ray: FakeRay, run: Run) -> None:
+    """A killed scheduler's successor begins the next attempt before the first one is ended."""
+    assert kill_while_it_follows(ray, run, batch(), given_up)["rows"] == 2
+    assert leases(ray) == [6 * 3600]
+
+
+@pytest.mark.parametrize("store", [broken, silent])
+@pytest.mark.parametrize(
+    ("arguments", "lease"),
+    [
+        pytest.param({}, 300 + 600, id="retry_delay and ten minutes"),
+        pytest.param({"retry_delay": timedelta(hours=1), "orphan_timeout": 0}, 3600 + 600, id="had none"),
+        pytest.param({"orphan_timeout": 60}, 60, id="is shorter already"),
+        pytest.param({"retry_delay": 60, "retry_exponential_backoff": 2}, 120 + 600, id="backoff"),
+    ],
+)
+def test_a_kill_in_doubt_shortens_the_lease(
+    ray: FakeRay, run: Run, store: Callable[[Run], Any], arguments: dict[str, Any], lease: float
+) -> None:
+    assert kill_while_it_follows(ray, run, batch(**arguments), store)["rows"] == 2
+    assert leases(ray) == [lease]
+
+
+@pytest.mark.parametrize("store", [broken, silent])
+def test_the_next_attempt_renews_a_shortened_lease(
+    ray: FakeRay, run: Run, store: Callable[[Run], Any]
+) -> None:
+    """Also if the kill came before the attempt had found the job."""
+    ray.script = lasting(600)
+    defer(run)
+    run.try_number = 2
+    operator = batch()
+
+    def killed(*_: object) -> None:
+        with store(run):
+            operator.on_kill()
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(resolve, "submit_or_adopt", killed)
+        with pytest.raises(Died):
+            operator.execute(run.context())
+    assert leases(ray) == [300 + 600]
+    assert len(ray.active) == 1
+
+    run.try_number = 3
+    (job,) = ray.jobs.values()
+    ray.stage("GET", "/api/v0/logs/file", lambda answer: job.end("SUCCEEDED") or answer())
+    assert batch().execute(run.context())["rows"] == 2
+    assert leases(ray) == [6 * 3600]
+
+
+def test_a_kill_in_doubt_leaves_a_job_without_a_lease_alone(
+    ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator = RayJobOperator(task_id="t", entrypoint="true", poll_interval=0.05)
+    kill_while_it_follows(ray, run, operator, broken)
+    assert "If it is not wanted, stop it on the Ray dashboard" in capsys.readouterr().out
 
 
 def submitting_slowly(ray: FakeRay) -> tuple[threading.Event, threading.Event]:
@@ -111,7 +212,7 @@ def test_sigterm_during_the_submission_stops_the_job(ray: FakeRay, run: Run) -> 
     arrived, go_on = submitting_slowly(ray)
     operator = batch()
     with killed_by_sigterm(operator, when=arrived.is_set):
-        threading.Timer(1.0, go_on.set).start()
+        ray.stage("POST", "/api/jobs/raybatch", lambda answer: (answer(), go_on.set())[0])  # the first stop
         with pytest.raises(RayBatchException) as caught:
             operator.execute(run.context())
     assert caught.value.failure_class is FailureClass.CANCELLED
@@ -120,10 +221,8 @@ def test_sigterm_during_the_submission_stops_the_job(ray: FakeRay, run: Run) -> 
 
 
 def test_kill_leaves_the_job_alone_if_configured(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(1.5)
     operator = batch(cancel_on_kill=False)
-    with killed_by_sigterm(operator, when=lambda: bool(ray.active)):
-        assert operator.execute(run.context())["rows"] == 2
+    assert kill_while_it_follows(ray, run, operator, well)["rows"] == 2
 
 
 def test_a_kill_touches_no_other_tasks_job(ray: FakeRay, run: Run) -> None:
@@ -168,46 +267,48 @@ def test_timeout_during_the_submission_leaves_no_job(ray: FakeRay, run: Run) -> 
 
 
 class TestUnderTheSupervisor:
-    """Airflow's supervisor sends SIGKILL five seconds after SIGTERM, and this dashboard is slow."""
+    """Airflow's supervisor sends SIGKILL five seconds after SIGTERM: the stop must be the first request."""
 
-    @pytest.fixture
-    def ray(self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> FakeRay:
-        answer = ray.answer
-
-        def slowly(method: str, path: str, *rest: Any) -> Any:
-            done = answer(method, path, *rest)
-            if self.is_slow:
-                time.sleep(4)
-            return done
-
-        self.is_slow = False
-        monkeypatch.setattr(ray, "answer", slowly)
+    def start(self, ray: FakeRay) -> subprocess.Popen[bytes]:
         ray.script = lasting(600)
-        return ray
+        return subprocess.Popen([sys.executable, "-m", "tests.support.killed_task"])
 
-    def kill(self, when: Callable[[], bool], *, slow: bool) -> None:
-        task = subprocess.Popen([sys.executable, "-m", "tests.support.killed_task"])
+    def wait_until(self, when: Callable[[], bool], task: subprocess.Popen[bytes]) -> None:
+        end = time.monotonic() + 120
+        while not when():
+            assert task.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def test_the_stop_of_the_job_comes_first(self, ray: FakeRay) -> None:
+        """The dashboard answers nothing more, to the stop as little as to a poll that is under way."""
+        answers = threading.Event()
+        task = self.start(ray)
         try:
-            end = time.monotonic() + 120
-            while not when():
-                assert task.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.02)
-            self.is_slow = slow
+            self.wait_until(lambda: len(polls(ray)) > 2, task)
+            (name,) = ray.jobs
+            slowly = lambda answer: (answer(), answers.wait(120))[0]  # noqa: E731
+            ray.stage("GET", "/api", slowly, times=9)
+            ray.stage("POST", f"/api/jobs/{name}/stop", slowly)
             task.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                task.wait(5)
+            self.wait_until(lambda: not ray.active, task)
+        finally:
+            task.kill()
+            answers.set()
+            task.wait()
+
+    def test_an_upload_is_not_followed_by_a_submission(self, ray: FakeRay) -> None:
+        uploads, goes_on = threading.Event(), threading.Event()
+        ray.stage("PUT", "/api/packages", lambda answer: (uploads.set(), goes_on.wait(120), answer())[2])
+        task = self.start(ray)
+        try:
+            assert uploads.wait(120)
+            task.send_signal(signal.SIGTERM)
+            goes_on.set()
+            task.wait(120)
         finally:
             task.kill()
             task.wait()
-
-    def test_the_stop_of_the_job_comes_first(self, ray: FakeRay) -> None:
-        self.kill(lambda: len(polls(ray)) > 2, slow=True)
-        assert not ray.active
-
-    def test_an_upload_is_not_followed_by_a_submission(self, ray: FakeRay) -> None:
-        self.kill(lambda: any(method == "PUT" for method, _ in ray.requests), slow=False)
-        time.sleep(1)
         assert not ray.jobs
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-import threading
+from collections.abc import Callable
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
@@ -17,7 +17,7 @@ from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.killing import Killing
 from tests.support.airflow_tasks import Run
 from tests.support.batches import batch
-from tests.support.fake_ray import FakeRay, lasting
+from tests.support.fake_ray import Answer, FakeRay, lasting
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
@@ -47,8 +47,13 @@ def test_a_kill_during_the_post_waits_for_the_job(ray: FakeRay) -> None:
     killing.concerns(ClusterAddress(ray.url), key, None)
     killing.posting(key.submission_id(0))
     body = {"submission_id": key.submission_id(0), "entrypoint": "sleep 60"}
-    post = threading.Timer(1.0, ray._submit, [body])
-    post.start()
+
+    def arrive(answer: Callable[[], Answer]) -> Answer:
+        unknown = answer()
+        ray._submit(body)
+        return unknown
+
+    ray.stage("POST", f"/api/jobs/{key.submission_id(0)}/stop", arrive)
     killing.kill(logging.getLogger(__name__))
     assert ray.jobs
     assert not ray.active

@@ -19,6 +19,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.follow.control import Control
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
+from airflow_provider_raybatch.contract.control import order_package, read_order
 from airflow_provider_raybatch.contract.events import Committed, line
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchUnavailableException
@@ -283,6 +284,18 @@ class TestOnKill:
         self.answering(monkeypatch, answer)
         await self.killed(ray, map_index).on_kill()
         assert (not ray.active) is stopped
+
+    async def test_shortens_the_lease_if_the_state_stays_unknown(
+        self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Until then, another triggerer that has the trigger sends its own order, and a retry does, too."""
+        self.answering(monkeypatch, ConnectionError("the API server is away"))
+        control = Control(CONTROL.key, attempt=3, deadline=5.0, orphan_timeout=21600.0, retry_pause=60.0)
+        await self.killed(ray, control=asdict(control)).on_kill()
+        order = read_order(ray.packages[order_package(CONTROL.key)], CONTROL.key)
+        assert order is not None
+        assert (order.attempt, order.deadline, order.orphan_timeout) == (3, 5.0, 60 + 600)
+        assert ray.active
 
     async def test_asks_again_where_airflow_is_away_for_a_while(
         self, ray: FakeRay, monkeypatch: pytest.MonkeyPatch

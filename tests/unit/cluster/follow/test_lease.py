@@ -42,3 +42,42 @@ async def test_a_lease_lasts_as_long_as_it_is_followed(ray, client, monkeypatch,
     pass_time(orphan_timeout)
     with pytest.raises(RaybatchError, match="orphan_timeout: no task has followed the job"):
         job.check(PROGRESS)
+
+
+def latest(ray):
+    return read_order(ray.packages[order_package(KEY)], KEY)
+
+
+async def test_an_order_under_way_does_not_undo_a_kill(ray, client):
+    """A kill runs in a signal handler, beside the thread that follows the job."""
+    lease = Lease(Control(KEY, attempt=1, orphan_timeout=3600.0, retry_pause=30.0))
+
+    def kill(answer):
+        lease.control = lease.control.in_doubt()
+        return answer()
+
+    ray.stage("PUT", "/api/packages", kill)
+    await lease.renew(client)
+    assert latest(ray).orphan_timeout == 30 + 600
+
+
+async def test_a_follower_that_outlives_a_kill_keeps_its_job(ray, client, monkeypatch):
+    """As a worker that is shut down slowly does: its orders go on, more often."""
+    clock = Clock()
+    monkeypatch.setattr(followers.time, "monotonic", clock)
+    lease = Lease(Control(KEY, attempt=1, orphan_timeout=6 * 3600.0))
+    assert await lease.shorten(client) == 600
+    first = latest(ray)
+    clock.now += 61
+    await lease.renew(client)
+    assert (latest(ray).orphan_timeout, latest(ray) == first) == (600, False)
+
+
+async def test_the_next_attempt_lengthens_a_shortened_lease(ray, client):
+    driver_side = driver.Control(Limits(orphan_timeout=6 * 3600.0), lambda event: None, clock := Clock())
+    await Lease(Control(KEY, attempt=1, orphan_timeout=6 * 3600.0)).shorten(client)
+    driver_side.obey(latest(ray))
+    await Lease(Control(KEY, attempt=2, orphan_timeout=6 * 3600.0)).renew(client)
+    driver_side.obey(latest(ray))
+    clock.now += 3600
+    driver_side.check(PROGRESS)
