@@ -64,21 +64,24 @@ def _spread(
 
 def write_parts(
     job: Job, chunks: Sequence[Chunk], cached: CachedRows, source: Responses, origin: Origin
-) -> list[Part]:
+) -> tuple[list[Part], CachedRows]:
     """Write cached outcomes as parts of this submission.
 
     :param chunks: of the input, in order.
+    :returns: the parts, and rows that `source` has no more, by ordinal.
     :raises StorageError: a response or the source can't be read, or a part can't be written.
     """
     if not len(cached):
-        return []
+        return [], cached
     cached = cached.take(np.argsort(cached.ordinals))
     task, id_column = job.task, job.spec.id_column
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []
+    is_lost: npt.NDArray[np.bool_] = np.ones(len(cached), np.bool_)
     for group, low, high in _groups(_near(chunks, cached.ordinals), cached.ordinals):
         found = source.read(cached.take(slice(low, high))).sort_by("hit")
         places = found["hit"].to_numpy() + low
+        is_lost[places] = False
         for chunk in group:
             start, stop = _span(cached.ordinals[places], chunk)
             if start == stop:
@@ -103,7 +106,7 @@ def write_parts(
                 cut = {name: array.slice(start, len(portion)) for name, array in arrays.items()}
                 written.append(parts.write_arrays(job.folder, stem, columns, cut))
                 start += len(portion)
-    return written
+    return written, cached.take(np.flatnonzero(is_lost))
 
 
 def _near(chunks: Sequence[Chunk], ordinals: npt.NDArray[np.int64]) -> Sequence[Chunk]:

@@ -15,12 +15,15 @@ from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.ledger import Ledger, RowMask
 from airflow_provider_raybatch.job.parts.part import Origin, Part
+from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.cached_parts import followed
 from airflow_provider_raybatch.job.reuse.duplicates import (
     Followers,
+    Ordinals,
     Repeats,
     Search,
+    followers_of,
     read_search,
     repeats_of,
 )
@@ -68,13 +71,31 @@ class ReusePlan:
     def write_parts(self, job: Job, source: Source) -> list[Part]:
         """Write the cached responses as parts of this submission.
 
+        Of rows that ask the same and whose response is gone, one is asked, and the others become followers.
+
         :raises StorageError: they can't be read or written.
         """
-        chunks = source.chunks(ROWS_PER_CHUNK)
-        written = [part for one in self.found for part in one.write(job, chunks)]
+        chunks, written = source.chunks(ROWS_PER_CHUNK), list[Part]()
+        lost = Partitions(RequestKeys, parts_for(source.rows))
+        for parts_of_one, gone in (pair for one in self.found for pair in one.write(job, chunks)):
+            written += parts_of_one
+            # Sampled requests are numbered, so equal keys mean one response.
+            own = RequestKeys(gone.ordinals, gone.keys, np.ones(len(gone), np.bool_))
+            lost.add(own, key_array.range_of(own.keys, lost.number))
+        if job.spec.deduplicate:
+            self._share(lost)
         if self.search is not None:
             self.search.write(job.folder, job.part_folder)
         return written
+
+    def _share(self, lost: Partitions[RequestKeys]) -> None:
+        if self.followers is None:
+            return
+        for some in lost:
+            repeats = repeats_of(some.where(np.argsort(some.ordinals)))
+            followers = followers_of(repeats, _all, _all)
+            follow(self.followers, followers, len(self.rows))
+            self.shared[followers.ordinals] = True
 
     def fan_out(self, job: Job, source: Source, ledger: Sequence[Part]) -> list[Part]:
         """Give the followers the outcome of their leader, a response or a failure.
@@ -95,7 +116,7 @@ class ReusePlan:
                 cached = followed(some, responses)
                 found.add(cached, source.rows)
                 follow(others, some.where(~np.isin(some.ordinals, cached.ordinals)), source.rows)
-            written += found.write(job, chunks)
+            written += [part for parts_of_one, _ in found.write(job, chunks) for part in parts_of_one]
             remaining = others
         if len(remaining) and job.spec.prompt_function is not None:
             raise RaybatchError(
@@ -182,6 +203,10 @@ def all_repeats(own: Partitions[RequestKeys]) -> Partitions[Repeats]:
         repeats = repeats_of(some)
         found.add(repeats, np.full(len(repeats.ordinals), part))
     return found
+
+
+def _all(ordinals: Ordinals) -> RowMask:
+    return np.ones(len(ordinals), np.bool_)
 
 
 def _looking(rows: int) -> Phase:

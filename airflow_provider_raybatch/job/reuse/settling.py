@@ -7,7 +7,7 @@ a row, the driver holds one range at a time (`partitions.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,17 +42,10 @@ class Found:
         """Add rows."""
         self.rows.add(cached, _part_of(cached.ordinals, self.rows, rows_in_all))
 
-    def write(self, job: Job, chunks: Sequence[Chunk]) -> list[Part]:
-        """Write them as parts.
-
-        :param chunks: of the input, in order.
-        :raises StorageError: they can't be read or written.
-        """
-        return [
-            part
-            for cached in self.rows
-            for part in write_parts(job, chunks, cached, self.responses, self.origin)
-        ]
+    def write(self, job: Job, chunks: Sequence[Chunk]) -> Iterator[tuple[list[Part], CachedRows]]:
+        """Write them as parts; see :func:`~airflow_provider_raybatch.job.reuse.cached_parts.write_parts`."""
+        for cached in self.rows:
+            yield write_parts(job, chunks, cached, self.responses, self.origin)
 
 
 class Settling:

@@ -25,15 +25,12 @@ MUTANTS = (
         "search-noted-before-its-finds",
         _PLAN,
         """\
-        written = [part for one in self.found for part in one.write(job, chunks)]
-        if self.search is not None:
-            self.search.write(job.folder, job.part_folder)
-        return written
+        chunks, written = source.chunks(ROWS_PER_CHUNK), list[Part]()
 """,
         """\
         if self.search is not None:
             self.search.write(job.folder, job.part_folder)
-        return [part for one in self.found for part in one.write(job, chunks)]
+        chunks, written = source.chunks(ROWS_PER_CHUNK), list[Part]()
 """,
         "A driver that is killed in between makes the next one pay for answers that are there.",
         ("job/reuse/test_killed_searches.py::test_what_a_killed_driver_had_found_is_found_again",),
@@ -57,9 +54,17 @@ MUTANTS = (
     Mutant(
         "damaged-search-ends-the-job",
         _DUPLICATES,
-        "except (pa.ArrowException, LookupError, ValueError):",
-        "except LookupError:",
+        "table = pq.read_table(io.BytesIO(checked(content)))",
+        "table = pq.read_table(io.BytesIO(content[:-16]))",
         "A damaged file beside the parts fails each attempt of the task.",
+        _TESTS,
+    ),
+    Mutant(
+        "lost-answers-are-paid-for-by-each-row",
+        _PLAN,
+        "        if job.spec.deduplicate:\n            self._share(lost)\n",
+        "",
+        "Where the store's data was deleted, each of 500 rows that ask the same is paid for.",
         _TESTS,
     ),
     Mutant(

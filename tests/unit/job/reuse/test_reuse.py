@@ -233,6 +233,28 @@ class TestFromNightToNight:
         assert night.write_parts() == []
         assert night.reuse_plan.repetitions == {1: 1}
 
+    @pytest.mark.parametrize("sampling", [GREEDY, {"temperature": 1}], ids=["greedy", "sampled"])
+    @pytest.mark.parametrize("deduplicate", [True, False])
+    def test_equal_rows_whose_answer_is_gone_are_asked_once(
+        self, tmp_path: Path, store: ResponseStore, sampling: dict[str, int], deduplicate: bool
+    ) -> None:
+        """A sampled request wants an answer a row, and so does a user who wants no sharing."""
+        texts = ["a", "b", "c", "a", "b", "a"]
+        first = Attempt(tmp_path / "first", texts, sampling=sampling)
+        first.answer(first.asked).store_in(store)
+        night = Attempt(tmp_path / "night", texts, store, sampling=sampling, deduplicate=deduplicate)
+        assert night.asked == []
+        for path in Path(store.folder.uri).glob("v1/data/**/*.parquet"):
+            path.unlink()
+        assert night.write_parts() == []
+        shares = deduplicate and sampling == GREEDY
+        still = np.flatnonzero(~night.reuse_plan.shared).tolist()
+        assert still == ([0, 1, 2] if shares else list(range(6)))
+        night.answer(still)
+        rows = _rows(night, night.reuse_plan.fan_out(night.job, night.source, parts_of_task(night.job)))
+        shared = {3: "r0", 4: "r1", 5: "r0"} if shares else {}
+        assert {row["ordinal"]: row["output"]["response"] for row in rows} == shared
+
     def test_what_expired_does_not_come_back_as_young(self, tmp_path: Path) -> None:
         now = [1_750_000_000.0]
         place, week = LocalFolder(str(tmp_path / "store")), 7 * 24 * 3600
