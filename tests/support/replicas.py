@@ -9,6 +9,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.contract.manifest import Digests
-from airflow_provider_raybatch.job.execution import buckets, regroup
+from airflow_provider_raybatch.job.execution import buckets, left_parts, regroup
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.coordinator import Coordinator
 from airflow_provider_raybatch.job.execution.grouping import Grouping
@@ -82,8 +83,21 @@ def in_buckets(job: Job, source: Source, resolved: RowMask, grouping: Grouping, 
     return regroup.in_buckets(together, 1000.0, Repetitions())
 
 
+class AtOnce:
+    """Stands for threads: each call is done when it is made."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done = Future[Any]()
+        done.set_result(function(*arguments))
+        return done
+
+
 def in_no_actor(patch: pytest.MonkeyPatch) -> None:
-    """Replace what a replica asks of the actor that it is."""
+    """Replace what a replica asks of the actor that it is, and the coordinator's threads."""
+    patch.setattr(left_parts, "ThreadPoolExecutor", AtOnce)
     patch.setattr(replica_module, "_actor", lambda: "replica")
     patch.setattr(replica_module, "_name", lambda: "")
     patch.setattr(replica_module, "_node", lambda: "node-1")

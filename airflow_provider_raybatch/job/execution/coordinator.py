@@ -3,7 +3,8 @@
 
 It looks up which chunk a row lies in, hands the parts that replicas report to the driver, and takes a process
 for lost when its actor starts another one or when it is silent (`roster.py`). What a lost process has written
-and could not report is found among the parts, so no finished row is asked again.
+and could not report is found among the parts (`left_parts.py`), so no finished row is asked again. Until that
+is known its rows stay with it.
 
 Replicas start while the driver still checks the job. They learn here which model to load, and later the job.
 """
@@ -22,6 +23,7 @@ from airflow_provider_raybatch.job.execution.buckets import Bucket
 from airflow_provider_raybatch.job.execution.calls import Begun, Grant, Model, Report
 from airflow_provider_raybatch.job.execution.kept.broker import Broker
 from airflow_provider_raybatch.job.execution.kept.tenancy import User
+from airflow_provider_raybatch.job.execution.left_parts import LeftParts
 from airflow_provider_raybatch.job.execution.pieces import Ordinals
 from airflow_provider_raybatch.job.execution.question import Answer, Inquiry, Question
 from airflow_provider_raybatch.job.execution.queue import PullQueue
@@ -29,7 +31,6 @@ from airflow_provider_raybatch.job.execution.roster import Roster
 from airflow_provider_raybatch.job.execution.rows_to_do import Input
 from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
-from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.work import Done
 from airflow_provider_raybatch.storage.folder import Folder
 
@@ -61,7 +62,7 @@ class Coordinator:
     """
 
     def __init__(self, folder: Folder, broker: Callable[[], Broker] | None = None) -> None:
-        self._folder = folder
+        self._left_parts = LeftParts(folder)
         self._broker = None if broker is None else broker()
         self._model: Model | Literal[False] | None = None
         self._assignment: Any = None
@@ -69,8 +70,8 @@ class Coordinator:
         self._give_out(Input([], [], np.zeros(0, np.uint8)), "", _ALL)
         self._roster = Roster()
         self._news: list[tuple[float, Done]] = []
-        self._reported: set[str] = set()
-        """Paths of the parts of living processes."""
+        self._reported: dict[str, set[str]] = {}
+        """Paths of the parts of each process that has rows."""
         self._shared: dict[int, list[Any]] = {}
         self._draining, self._keeps_engines = False, True
         self._engine: EngineInfo | None = None
@@ -84,8 +85,10 @@ class Coordinator:
 
     # Replicas.
 
-    def start(self, actor: str, process: str, begun: Begun | None = None) -> int:
+    def start(self, actor: str, process: str, begun: Begun | None = None) -> int | None:
         """A replica's process starts. The one that its actor had before is gone.
+
+        ``None`` while it is not known what that one has written: then the process asks again.
 
         :param actor: stays the same when Ray starts its process again.
         :param begun: what that one had begun, where it could be found.
@@ -93,7 +96,10 @@ class Coordinator:
             finished row.
         """
         for earlier in self._roster.of_actor(actor):
-            self._bury(earlier, engine_died=False, begun=begun)
+            self._bury(earlier, begun)
+        self._free_rows_of_lost()
+        if self._left_parts.awaited_of(actor):
+            return None
         self._roster.start(actor, process)
         if self._broker is None:
             self._starts(process)
@@ -124,7 +130,7 @@ class Coordinator:
         self._roster.named(process, name)
         needed = self._assignment is None or (
             not (self._queue.is_finished or self._draining)
-            and (self._queue.has_rows_for_another or self._roster.needed_beside(process) < self._fewest)
+            and (self._has_rows_for_another or self._roster.needed_beside(process) < self._fewest)
         )
         if not needed:
             self._roster.leaves(process)
@@ -164,6 +170,7 @@ class Coordinator:
         """
         self._roster.require(process)
         self._take(process, report, done)
+        self._free_rows_of_lost()
         self._queue.starting = len(self._roster.starting)
         self._queue.coming = 0 if self._broker is None else self._broker.coming
         grant = self._queue.pull(process, time.monotonic(), report)
@@ -181,6 +188,7 @@ class Coordinator:
 
         :raises GoneError: it was taken for lost.
         """
+        self._roster.require(process)
         self._queue.give_back(process, rows)
 
     def share(self, process: str, contents: dict[int, list[Any]]) -> None:
@@ -199,7 +207,7 @@ class Coordinator:
 
     def leave(self, process: str) -> None:
         """It has written what it has finished, and begins nothing."""
-        if process in self._queue.replicas:
+        if process in self._roster and process in self._queue.replicas:
             self._queue.leave(process)
 
     def lost(self, process: str, engine_died: bool, begun: Begun, report: Report, done: Done | None) -> None:
@@ -208,7 +216,7 @@ class Coordinator:
             self._take(process, report, done)
             if process in self._queue.replicas:
                 self._queue.finish(process, report.finished)
-            self._bury(process, engine_died, begun, is_silent=False)
+            self._lose(process, self._end(process), engine_died, begun)
 
     def describe(self, engine: EngineInfo) -> None:
         """Its engine's description; sent once per process, since it may be large."""
@@ -289,9 +297,14 @@ class Coordinator:
         return self._roster.snapshot()
 
     def news(self) -> tuple[list[ReplicaReport], list[tuple[float, Done]], bool, bool]:
-        """Reports; what was written since the last call, and when; whether that is all; whether any works."""
+        """Reports; what was written since the last call, and when; whether that is all; whether any works.
+
+        :raises StorageError: what a lost process has written can't be listed.
+        """
         for process in self._roster.silent(self._queue.replicas):
-            self._bury(process, engine_died=False)
+            self._bury(process)
+        self._free_rows_of_lost()
+        self._left_parts.check()
         done, self._news = self._news, []
         return self.snapshot(), done, self._queue.is_finished, bool(self._queue.replicas)
 
@@ -306,7 +319,7 @@ class Coordinator:
             queue.is_finished
             or len(queue.replicas) <= self._fewest
             or not queue.is_idle(process)
-            or queue.has_rows_for_another
+            or self._has_rows_for_another
         ):
             return False
         queue.leave(process)
@@ -320,7 +333,7 @@ class Coordinator:
     def _take(self, process: str, report: Report, done: Done | None) -> None:
         if done is not None:
             self._news.append((time.time(), done))
-            self._reported.update(part.path for part in done.parts)
+            self._reported.setdefault(process, set()).update(part.path for part in done.parts)
         if self._queue.proves(process, report.finished):
             self._roster.works(process)
 
@@ -328,35 +341,34 @@ class Coordinator:
         places, numbers = self._input.repetitions.among(rows)
         return dict(zip(rows[places].tolist(), numbers.tolist(), strict=True))
 
-    def _bury(
-        self, process: str, engine_died: bool, begun: Begun | None = None, is_silent: bool = True
-    ) -> None:
-        """A process is gone: what it has written is done, and the rest is others'.
+    @property
+    def _has_rows_for_another(self) -> bool:
+        return self._queue.has_rows_for_another or bool(self._left_parts)
 
-        :param is_silent: whether it may have written what it could not report.
-        """
-        actor = self._roster.end(process)
+    def _end(self, process: str) -> str:
+        """A process is gone. Returns its actor."""
         self._needs_no_engine(process)
         self._inquiry.ended(process)
-        if process not in self._queue.replicas:
-            return
-        if is_silent:
-            self._look_for_parts(process)
+        return self._roster.end(process)
+
+    def _bury(self, process: str, begun: Begun | None = None) -> None:
+        """A process is gone, and may have written what it could not report."""
+        actor = self._end(process)
+        if process in self._queue.replicas and not self._queue.is_idle(process):
+            reported = self._reported.get(process, set())
+            self._left_parts.look_for(process, actor, begun, self._part_folder, reported)
+        else:
+            self._lose(process, actor, False, begun)
+
+    def _free_rows_of_lost(self) -> None:
+        """What lost processes have written is done, and the rest is others', where that has become known."""
+        for lost in self._left_parts.known():
+            for part, ordinals in lost.found.result():
+                self._queue.finish(lost.process, self._input.numbers(ordinals))
+                self._news.append((time.time(), Done([part], {}, self._roster.report_of(lost.process))))
+            self._lose(lost.process, lost.actor, False, lost.begun)
+
+    def _lose(self, process: str, actor: str, engine_died: bool, begun: Begun | None) -> None:
+        self._reported.pop(process, None)
         if self._queue.lost(process, time.monotonic(), engine_died, begun):
             self._roster.was_to_blame(actor)
-
-    def _look_for_parts(self, process: str) -> None:
-        """Count what it has written and could not report."""
-        begins = stem(self._part_folder, process, "")
-        entries = [one for one in self._folder.list(self._part_folder) if one.path.startswith(begins)]
-        for part in parts.listed(entries):
-            if part.path not in self._reported:
-                self._reported.add(part.path)
-                rows, _ = parts.outcomes(self._folder, part)
-                self._queue.finish(process, self._input.numbers(rows.astype(np.int64)))
-                self._news.append((time.time(), Done([part], {}, self._roster.report_of(process))))
-
-
-def stem(part_folder: str, process: str, number: int | str) -> str:
-    """The path of a part of a process, without what its content adds."""
-    return f"{part_folder}/{process}-{number}"

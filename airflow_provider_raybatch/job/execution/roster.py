@@ -143,11 +143,13 @@ class Roster:
         ]
 
     def silent(self, processes: Iterable[str]) -> list[str]:
-        """Those of these living processes that have said nothing for too long."""
+        """Those of these processes that live, and have said nothing for too long."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, _LONGEST_PAUSE), now
         silent = []
         for process in processes:
+            if process not in self._living:
+                continue
             self._living[process].silence += passed
             if self._living[process].silence > SILENT:
                 silent.append(process)

@@ -10,6 +10,7 @@ _QUEUE = "job/execution/queue.py"
 _POISON_ROWS = "job/execution/poison_rows.py"
 _TESTS = ("job/execution/replica/test_poison_rows.py",)
 _QUEUE_TESTS = ("job/execution/test_queue.py",)
+_LOST = "job/execution/test_lost_replicas.py"
 _SHIFT = "job/execution/replica/test_shift.py"
 _MODEL = "model/test_search.py"
 
@@ -17,10 +18,42 @@ MUTANTS = (
     Mutant(
         "unreported-parts-not-looked-up",
         _COORDINATOR,
-        "            self._look_for_parts(process)\n",
-        "            pass\n",
+        "        if process in self._queue.replicas and not self._queue.is_idle(process):\n",
+        "        if False:\n",
         "Rows that a killed process had written are paid for and written twice.",
         ("job/execution/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),
+    ),
+    Mutant(
+        "starts-before-its-last-death-is-judged",
+        _COORDINATOR,
+        "        if self._left_parts.awaited_of(actor):\n            return None\n",
+        "",
+        "While storage is slow, a job whose engine works is given up.",
+        (f"{_LOST}::test_the_coordinator_answers_while_storage_is_away",),
+    ),
+    Mutant(
+        "rows-freed-by-a-process-that-is-lost",
+        _COORDINATOR,
+        "if process in self._roster and process in self._queue.replicas:\n            self._queue.leave",
+        "if process in self._queue.replicas:\n            self._queue.leave",
+        "Rows that a lost process had written are paid for twice if it lives still.",
+        (f"{_LOST}::test_a_silent_replica_that_lives_still_has_no_say",),
+    ),
+    Mutant(
+        "leaves-before-lost-rows-are-free",
+        _COORDINATOR,
+        "return self._queue.has_rows_for_another or bool(self._left_parts)",
+        "return self._queue.has_rows_for_another",
+        "The last replicas leave while rows of a lost one are still to do.",
+        (f"{_LOST}::test_others_stay_for_rows_that_are_not_free_yet",),
+    ),
+    Mutant(
+        "storage-that-is-away-is-not-told",
+        _COORDINATOR,
+        "        self._left_parts.check()\n",
+        "",
+        "A job waits for rows of a lost replica until no_progress_timeout.",
+        (f"{_LOST}::test_a_silent_replica_is_told_as_storage_while_that_is_away",),
     ),
     Mutant(
         "silence-by-the-clock",
@@ -49,7 +82,7 @@ MUTANTS = (
     Mutant(
         "earlier-process-not-buried",
         _COORDINATOR,
-        "            self._bury(earlier, engine_died=False, begun=begun)\n",
+        "            self._bury(earlier, begun)\n",
         "            pass\n",
         "The rows of a killed process wait until its silence is noticed.",
         ("job/execution/replica/test_replica.py::test_rows_written_but_not_reported_are_not_paid_again",),

@@ -20,8 +20,8 @@ MUTANTS = (
     Mutant(
         "ordinals-taken-for-numbers-of-the-queue",
         _COORDINATOR,
-        "self._input.numbers(rows.astype(np.int64))",
-        "rows.astype(np.int64)",
+        "self._input.numbers(ordinals)",
+        "ordinals",
         "After the death of a replica with rows in buckets, written rows are asked again, or others never.",
         (f"{_BUCKETS_TESTS}::test_what_a_lost_replica_has_written_is_found",),
     ),
@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         "leaves-while-rows-come-back",
         _COORDINATOR,
-        "            or queue.has_rows_for_another\n        ):\n",
+        "            or self._has_rows_for_another\n        ):\n",
         "        ):\n",
         "A replica leaves that could have taken rows of another one, and the last rows take twice as long.",
         (f"{_COORDINATOR_TESTS}::test_a_replica_stays_while_another_can_give_rows_back",),

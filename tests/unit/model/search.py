@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.job.execution import coordinator as coordinator_module
+from airflow_provider_raybatch.job.execution import left_parts
 from airflow_provider_raybatch.job.execution import roster as roster_module
 from airflow_provider_raybatch.job.execution.calls import GoneError
 from airflow_provider_raybatch.job.monitor import board
@@ -21,7 +22,8 @@ from airflow_provider_raybatch.job.monitor import board
 from .clock import Clock
 from .exploring import Choose
 from .search_checks import Checked
-from .search_replica import Ended, Stepped, modelled
+from .search_listings import Listings
+from .search_replica import Ended, Stepped, Waits, modelled
 from .search_scope import Scope
 from .search_state import frozen, of_replica
 
@@ -49,6 +51,12 @@ class World(Checked):
         self.late: list[tuple[str, tuple[Any, ...]]] = []
         self.failed = False
         self.deaths = self.calls = 0
+
+    @property
+    def listings(self) -> Listings:
+        threads: Any = self.board._left_parts._threads
+        assert isinstance(threads, Listings)
+        return threads
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -102,8 +110,10 @@ class World(Checked):
                 steps.append((process.begin,))
             elif process is None and not self.board._draining and self._may_start(actor):
                 steps.append((self.start, actor))
+        steps += [(self.listings.answer, number) for number in range(len(self.listings.awaited))]
         names = {process.process for process in self.living}
-        if set(self.board._queue.replicas) - names and not self.board._draining:
+        unnoticed = {name for name in self.board._queue.replicas if name in self.board._roster} - names
+        if unnoticed and not self.board._draining:
             steps.append((self.silence,))
         elif self._may_empty_one and not self._minute_has_passed:
             steps.append((self.minute,))
@@ -113,7 +123,8 @@ class World(Checked):
     def _may_start(self, actor: str) -> bool:
         # Replicas start in turn for the first time, because all are alike.
         is_next = self.lives[actor] or all(self.lives[one] for one in self.processes if one < actor)
-        return bool(is_next) and actor not in self.over | self.lost_for_good
+        waits = any(one.actor == actor and not one.found.done() for one in self.board._left_parts._lost)
+        return bool(is_next) and not waits and actor not in self.over | self.lost_for_good
 
     def _steps_of(self, process: Stepped) -> list[tuple[Any, ...]]:
         steps: list[tuple[Any, ...]] = []
@@ -169,6 +180,8 @@ class World(Checked):
         self.lives[actor] += 1
         try:
             self.processes[actor] = Stepped(self, actor, self.lives[actor])
+        except Waits:
+            self.lives[actor] -= 1
         except Ended:
             self.deaths += 1
         except RaybatchError:
@@ -251,9 +264,11 @@ class World(Checked):
             frozenset(self.written.items()),
             tuple((actor, frozenset(one.rows.items())) for actor, one in sorted(self.begun.items())),
             frozenset(
-                (part.path.rpartition("-")[0], frozenset(rows))
+                (process, frozenset(rows))
+                for process in queue.replicas
                 for part, rows in self.parts.items()
-                if part.path not in self.board._reported
+                if part.path.startswith(left_parts.stem("parts", process, ""))
+                and part.path not in self.board._reported.get(process, ())
             ),
             self.faults_left,
             self.failed,
@@ -270,5 +285,6 @@ def searching() -> Iterator[None]:
             listed=lambda entries: entries,
             outcomes=lambda folder, part: (np.array(list(folder.outcomes[part])), None),
         )
-        patch.setattr(coordinator_module, "parts", ledger)
+        patch.setattr(left_parts, "parts", ledger)
+        patch.setattr(left_parts, "ThreadPoolExecutor", Listings)
         yield

@@ -45,6 +45,10 @@ class Ended(BaseException):
     """The end of a process."""
 
 
+class Waits(BaseException):
+    """A process that starts must ask again, since it is not known yet what the one before has written."""
+
+
 @dataclass
 class Content:
     """The rows that a process has read."""
@@ -58,7 +62,7 @@ class Stepped(Replica):
 
     def __init__(self, world: World, actor: str, life: int) -> None:
         self.world, self.loop = world, SteppedLoop()
-        self.is_dead = False
+        self.is_dead, self._look_every = False, 0.0
         self.shift: shift_module.Shift | None = None
         self.task: asyncio.Task[Any] | None = None
         self.process = f"{actor}-{life}"
@@ -252,12 +256,18 @@ def modelled() -> Iterator[None]:
     def end(status: int) -> None:
         raise Ended
 
+    def sleep(seconds: float) -> None:
+        raise Waits
+
     def got(references: list[Content]) -> Content | None:
         return None if references[0].replica.is_dead else references[0]
 
     with pytest.MonkeyPatch.context() as patch:
         now = SimpleNamespace(
-            monotonic=lambda: asyncio._get_running_loop().time(), time=lambda: 1.0, process_time=lambda: 0.0
+            monotonic=lambda: asyncio._get_running_loop().time(),
+            time=lambda: 1.0,
+            process_time=lambda: 0.0,
+            sleep=sleep,
         )
         for module in (replica_module, shift_module, flight, preparing, work):
             patch.setattr(module, "time", now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ _LEFT_OUT = {
     # The input, and values derived from it alone.
     *("_input", "_folder", "_part_folder", "_pieces", "_order", "_row_bytes"),
     # Values that are only passed on, or follow from the rest.
-    *("_reports", "_news", "bytes_read", "_speeds", "_ahead", "_engine", "_reported"),
+    *("_reports", "_news", "bytes_read", "_speeds", "_ahead", "_engine", "_reported", "_threads"),
     # Instants: `World.state` has what matters.
     *("_looked", "_silence", "_suspected_since", "since"),
     # No question is asked here; it keeps the instants at which processes were heard of.
@@ -31,6 +32,8 @@ def frozen(value: Any) -> Hashable:
         return value.tobytes()
     if isinstance(value, Stepped):
         return value.process
+    if isinstance(value, Future):
+        return value.done()
     if isinstance(value, dict):
         return tuple(sorted((key, frozen(one)) for key, one in value.items()))
     if isinstance(value, list | tuple | deque):

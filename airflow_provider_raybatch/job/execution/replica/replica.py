@@ -153,7 +153,7 @@ class Replica(Workplace):
         begun = left_by_the_last(path)
         self._is_first = begun is None
         self.begun = BegunRows(path)
-        in_vain = ray.get(self.board.start.remote(self._user.actor, self.process, begun))
+        in_vain = self._told(self.board.start, self._user.actor, self.process, begun)
         most = spec.max_restarts
         if in_vain > most:
             raise RaybatchError(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.engine.base import Engine
-from airflow_provider_raybatch.job.execution.coordinator import stem
+from airflow_provider_raybatch.job.execution.left_parts import stem
 from airflow_provider_raybatch.job.execution.replica.asking import Asker
 from airflow_provider_raybatch.job.execution.replica.begun import BegunRows
 from airflow_provider_raybatch.job.execution.replica.flight import Flight, Row

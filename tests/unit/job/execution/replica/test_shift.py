@@ -169,7 +169,7 @@ def test_a_replica_that_was_taken_for_lost_ends(place: Place) -> None:
         working = asyncio.ensure_future(work(replica))
         await until(lambda: Scripted.asked)
         assert place.board is not None
-        place.board._bury(replica.process, engine_died=False)
+        place.board._bury(replica.process)
         Scripted.events["wait"].set()
         with pytest.raises(asyncio.CancelledError):
             await working
@@ -261,7 +261,7 @@ def test_a_replica_leaves_rows_for_one_that_starts(place: Place, monkeypatch: py
     assert board is not None
     board.join(first.process, 40)
     assert len(board.pull(first.process, Report()).grant.rows) == 50
-    board._bury(second.process, engine_died=False)
+    board._bury(second.process)
     assert len(board.pull(first.process, Report()).grant.rows) == 50
 
 
