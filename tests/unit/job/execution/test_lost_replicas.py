@@ -86,8 +86,8 @@ def restarted(board: Coordinator) -> bool:
 
 def silent(board: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first replica be silent for too long."""
-    start, passed = time.monotonic(), 0.0
-    monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: start + passed)
+    clock, passed = time.monotonic, 0.0
+    monkeypatch.setattr(coordinator_module.time, "monotonic", lambda: clock() + passed)
     while passed < SILENT + 2:
         passed += 1.0
         board.report(ReplicaReport("b-1", "n"))
