@@ -94,9 +94,10 @@ def _joined(columns: Sequence[Int]) -> Int:
 
 
 def by_key(entries: Entries) -> Entries:
-    """Sorted: by key, the newest first among equal keys."""
+    """Sorted: by key, the newest first among equal keys, and entries of one response next to each other."""
     high, low = key_array.halves(entries.keys)
-    return entries.take(np.lexsort((-entries.at, low, high)))
+    order = (-entries.until, entries.row, entries.file, -entries.at, low, high)  # the last counts most
+    return entries.take(np.lexsort(order))
 
 
 def write(folder: Folder, path: str, entries: Entries) -> None:

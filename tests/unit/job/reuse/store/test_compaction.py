@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_raybatch.job.reuse.store import compaction, segment
 from airflow_provider_raybatch.job.reuse.store.compaction import GRACE, MANY, surviving
-from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, Entries
+from airflow_provider_raybatch.job.reuse.store.segment import FOREVER, Entries, concat
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from tests.support.responses import DAY, START, Faulty, Shop, indexed, raising, sorted_keys, stored, table
@@ -85,6 +85,16 @@ class TestMerging:
         shop.store().compact()
         assert shop.answers(answers) == answers
         assert shop.store().report().rows == len(answers)
+
+    def test_entries_do_not_multiply_with_merges_that_break_off(self, local: Shop) -> None:
+        """Two runs paid for the same requests in one second; what a merge read stays beside what it made."""
+        for driver in ("s", "t"):
+            local.store().add(driver, [table(range(20))])
+        for _ in range(4):
+            with pytest.raises(StorageError, match="reuse: "):
+                Shop(Faulty(local.folder, "", raising("delete"))).store().compact()
+        local.store().compact()
+        assert local.store().report().rows == 40
 
 
 class TestBesideOthers:
@@ -220,7 +230,7 @@ class TestDropping:
 
 
 NOW = START + 100 * DAY
-times = st.integers(0, 100).map(lambda day: START + day * DAY)
+times = st.one_of(st.integers(0, 100), st.just(100)).map(lambda day: START + day * DAY)
 expiries = st.one_of(st.just(FOREVER), st.integers(0, 120).map(lambda day: START + day * DAY))
 facts = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 1), times, expiries), max_size=12
@@ -239,6 +249,9 @@ def test_compacted_store_answers_every_look_up_as_before(facts: list[tuple[int, 
             for key in range(4):
                 assert _best(there, key, moment, since) == _best(_facts(entries), key, moment, since)
     assert not any(until <= NOW - GRACE for *_, until in there)
+    assert len({fact[:4] for fact in there}) == len(there)
+    # As many entries survive where merges have doubled them.
+    assert _facts(surviving(concat([entries, kept, entries]), NOW, GRACE)) == there
 
 
 def _entries(facts: list[tuple[int, int, int, int, int]]) -> Entries:
