@@ -28,6 +28,8 @@ NEWEST_MANIFEST = "manifest.json"
 # A destination: bookkeeping.
 
 JOURNAL = "_raybatch/journal"
+PROBES = "_raybatch/probes"
+"""Files that a job creates and deletes, to see whether the store keeps conditions."""
 PARTS = "_raybatch/parts"
 POSTPROCESS = "_raybatch/postprocess"
 """Of each commit what the user's function returned, until the dataset is written."""

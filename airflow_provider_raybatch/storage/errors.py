@@ -11,11 +11,15 @@ from pathlib import Path
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+_CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
+"""The second is obstore's, of a key in a deletion of many."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_IDENTITY = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
 _PASSING = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 """Refusals (4xx) after which S3 itself asks for the call again."""
+_NOT_OFFERED = ("400", "405", "501")
+_DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+_LACKS_A_RIGHT = frozenset({"AccessDenied", "403 Forbidden"})
 _STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*\w)")
 
 
@@ -29,8 +33,21 @@ class TakenError(StorageError):
     """The name exists already, so it was not created."""
 
 
+class RefusedError(StorageError):
+    """The credentials may neither ask for the file nor list its folder, so it may be there or not."""
+
+
 class ConflictError(Exception):
     """The store refused a call because of a concurrent one; it may be repeated."""
+
+
+_RIGHTS = {
+    "list": "s3:ListBucket",
+    "read": "s3:GetObject",
+    "write": "s3:PutObject",
+    "delete": "s3:DeleteObject",
+}
+"""By what can't be done."""
 
 
 @contextlib.contextmanager
@@ -75,6 +92,18 @@ def _local_error(verb: str, path: Path, error: OSError) -> StorageError:
     )
 
 
+def not_offered(error: Exception) -> bool:
+    """Whether the store has no such call, or does not know one of its headers."""
+    from obstore import exceptions
+
+    if isinstance(error, exceptions.NotSupportedError):
+        return True
+    status = _STATUS.search(str(error))
+    return isinstance(error, exceptions.GenericError) and bool(
+        status and status.group(1).startswith(_NOT_OFFERED)
+    )
+
+
 def may_recover(error: Exception) -> bool:
     """Whether the same call of obstore may succeed if it is repeated."""
     from obstore import exceptions
@@ -87,13 +116,21 @@ def may_recover(error: Exception) -> bool:
         return False
     refused = _STATUS.search(text)
     said = _CODE.search(text)
-    if said and said.group(1) in _PASSING:
+    if said and said.group(said.lastindex or 0) in _PASSING:
         return True
-    if any(mark in text for mark in _NO_IDENTITY) or "Received redirect" in text:
+    if any(mark in text for mark in (*_NO_IDENTITY, *_DENIED, "Received redirect")) or not_offered(error):
         return False
     return not (
         refused and refused.group(1).startswith("4") and not refused.group(1).startswith(("408", "429"))
     )
+
+
+def is_denied(error: Exception) -> bool:
+    """Whether the credentials are refused; listings say so in their text alone."""
+    from obstore import exceptions
+
+    denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+    return isinstance(error, denied) or any(mark in str(error) for mark in _DENIED)
 
 
 def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> StorageError:
@@ -118,13 +155,13 @@ def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> Storage
         return StorageError(
             f"{uri}: can't {verb} it, the credentials have expired; the retry brings new ones."
         )
-    denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
-    if isinstance(error, denied) or any(
-        mark in text for mark in ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
-    ):
+    if is_denied(error):
+        answer = _answer(text)
+        lacks = answer in _LACKS_A_RIGHT and verb in _RIGHTS
+        needs = f", which needs {_RIGHTS[verb]} there" if lacks else ""
         return StorageError(
-            f"{uri}: can't {verb} it, the credentials are refused ({_answer(text)}); check aws_conn_id "
-            "or the cluster's role.",
+            f"{uri}: can't {verb} it, the credentials are refused ({answer}); check aws_conn_id or the "
+            f"cluster's role{needs}.",
             FailureClass.USER_ERROR,
         )
     if any(mark in text for mark in _NO_IDENTITY):
@@ -145,6 +182,6 @@ def _answer(text: str) -> str:
     """What the store said: its own code where the answer has one, else obstore's first line."""
     said = _CODE.search(text) or _STATUS.search(text)
     if said:
-        return said.group(1)
+        return said.group(said.lastindex or 0)
     lines = text.strip().splitlines()
     return lines[0][:300] if lines else "no reason given"

@@ -24,13 +24,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import SCRATCH
 from airflow_provider_raybatch.contract.location import local_path, split_s3
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage import durable
 from airflow_provider_raybatch.storage.entry import Entry
-from airflow_provider_raybatch.storage.errors import TakenError, local_errors
+from airflow_provider_raybatch.storage.errors import StorageError, TakenError, local_errors
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""link(2) where there are none, such as on FAT, and in buckets that are mounted as folders."""
 
 
 class Folder(Protocol):
@@ -218,6 +222,14 @@ class LocalFolder:
             # NFS repeats a link(2) whose answer was lost; that the scratch file has two names tells.
             if scratch.stat().st_nlink != 2:
                 raise TakenError(f"destination: {target} exists already.") from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise StorageError(
+                f"{target}: its file system has no hard links ({error.strerror}), so two jobs could publish "
+                "there at once; choose a folder on a local disk, on NFS or in a bucket.",
+                FailureClass.USER_ERROR,
+            ) from error
 
     def replace(self, path: str, old: bytes | None, new: bytes) -> None:
         """See :class:`Folder`.

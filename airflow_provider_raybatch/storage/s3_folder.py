@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.entry import Entry
-from airflow_provider_raybatch.storage.errors import ConflictError, TakenError
+from airflow_provider_raybatch.storage.errors import (
+    ConflictError,
+    RefusedError,
+    TakenError,
+    is_denied,
+    s3_error,
+)
 from airflow_provider_raybatch.storage.ranged_file import REQUEST_BYTES, RangedFile
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_store import s3_store
@@ -23,6 +31,9 @@ T = TypeVar("T")
 
 _UPLOADS = 4
 """Parts of a file under way at once: more would share a slow line until each of them takes too long."""
+
+_SURE = re.compile(r"[\w./=-]*", re.ASCII)
+"""The part of a key that obstore passes on as it is."""
 
 _READ_WHOLE = 1024 * 1024
 """Bytes of a file that is opened by one request; these take less time than a second one."""
@@ -72,8 +83,9 @@ class S3Folder:
             for meta in self._call("list", prefix, attempt)
             if depth is None or meta["path"][len(key) :].strip("/").count("/") < depth
         ]
-        if not entries and key and (single := self.head(prefix)):
-            entries = [single]
+        if not entries and key:
+            with contextlib.suppress(RefusedError):  # listing is allowed here, and shows nothing
+                entries = [single] if (single := self.head(prefix)) else []
         return sorted(entries, key=lambda entry: entry.path)
 
     def folders(self, prefix: str = "") -> Sequence[str]:
@@ -91,27 +103,65 @@ class S3Folder:
 
         def attempt(store: S3Store, key: str) -> Entry | None:
             try:
-                meta = store.head(key)
+                meta = self._ask(store, key, lambda: store.head(key))
             except FileNotFoundError:
                 return None
             return Entry(path, meta["size"], str(meta["e_tag"] or ""))
 
         return self._call("read", path, attempt)
 
+    def _ask(self, store: S3Store, key: str, ask: Callable[[], T]) -> T:
+        """What `ask` finds of an object.
+
+        S3 hides from a role that may list only below a prefix which keys are missing: it answers 403 instead
+        of 404. Then the listing tells.
+
+        :raises FileNotFoundError: there is none.
+        :raises RefusedError: that can't be known.
+        """
+        from obstore.exceptions import PermissionDeniedError
+
+        try:
+            return ask()
+        except PermissionDeniedError as error:
+            if self._is_listed(store, key):
+                raise
+            raise FileNotFoundError(f"{key} is not listed") from error
+
+    def _is_listed(self, store: S3Store, key: str) -> bool:
+        parent = key.rpartition("/")[0]
+        before = _SURE.match(key[:-1])
+        pages = store.list(prefix=parent or None, offset=(before and before.group()) or None)
+        try:
+            later = (meta["path"] for page in pages for meta in page if meta["path"] >= key)
+            return next(later, None) == key
+        except Exception as error:
+            if not is_denied(error):
+                raise
+            sentence = s3_error("list", self._uri(parent), error)
+            raise RefusedError(str(sentence), sentence.failure_class) from error
+
     def read(self, path: str) -> bytes:
         """See :class:`Folder`."""
-        return self._call("read", path, lambda store, key: bytes(store.get(key).bytes()))
+        return self._call("read", path, self._get)
+
+    def _get(self, store: S3Store, key: str) -> bytes:
+        return self._ask(store, key, lambda: bytes(store.get(key).bytes()))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """See :class:`Folder`."""
-        return self._call(
-            "read", path, lambda store, key: bytes(store.get_range(key, start=start, length=length))
-        )
+
+        def attempt(store: S3Store, key: str) -> bytes:
+            return self._ask(store, key, lambda: bytes(store.get_range(key, start=start, length=length)))
+
+        return self._call("read", path, attempt)
 
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         """See :class:`Folder`."""
         if size is None:
-            size = self._call("read", path, lambda store, key: store.head(key)["size"])
+            size = self._call(
+                "read", path, lambda store, key: self._ask(store, key, lambda: store.head(key)["size"])
+            )
         if size <= _READ_WHOLE:
             return io.BytesIO(self.read(path))
         return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
@@ -135,7 +185,7 @@ class S3Folder:
                 store.put(key, content, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
                 try:
-                    there = bytes(store.get(key).bytes())
+                    there = self._get(store, key)
                 except FileNotFoundError:
                     raise ConflictError("another creation was under way") from error
                 if there != content:
@@ -153,7 +203,7 @@ class S3Folder:
 
         def attempt(store: S3Store, key: str) -> None:
             try:
-                found = store.get(key)
+                found = self._ask(store, key, lambda: store.get(key))
             except FileNotFoundError:
                 raise TakenError(f"destination: {self._uri(key)} is gone.") from None
             there = bytes(found.bytes())

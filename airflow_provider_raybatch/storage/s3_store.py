@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 _STORES: dict[Any, S3Store] = {}
 
 
-def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
-    """One store a process and identity: a store holds a connection pool."""
+def s3_store(bucket: str, credentials: AwsCredentials | None, repeats: int | None = None) -> S3Store:
+    """One store a process and identity: a store holds a connection pool.
+
+    :param repeats: how often obstore itself repeats a request; by default as :data:`retry.RETRY_LIMITS` say.
+    """
     try:
         from obstore.store import S3Store
     except ImportError as error:
@@ -30,9 +34,12 @@ def s3_store(bucket: str, credentials: AwsCredentials | None) -> S3Store:
         ) from error
     # Where the environment says who asks and where, another environment is another store.
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
-    key = (os.getpid(), bucket, credentials, environment, retry.RETRY_LIMITS)
+    limits = retry.RETRY_LIMITS
+    if repeats is not None:
+        limits = replace(limits, repeats=repeats)
+    key = (os.getpid(), bucket, credentials, environment, limits)
     if key not in _STORES:
-        _STORES[key] = S3Store(bucket, **_s3_options(credentials, retry.RETRY_LIMITS))
+        _STORES[key] = S3Store(bucket, **_s3_options(credentials, limits))
     return _STORES[key]
 
 

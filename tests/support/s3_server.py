@@ -67,13 +67,16 @@ class _OneWriteAtATime:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[S3Server]:
-    """Serve S3 on a free port; skip the test without moto."""
+def serving(wrap: Callable[[WsgiApp], WsgiApp] = lambda app: app) -> Iterator[S3Server]:
+    """Serve S3 on a free port; skip the test without moto.
+
+    :param wrap: puts something before the server, whose buckets all servers of a process share.
+    """
     server_module = pytest.importorskip("moto.server")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs a line for each request
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    server._server.app = _OneWriteAtATime(server._server.app)
+    server._server.app = wrap(_OneWriteAtATime(server._server.app))
     host, port = server.get_host_and_port()
     yield S3Server(f"http://{host}:{port}")
     server.stop()

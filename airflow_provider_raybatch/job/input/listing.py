@@ -21,7 +21,7 @@ from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.storage.entry import Entry
-from airflow_provider_raybatch.storage.errors import StorageError, error_prefix
+from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder, folder
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
@@ -107,7 +107,7 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
     # First as it is written: names such as "sales [1].csv" are common.
     as_written = "/".join(part for part in (inside, pattern) if part)
     # With rights for a part of a bucket, asking for a missing key may be refused; the listing shows it.
-    with contextlib.suppress(StorageError) if pattern else contextlib.nullcontext():
+    with contextlib.suppress(StorageError if pattern else RefusedError):
         if (single := place.head(as_written)) is not None:
             return [SourceFile(_uri(place, single.path), single.size, single.version)]
     entries = [entry for entry in _below(place, inside, pattern) if not _is_marker(place, entry)]
@@ -150,7 +150,11 @@ def _is_marker(place: Folder, entry: Entry) -> bool:
     """
     if entry.size or not isinstance(place, S3Folder):
         return False
-    return entry.path.endswith("_$folder$") or place.head(entry.path) is None
+    if entry.path.endswith("_$folder$"):
+        return True
+    with contextlib.suppress(RefusedError):  # for a folder's own marker, which lies above what may be listed
+        return place.head(entry.path) is None
+    return True
 
 
 def open_place(location: str, credentials: AwsCredentials | None) -> tuple[Folder, str]:

@@ -17,10 +17,11 @@ from typing import Literal
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
 from airflow_provider_raybatch.contract.journal import JournalEntry, Published
-from airflow_provider_raybatch.contract.layout import JOURNAL, journal_entry
+from airflow_provider_raybatch.contract.layout import JOURNAL, PROBES, journal_entry
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.output.fence import is_overtaken
+from airflow_provider_raybatch.storage.conditional import check_conditional_writes
 from airflow_provider_raybatch.storage.errors import TakenError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
@@ -49,17 +50,25 @@ class Journal:
         self._take_over = take_over
         self._fingerprint = fingerprint
         self._mine: JournalEntry | None = None
+        self._newest: tuple[str, bytes] | None = None
 
     def last(self) -> JournalEntry | None:
         """The newest entry."""
         with error_prefix("destination"):
-            paths = self._paths()
-            return parse(JournalEntry, self._folder.read(paths[-1])) if paths else None
+            paths = self._paths()[-1:]
+            found = self._entries(paths, [self._folder.read(path) for path in paths])
+            return found[0] if found else None
 
     def history(self) -> list[JournalEntry]:
         """All entries, oldest first."""
         with error_prefix("destination"):
-            return [parse(JournalEntry, content) for content in in_order(self._folder.read, self._paths())]
+            paths = self._paths()
+            return self._entries(paths, list(in_order(self._folder.read, paths)))
+
+    def _entries(self, paths: Sequence[str], contents: Sequence[bytes]) -> list[JournalEntry]:
+        if paths:
+            self._newest = paths[-1], contents[-1]
+        return [parse(JournalEntry, content) for content in contents]
 
     def _paths(self) -> list[str]:
         return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))
@@ -77,6 +86,14 @@ class Journal:
         with error_prefix("destination"):
             self._folder.sync(JOURNAL)  # it is about to be reported; its writer may have died before this
             return parse(BatchManifest, self._folder.read(published.manifest))
+
+    def check_conditional_writes(self) -> None:
+        """Check that the destination's store keeps claims apart; call it after :meth:`check_owner`.
+
+        :raises StorageError: it does not, or can't be written.
+        """
+        with error_prefix("destination"):
+            check_conditional_writes(self._folder, f"{PROBES}/{uuid.uuid4().hex}", self._newest)
 
     def check_owner(self) -> None:
         """Check that this run may claim the destination.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All checks before a job pays for anything, in order.
 
-The destination's journal is only read. Written are the marker of a response store, and the copy of a
-manifest that an earlier submission committed.
+The destination's journal is only read. Written are the marker of a response store, the copy of a manifest
+that an earlier submission committed, and a file that shows whether the destination keeps jobs apart; it is
+deleted.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ def make_ready(
         check_ids(source, spec.id_column, known.aws)
     start_up.ended("source")
     requests = check_rows(spec, source, known.aws, tolerance, emit, apart_if_users_code(spec, sample))
+    journal.check_conditional_writes()
     store = open_store(spec, known.aws, emit)
     environment = credentials.environment(known)
     start_up.ended("prompt")
