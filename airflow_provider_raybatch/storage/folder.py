@@ -56,6 +56,9 @@ class Folder(Protocol):
         :param depth: levels that are wanted, 1 for the files of the folder itself.
         """
 
+    def holds(self, prefix: str) -> bool:
+        """Whether any file lies below the folder `prefix`. :raises StorageError: it may not be listed."""
+
     def head(self, path: str) -> Entry | None:
         """One file, ``None`` if there is none."""
 
@@ -136,6 +139,11 @@ class LocalFolder:
         with local_errors("list", start):
             found = [self._entry(start)] if start.is_file() else self._entries(start, depth)
         return sorted(found, key=lambda entry: entry.path)
+
+    def holds(self, prefix: str) -> bool:
+        """See :class:`Folder`."""
+        with local_errors("list", self._path(prefix)):
+            return next(_files(self._path(prefix), through_links=False), None) is not None
 
     def _entries(self, start: Path, depth: int | None) -> Sequence[Entry]:
         found = []

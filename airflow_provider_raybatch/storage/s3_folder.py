@@ -88,6 +88,14 @@ class S3Folder:
                 entries = [single] if (single := self.head(prefix)) else []
         return sorted(entries, key=lambda entry: entry.path)
 
+    def holds(self, prefix: str) -> bool:
+        """See :class:`Folder`."""
+
+        def attempt(store: S3Store, key: str) -> bool:
+            return any(store.list(prefix=key or None, chunk_size=1))
+
+        return self._call("list", prefix, attempt)
+
     def folders(self, prefix: str = "") -> Sequence[str]:
         """Names of what lies directly below `prefix` and has files below itself.
 

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, s
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
+from airflow_provider_raybatch.job.input.tables import Tables
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
 from airflow_provider_raybatch.storage.folder import Folder, folder
@@ -72,13 +73,14 @@ def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listi
     holds a dataset of this package means the files of its newest manifest. A path with wildcards that is the
     name of a file means that file.
 
-    :raises PreflightError: nothing there, mixed or unknown formats.
+    :raises PreflightError: nothing there, mixed or unknown formats, or a folder or glob of a table's files.
     """
     files: list[SourceFile] = []
+    tables = Tables()
     formats: dict[SourceFormat, str] = {}
     for path in wanted.source:
         with error_prefix("source"):
-            found = _expand(path, wanted.format, credentials)
+            found = _expand(path, wanted.format, credentials, tables)
         for file in found:
             kind = wanted.format or _format_of(file.uri)
             if kind is None:
@@ -98,7 +100,9 @@ def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listi
     return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files))
 
 
-def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None) -> list[SourceFile]:
+def _expand(
+    path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None, tables: Tables
+) -> list[SourceFile]:
     if http.is_url(path):
         size, version = http.size_and_version(path)
         return [SourceFile(path, size, version)]
@@ -131,6 +135,8 @@ def _expand(path: str, wanted: SourceFormat | None, credentials: AwsCredentials 
         raise PreflightError(
             f"source: {what} {path} ({len(entries)} other files are there); check the path or set format."
         )
+    everything = inside if pattern is None or pattern.startswith("**/") else None
+    tables.refuse(path, place, [entry.path for entry in entries], [entry.path for entry in found], everything)
     return [SourceFile(_uri(place, entry.path), entry.size, entry.version) for entry in found]
 
 

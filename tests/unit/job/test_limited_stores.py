@@ -129,9 +129,7 @@ def test_a_store_that_ignores_conditions_is_refused_before_an_engine_starts(
     with serving(store) as server:
         store.lacks = {IF_NONE_MATCH}
         place = S3Folder(lake.bucket, "out", server.credentials)
-        with pytest.raises(
-            StorageError, match=r"^destination: .* its store ignores the header"
-        ):
+        with pytest.raises(StorageError, match=r"^destination: .* its store ignores the header"):
             attempt(place, 0, f"s3://{lake.bucket}/customers/rows.jsonl")
     assert (started, lake.list("out")) == ([], [])
 

@@ -82,8 +82,9 @@ def test_a_store_without_a_condition_is_refused(
     with pytest.raises(StorageError) as caught:
         check_conditional_writes(bucket, "_raybatch/probes/x", known)
     assert str(caught.value) == (
-        f"{bucket.uri}: its store {does} the header {header}, so two jobs could publish there at once; "
-        "choose a store with conditional writes (such as Amazon S3, MinIO or Cloudflare R2), or a shared disk."
+        f"{bucket.uri}: its store {does} the header {header}, so two jobs could publish there at "
+        "once; choose a store with conditional writes (such as Amazon S3, MinIO or Cloudflare R2), or a "
+        "shared disk."
     )
     assert caught.value.failure_class is FailureClass.USER_ERROR
     assert {entry.path: bucket.read(entry.path) for entry in bucket.list()} == before
