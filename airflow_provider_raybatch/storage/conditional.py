@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import SCRATCH
-from airflow_provider_raybatch.storage.errors import StorageError, local_errors, may_recover, not_offered
+from airflow_provider_raybatch.storage.errors import (
+    StorageError,
+    answer,
+    local_errors,
+    may_recover,
+    not_offered,
+)
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
 from airflow_provider_raybatch.storage.retry import with_retries
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
@@ -102,7 +108,7 @@ def _put(place: S3Folder, path: str, content: bytes, mode: PutMode) -> bool:
         except Exception as error:
             if not_offered(error):
                 header = "If-None-Match" if mode == "create" else "If-Match"
-                raise _refusal(place, header, "refuses") from error
+                raise _refusal(place, f"{header} ({answer(str(error))})", "refuses") from error
             raise
         return True
 

@@ -17,7 +17,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_IDENTITY = ("/latest/api/token", "/latest/meta-data", "169.254.169.254")
 _PASSING = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 """Refusals (4xx) after which S3 itself asks for the call again."""
-_NOT_OFFERED = ("400", "405", "501")
+_NOT_OFFERED = frozenset({"NotImplemented", "InvalidArgument"})
 _DENIED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _LACKS_A_RIGHT = frozenset({"AccessDenied", "403 Forbidden"})
 _STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*\w)")
@@ -96,12 +96,10 @@ def not_offered(error: Exception) -> bool:
     """Whether the store has no such call, or does not know one of its headers."""
     from obstore import exceptions
 
-    if isinstance(error, exceptions.NotSupportedError):
-        return True
+    if not isinstance(error, exceptions.GenericError):
+        return isinstance(error, exceptions.NotSupportedError)
     status = _STATUS.search(str(error))
-    return isinstance(error, exceptions.GenericError) and bool(
-        status and status.group(1).startswith(_NOT_OFFERED)
-    )
+    return _code(str(error)) in _NOT_OFFERED or bool(status and status.group(1)[:3] in {"405", "501"})
 
 
 def may_recover(error: Exception) -> bool:
@@ -115,8 +113,7 @@ def may_recover(error: Exception) -> bool:
     if not isinstance(error, (exceptions.GenericError, exceptions.AlreadyExistsError, ConflictError)):
         return False
     refused = _STATUS.search(text)
-    said = _CODE.search(text)
-    if said and said.group(said.lastindex or 0) in _PASSING:
+    if _code(text) in _PASSING:
         return True
     if any(mark in text for mark in (*_NO_IDENTITY, *_DENIED, "Received redirect")) or not_offered(error):
         return False
@@ -147,7 +144,7 @@ def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> Storage
         return StorageError(f"{uri}: can't {verb} it, {what}.", FailureClass.USER_ERROR)
     if isinstance(error, exceptions.InvalidPathError):
         return StorageError(
-            f"{uri}: can't {verb} it, a key below it has an empty name between slashes ({_answer(text)}); "
+            f"{uri}: can't {verb} it, a key below it has an empty name between slashes ({answer(text)}); "
             "rename that key, or name folders or a glob without it.",
             FailureClass.USER_ERROR,
         )
@@ -156,11 +153,11 @@ def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> Storage
             f"{uri}: can't {verb} it, the credentials have expired; the retry brings new ones."
         )
     if is_denied(error):
-        answer = _answer(text)
-        lacks = answer in _LACKS_A_RIGHT and verb in _RIGHTS
+        said = answer(text)
+        lacks = said in _LACKS_A_RIGHT and verb in _RIGHTS
         needs = f", which needs {_RIGHTS[verb]} there" if lacks else ""
         return StorageError(
-            f"{uri}: can't {verb} it, the credentials are refused ({answer}); check aws_conn_id or the "
+            f"{uri}: can't {verb} it, the credentials are refused ({said}); check aws_conn_id or the "
             f"cluster's role{needs}.",
             FailureClass.USER_ERROR,
         )
@@ -171,17 +168,23 @@ def s3_error(verb: str, uri: str, error: Exception, tried: float = 0) -> Storage
             FailureClass.USER_ERROR,
         )
     if not tried:
-        return StorageError(f"{uri}: can't {verb} it ({_answer(text)}).")
+        return StorageError(f"{uri}: can't {verb} it ({answer(text)}).")
     return StorageError(
-        f"{uri}: can't {verb} it ({_answer(text)}), tried for {round(tried)} s; check that the store is up "
+        f"{uri}: can't {verb} it ({answer(text)}), tried for {round(tried)} s; check that the store is up "
         "and can be reached from the cluster: a retry of the task goes on with the rows that are finished."
     )
 
 
-def _answer(text: str) -> str:
+def _code(text: str) -> str | None:
+    said = _CODE.search(text)
+    return said and (said.group(1) or said.group(2))
+
+
+def answer(text: str) -> str:
     """What the store said: its own code where the answer has one, else obstore's first line."""
-    said = _CODE.search(text) or _STATUS.search(text)
-    if said:
-        return said.group(said.lastindex or 0)
+    if said := _code(text):
+        return said
+    if status := _STATUS.search(text):
+        return status.group(1)
     lines = text.strip().splitlines()
     return lines[0][:300] if lines else "no reason given"

@@ -36,7 +36,7 @@ class Tables:
         :param path: as the source names it.
         :param entries: all files that were listed, bookkeeping included, relative to `place`.
         :param files: of them, those that are to be read.
-        :param listed: a folder all of which was listed, if there is one.
+        :param listed: a folder that was listed with all that is below it, if there is one.
         :raises PreflightError: one is below the root of a table.
         :raises StorageError: the storage gives no answer.
         """

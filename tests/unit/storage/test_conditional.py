@@ -65,7 +65,11 @@ def test_it_costs_two_writes(bucket: S3Folder, store: PoorStore) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "does"),
-    [("", "ignores"), ("501 Not Implemented", "refuses"), ("400 Invalid Argument", "refuses")],
+    [
+        ("", "ignores the header {}"),
+        ("501 Not Implemented", "refuses the header {} (NotImplemented)"),
+        ("400 Invalid Argument", "refuses the header {} (InvalidArgument)"),
+    ],
 )
 @pytest.mark.parametrize("header", HEADERS)
 @pytest.mark.parametrize("known", [None, KNOWN], ids=["fresh", "used"])
@@ -82,7 +86,7 @@ def test_a_store_without_a_condition_is_refused(
     with pytest.raises(StorageError) as caught:
         check_conditional_writes(bucket, "_raybatch/probes/x", known)
     assert str(caught.value) == (
-        f"{bucket.uri}: its store {does} the header {header}, so two jobs could publish there at "
+        f"{bucket.uri}: its store {does.format(header)}, so two jobs could publish there at "
         "once; choose a store with conditional writes (such as Amazon S3, MinIO or Cloudflare R2), or a "
         "shared disk."
     )
@@ -127,3 +131,11 @@ def test_a_disk_that_cannot_be_written_is_found(disk: LocalFolder) -> None:
     check_conditional_writes(LocalFolder(f"{disk.root}/below/a"), "x", None)
     with pytest.raises(StorageError, match="can't write it"):
         check_conditional_writes(LocalFolder("/proc/out"), "x", None)
+
+
+@pytest.mark.parametrize("answer", ["400 Expired Token", "400 Authorization Header Malformed"])
+def test_another_refusal_is_told_as_it_is(bucket: S3Folder, store: PoorStore, answer: str) -> None:
+    store.lacks, store.answer = {IF_NONE_MATCH}, answer
+    with pytest.raises(StorageError, match=r"can't write it") as caught:
+        check_conditional_writes(bucket, "_raybatch/probes/x", None)
+    assert "its store" not in str(caught.value)
