@@ -176,22 +176,28 @@ class EngineApart:
         finally:
             self._is_gone = True
             self._front_end.kill()
-            while self._awaited:
-                with contextlib.suppress(KeyError):  # it was cancelled meanwhile
-                    self._settle([(next(iter(self._awaited)), None, self._front_end.death())])
+            with contextlib.suppress(KeyError):  # all are told; who comes now, sees that it is gone
+                while True:
+                    # In one step: other threads change the dict, which no iteration over it outlives.
+                    _, answered = self._awaited.popitem()
+                    _tell([(answered, None, self._front_end.death())])
 
     def _settle(self, answers: list[Answer]) -> None:
-        """Give answers to those who wait for them; to those of a loop all in one turn of it."""
-        waiting = []
-        for number, value, error in answers:
-            answered = self._awaited.pop(number, None)
-            if isinstance(answered, Future):
-                _set(answered, value, error)
-            elif answered is not None:
-                waiting.append((answered, value, error))
-        if waiting:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                waiting[0][0].get_loop().call_soon_threadsafe(_set_all, waiting)
+        waiting = [(self._awaited.pop(number, None), value, error) for number, value, error in answers]
+        _tell([(answered, value, error) for answered, value, error in waiting if answered is not None])
+
+
+def _tell(answers: Sequence[tuple[Future[Any] | asyncio.Future[Any], Any, BaseException | None]]) -> None:
+    """Give answers to those who wait for them; to those of a loop all in one turn of it."""
+    waiting = []
+    for answered, value, error in answers:
+        if isinstance(answered, Future):
+            _set(answered, value, error)
+        else:
+            waiting.append((answered, value, error))
+    if waiting:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            waiting[0][0].get_loop().call_soon_threadsafe(_set_all, waiting)
 
 
 def _set_all(waiting: Sequence[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:

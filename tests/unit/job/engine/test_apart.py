@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import psutil
@@ -20,11 +23,12 @@ from airflow_provider_raybatch.contract.failures import PreflightError, Raybatch
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.engine import fork_server
 from airflow_provider_raybatch.job.engine.apart import EngineApart
-from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError
+from airflow_provider_raybatch.job.engine.base import Engine, EngineDeadError, EngineInfo
 from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.engine.host import RESTS
 from airflow_provider_raybatch.job.row import Request, RowFailure
+from tests.support.interleaved import Interruption
 from tests.support.specs import spec
 
 PROMPTS = ["one two", "of this length are too long for it", "bad", "three"]
@@ -170,6 +174,92 @@ def test_its_death_is_told_to_all_who_wait_and_who_come_later(apart: EngineApart
     with pytest.raises(EngineDeadError, match="exit code -9"):
         apart.decode([])
     assert apart.tokens_in_flight() == 0
+
+
+class Dying:
+    """A front end that opens an engine, and dies when it is let.
+
+    :ivar calls: that it got and will not answer.
+    """
+
+    def __init__(self) -> None:
+        self.dies = threading.Event()
+        self.calls: list[Any] = []
+        self._answers = iter([[(0, EngineInfo(), None)]])
+
+    def prepare(self, identity: str) -> None:
+        pass
+
+    def send(self, message: Any) -> None:
+        if isinstance(message, list):
+            self.calls += message
+
+    def receive(self) -> Any:
+        for answer in self._answers:
+            return answer
+        assert self.dies.wait(30)
+        raise EOFError
+
+    def kill(self) -> None:
+        pass
+
+    def death(self) -> EngineDeadError:
+        return EngineDeadError("it died")
+
+
+def asks(apart: EngineApart) -> Future[Any]:
+    """Ask it in a new thread."""
+    answer = Future[Any]()
+
+    def ask() -> None:
+        try:
+            answer.set_result(apart.decode([]))
+        except EngineDeadError as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return answer
+
+
+def dies_at(instruction: int) -> bool:
+    """Let it die while a call waits; before this instruction of its end, another call has just begun.
+
+    :returns: whether its end has so many.
+    """
+    front_end = Dying()
+    apart, answers = EngineApart(front_end), list[Future[Any]]()
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        has_begun.set()
+        may_go_on.wait(10)
+
+    def begin() -> None:
+        waiting = len(apart._awaited)
+        with Interruption({"_await"}, 0, stop, lambda: len(apart._awaited) > waiting).of_new_threads():
+            answers.append(asks(apart))
+        assert has_begun.wait(10)
+
+    end = Interruption({"_hear", "_settle", "_tell"}, instruction, begin, front_end.dies.is_set)
+    with end.of_new_threads():
+        apart.open(asking())
+    hearing = next(one for one in threading.enumerate() if one.name == "raybatch-engine")
+    answers.append(asks(apart))
+    while not front_end.calls:
+        time.sleep(0.0001)
+    front_end.dies.set()
+    hearing.join(10)
+    may_go_on.set()
+    for one in answers:
+        assert isinstance(one.exception(10), EngineDeadError)
+    return end.was_reached
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_its_death_is_told_to_who_asks_meanwhile() -> None:
+    """At any instant of it: three of 3,455 deaths left a call waiting for ever."""
+    instructions = next(number for number in itertools.count() if not dies_at(number))
+    assert instructions > 20
 
 
 def test_the_death_of_what_it_serves_is_told(apart: EngineApart) -> None:
