@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,15 +73,27 @@ def llm() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def engine(llm: Any) -> Iterator[Any]:
+    from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
     from airflow_provider_raybatch.job.engine.vllm import VllmEngine
 
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as scratch,  # a short name, for sockets
+    ):
         patch.delenv("VLLM_ENABLE_V1_MULTIPROCESSING", raising=False)
+        patch.setattr(tempfile, "tempdir", scratch)
+        patch.setenv("TMPDIR", scratch)
+        patch.setenv("VLLM_RPC_BASE_PATH", "")
+        patch.delenv("VLLM_RPC_BASE_PATH")
+        vllm_compat.keep_files_in(fork_server.folder_of_sockets())
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         made = VllmEngine(spec())
         made.loop = loop
         yield made
+        # What a killed engine would leave, besides caches, is in the folder that a later job deletes.
+        left = [path.name for path in Path(scratch).iterdir() if "inductor" not in path.name]
+        assert [name.startswith("raybatch-engine-") for name in left] == [True], left
         before = set(vllm_engines())
         assert before
         made.close()

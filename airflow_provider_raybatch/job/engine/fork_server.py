@@ -13,18 +13,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import multiprocessing
 import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from multiprocessing import context, forkserver
+from pathlib import Path
 from typing import Any
+
+from airflow_provider_raybatch.job.engine import vllm_compat
+from airflow_provider_raybatch.storage.left_files import held_folder
 
 _PRELOADED = f"{__package__}.preloaded"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LONGEST_FOLDER = 107 - len("/xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx")
+"""A socket's name has at most 107 bytes (unix(7)). vLLM's end with a UUID, Python's with less."""
 
 _server: int | None = None
 """The server's process, in what is forked from it."""
@@ -40,6 +48,7 @@ class _Process(context.ForkServerProcess):
     def run(self) -> None:
         _end_with_server()
         _use(self._environment)
+        vllm_compat.use_kept_folder()
         # Else it would start a server of its own: only the server's parent knows that it runs.
         forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -57,7 +66,7 @@ def start() -> None:
     """
     serve_spawn()
     forkserver.set_forkserver_preload([_PRELOADED])
-    with _python_path():
+    with _python_path(), _own_sockets():
         forkserver._forkserver.ensure_running()  # not the function of the module, see _Process.run
 
 
@@ -78,6 +87,33 @@ def prepare() -> None:
 
         # It finds where titles go by the first variable in memory, which a process below may have changed.
         setproctitle.getproctitle()
+
+
+@functools.cache
+def folder_of_sockets() -> Path | None:
+    """A folder for the sockets of this process's engine, which stay where it is killed.
+
+    :returns: ``None`` where the disk is full or the name too long for the name of a socket in it.
+    """
+    with contextlib.suppress(OSError):
+        folder = held_folder()
+        if len(str(folder)) <= _LONGEST_FOLDER:
+            return folder
+        folder.rmdir()
+    return None
+
+
+@contextlib.contextmanager
+def _own_sockets() -> Iterator[None]:
+    """Let :mod:`multiprocessing` make its folder in that one."""
+    folder = None if _server is not None else folder_of_sockets()  # what is forked has its parent's
+    before = tempfile.tempdir
+    if folder is not None:
+        tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 @contextlib.contextmanager

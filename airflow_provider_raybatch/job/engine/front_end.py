@@ -10,7 +10,7 @@ import threading
 from multiprocessing import util
 from typing import Any, Protocol
 
-from airflow_provider_raybatch.job.engine import fork_server, host
+from airflow_provider_raybatch.job.engine import fork_server, host, vllm_compat
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.host import GONE
 
@@ -62,6 +62,7 @@ class OwnFrontEnd:
     def __init__(self, of_vllm: bool = True) -> None:
         if of_vllm:
             fork_server.start()
+            vllm_compat.keep_files_in(fork_server.folder_of_sockets())
         context = multiprocessing.get_context("spawn")  # which that server then serves
         self.connection, there = context.Pipe()
         self.process = context.Process(target=host.serve, args=(there,), name=host.TITLE)

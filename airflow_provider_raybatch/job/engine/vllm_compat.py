@@ -18,6 +18,8 @@ import logging
 import os
 import re
 import signal
+import sys
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +66,24 @@ def spawn_processes() -> None:
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     if ray.is_initialized():
         os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+
+
+def keep_files_in(folder: Path | None) -> None:
+    """Let engines have their sockets there, if given. Only for those with all processes on this node."""
+    if folder is not None:
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder))
+
+
+def use_kept_folder() -> None:
+    """In a process of the engine, put the file by which its workers meet there, too.
+
+    vLLM puts it into ``TMPDIR`` and never deletes it.
+    """
+    folder = os.environ.get("VLLM_RPC_BASE_PATH")
+    for name in ("uniproc_executor", "multiproc_executor"):
+        executor: Any = sys.modules.get(f"vllm.v1.executor.{name}")
+        if folder is not None and hasattr(executor, "get_file_store_init_method"):
+            executor.get_file_store_init_method = lambda: f"file://{folder}/vllm_dist_{uuid.uuid4().hex}"
 
 
 def import_engine() -> None:

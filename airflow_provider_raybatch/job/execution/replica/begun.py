@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.execution.calls import Begun
+from airflow_provider_raybatch.storage.left_files import FILE
 
 _FREE = 0
 _ROWS = 1024
@@ -109,7 +110,7 @@ def path_of(destination: str, actor: str) -> Path:
     :param destination: what the job writes to.
     """
     name = hashlib.sha256(f"{destination}\n{actor}".encode()).hexdigest()[:32]
-    return Path(tempfile.gettempdir(), f"raybatch-begun-{name}")
+    return Path(tempfile.gettempdir(), f"{FILE}{name}")
 
 
 def left_by_the_last(path: Path) -> Begun | None:

@@ -34,6 +34,7 @@ from airflow_provider_raybatch.job.execution.replica.shift import ENGINE_DIED, S
 from airflow_provider_raybatch.job.execution.replica.workplace import Workplace
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport, Reporter
+from airflow_provider_raybatch.storage import left_files
 
 _LOOK_EVERY, _LOOK_EVERY_OF_MANY = 0.1, 1.0
 """Seconds between two looks for what the driver has found out: a thousand replicas may wait for it. The less,
@@ -67,6 +68,7 @@ class Replica(Workplace):
         replicas: int = 1,
     ) -> None:
         set_environment(environment)
+        left_files.sweep()
         self._look_every = min(_LOOK_EVERY_OF_MANY, max(_LOOK_EVERY, replicas / _LOOKS_A_SECOND))
         actor = _actor()
         # In another container, process numbers begin anew.

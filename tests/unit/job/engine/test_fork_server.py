@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from airflow_provider_raybatch.storage.left_files import sweep
 
 # The children ask for spawn, as vLLM does; the grandchild is started by the child.
 SCRIPT = """
@@ -70,7 +73,14 @@ Told = tuple[dict[str, Any], dict[str, Any]]
 
 
 @pytest.fixture
-def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def scratch() -> Iterator[Path]:
+    """Return a folder with a name that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="rb-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def parent(tmp_path: Path, scratch: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "slow_to_import.py").write_text(PRELOADED)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -82,7 +92,7 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={"FIRST": "", **os.environ, "PYTHONPATH": path},
+            env={"FIRST": "", **os.environ, "PYTHONPATH": path, "TMPDIR": str(scratch)},
         ) as process,
     ):
         yield process
@@ -154,3 +164,18 @@ def test_log_tells_where_one_crashed(told: Told, parent: subprocess.Popen[str], 
     log = (tmp_path / "log").read_text()
     assert "Fatal Python error: Segmentation fault" in log
     assert "in child" in log
+
+
+def test_sockets_that_a_killed_parent_leaves_are_deleted_later(
+    told: Told, parent: subprocess.Popen[str], scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, grandchild = told
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    sweep()
+    assert [path.is_socket() for path in scratch.glob("*/*/*")] == [True]
+    parent.kill()
+    assert gone(child["pid"], grandchild["pid"], child["server"])
+    for path in scratch.iterdir():
+        os.utime(path, (0, 0))
+    sweep()
+    assert list(scratch.iterdir()) == []

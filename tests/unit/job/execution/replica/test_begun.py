@@ -166,6 +166,16 @@ def test_nothing_stays_on_the_node_when_all_is_done(world: World, tmp_path: Path
     assert not list(tmp_path.glob("raybatch-begun-*"))
 
 
+def test_what_killed_jobs_have_left_is_deleted_by_a_later_one(world: World, tmp_path: Path) -> None:
+    left, recent = tmp_path / "raybatch-begun-left", tmp_path / "raybatch-begun-recent"
+    left.touch()
+    recent.touch()
+    os.utime(left, (0, 0))
+    write(world, ROWS, "kill")
+    world.run()
+    assert (left.exists(), recent.exists()) == (False, True)
+
+
 def test_full_disk_does_not_stop_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it records no rows, and all rows of the process are suspected."""
     rows = BegunRows(tmp_path / "begun")

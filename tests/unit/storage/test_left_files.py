@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What killed processes leave on a node, and a later one deletes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_raybatch.storage.left_files import FILE, held_folder, sweep
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def in_another_process(end: str) -> Path:
+    """Return the folder that a process held until it ended."""
+    hear, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            path = held_folder()
+            (path / "listener").touch()
+            os.write(say, str(path).encode())
+            if end == "SIGKILL":
+                os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+    os.waitpid(child, 0)
+    path = Path(os.read(hear, 1000).decode())
+    os.close(hear)
+    os.close(say)
+    return path
+
+
+def grow_old(path: Path, days: float) -> None:
+    then = time.time() - 86400 * days
+    os.utime(path, (then, then), follow_symlinks=False)
+
+
+@pytest.mark.parametrize("end", ["SIGKILL", "os._exit"])
+def test_a_folder_of_a_process_that_was_killed_is_deleted(end: str) -> None:
+    left = in_another_process(end)
+    sweep()
+    assert left.exists()  # its lock might not be taken yet
+    grow_old(left, 8)
+    sweep()
+    assert not left.exists()
+
+
+def test_a_folder_that_is_held_stays() -> None:
+    path = held_folder()
+    grow_old(path, 100)
+    sweep()
+    assert path.exists()
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_files_that_nobody_asked_for_are_deleted(folder: Path) -> None:
+    old, new = folder / f"{FILE}old", folder / f"{FILE}new"
+    for path, days in ((old, 8), (new, 6)):
+        path.touch()
+        grow_old(path, days)
+    sweep()
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_what_is_not_left_by_this_user_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name says little where all users may write: neither links nor others' files are touched."""
+    target = folder / "data"
+    target.mkdir()
+    (target / "row").touch()
+    paths = [folder / f"{FILE}link", folder / "raybatch-engine-link", folder / "raybatch-results"]
+    for path in paths[:2]:
+        path.symlink_to(target)
+    paths[2].mkdir()
+    for path in (*paths, target):
+        grow_old(path, 100)
+    sweep()
+    assert (target / "row").exists()
+    assert paths[2].exists()
+    (folder / f"{FILE}theirs").touch()
+    grow_old(folder / f"{FILE}theirs", 100)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    sweep()
+    assert (folder / f"{FILE}theirs").exists()
