@@ -54,12 +54,18 @@ def seal(secrets: Secrets, key: str | None) -> bytes:
     :raises SpecError: the key is no Fernet key.
     """
     document = json.dumps(secrets.revealed()).encode()
-    if not key:
-        return _PLAIN + document
+    return _PLAIN + document if not key else _SEALED + fernet(key).encrypt(document)
+
+
+def fernet(key: str) -> Any:
+    """What seals with a seal key.
+
+    :raises SpecError: the key is no Fernet key.
+    """
     from cryptography.fernet import Fernet
 
     try:
-        return _SEALED + Fernet(key).encrypt(document)
+        return Fernet(key)
     except ValueError:
         raise SpecError(
             "secret_seal_key: the connection's key is no Fernet key; make one with "

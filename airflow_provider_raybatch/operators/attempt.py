@@ -46,7 +46,9 @@ class Attempt:
         connection = RayHook(self.ray_conn_id).read()
         store, ti = self.context["task_state_store"], self.context["ti"]
         team = getattr(self.context.get("dag_run"), "team_name", None)
-        record = current_run(store, ti, lambda: connection.namespace or installation_id(team))
+        record = current_run(
+            store, ti, lambda: connection.namespace or installation_id(team), connection.secret_seal_key
+        )
         return self._run_of(connection, record)
 
     def recorded(self) -> TaskRun | None:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.contract.digest import json_digest
 from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.operators.deadline import Deadline
+from airflow_provider_raybatch.operators.run_key import open_run_key
 from airflow_provider_raybatch.operators.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -65,8 +67,17 @@ class TaskRun:
         }
 
     def key_of_job(self, submission_id: str) -> str:
-        """The key that one of its jobs shares with its followers."""
-        return key_of_job(self.record.key, submission_id)
+        """The key that one of its jobs shares with its followers.
+
+        :raises RayConnectionError: the connection's seal key does not open the run's.
+        """
+        run_key = open_run_key(self.record.key, self.connection.secret_seal_key)
+        if run_key is None:
+            raise RayConnectionError(
+                f"Connection {self.connection.conn_id!r}, field secret_seal_key in extra: it does not open "
+                "the key of this task's run, which another one sealed; restore it, or clear the task."
+            )
+        return key_of_job(run_key, submission_id)
 
 
 @dataclass(frozen=True)

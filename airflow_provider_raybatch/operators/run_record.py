@@ -7,6 +7,7 @@ part of every submission id: a retry keeps the token and so finds the job, a cle
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -17,6 +18,9 @@ from airflow_provider_raybatch.contract.control import new_run_key
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.run_token import new_run_token
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchUnavailableException
+from airflow_provider_raybatch.operators.run_key import open_run_key, seal_run_key
+
+_log = logging.getLogger(__name__)
 
 KEY = "raybatch_run"
 _NAMESPACE_ONCE = "default"  # of all runs that began before an installation had an id
@@ -45,7 +49,8 @@ class AttemptLike(Protocol):
 class RunRecord:
     """One run of a task, from its first attempt to a clear.
 
-    :param key: what the keys of its jobs are derived from; empty in a record of an older version.
+    :param key: what the keys of its jobs are derived from, as it is stored
+        (:mod:`~airflow_provider_raybatch.operators.run_key`); empty in a record of an older version.
     :param max_tries: the task instance's when the run began. Airflow leaves it alone when it retries; when a
         user clears the task it becomes the number of tries so far plus the task's `retries`.
     :param try_number: the attempt that began the run, then the one that finished it.
@@ -99,22 +104,33 @@ def recorded_run(store: Store) -> RunRecord | None:
     return RunRecord.from_json(data) if isinstance(data, dict) else None
 
 
-def current_run(store: Store, attempt: AttemptLike, namespace: Callable[[], str]) -> RunRecord:
+def current_run(
+    store: Store, attempt: AttemptLike, namespace: Callable[[], str], seal_key: str | None = None
+) -> RunRecord:
     """The run that `attempt` belongs to: the recorded one, or a new one, which is recorded.
 
+    A job whose key can't be opened can't be followed: a new run begins, which stops it and takes its rows.
+
     :param namespace: of a task without a record; called only for one.
+    :param seal_key: the connection's.
     :raises RayBatchException: the store gives no answer; nothing was submitted, and a retry makes sense.
+    :raises SpecError: the seal key is no Fernet key.
     """
     known = recorded_run(store)
     if known is not None and known.goes_on_in(attempt):
-        return known
+        if known.fingerprint is not None or open_run_key(known.key, seal_key) is not None:
+            return known
+        _log.warning(
+            "The connection's secret_seal_key does not open the run's key, so a new run begins; it stops the "
+            "job of the one before, and goes on with its rows."
+        )
     minted = RunRecord(
         token=new_run_token(attempt.try_number),
         max_tries=attempt.max_tries,
         try_number=attempt.try_number,
         namespace=namespace() if known is None else known.namespace,
         earlier=_tokens_before(known, attempt),
-        key=new_run_key(),
+        key=seal_run_key(new_run_key(), seal_key),
     )
     _write(store, minted)
     if recorded_run(store) != minted:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run key as it lies in Airflow's task state store, which users read and write by REST.
+
+The connection's seal key seals it, if there is one. The connection's token does not: it may be short, so that
+its guesses could be tried on what is sealed, and the next attempt may have another one.
+"""
+
+from __future__ import annotations
+
+_SEALED = "sealed:"
+
+
+def seal_run_key(run_key: str, seal_key: str | None) -> str:
+    """What is stored.
+
+    :param seal_key: Fernet key; ``None`` leaves the run key readable.
+    :raises SpecError: the seal key is no Fernet key.
+    """
+    if seal_key is None:
+        return run_key
+    from airflow_provider_raybatch.contract.secrets import fernet
+
+    return _SEALED + str(fernet(seal_key).encrypt(run_key.encode()).decode())
+
+
+def open_run_key(stored: str, seal_key: str | None) -> str | None:
+    """The run key; ``None`` if another seal key sealed it, or none did though there is one.
+
+    :raises SpecError: the seal key is no Fernet key.
+    """
+    if seal_key is None:
+        return None if stored.startswith(_SEALED) else stored
+    from cryptography.fernet import InvalidToken
+
+    from airflow_provider_raybatch.contract.secrets import fernet
+
+    try:
+        return str(fernet(seal_key).decrypt(stored.removeprefix(_SEALED).encode()).decode())
+    except InvalidToken:
+        return None
