@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -21,6 +22,17 @@ def check_characters(name: str) -> None:
         raise ValueError(f"{name!r} begins or ends with white space; write {name.strip()!r}")
     if found := _CONTROL.search(name):
         raise ValueError(f"{name!r} has the control character {found.group()!r}; remove it")
+
+
+def ascii_name(name: str) -> str:
+    """`name` where only ASCII is taken, as in the tags of Ray's metrics: ``tägliche`` becomes ``tagliche``.
+
+    Letters that have no ASCII form are written as their code points: ``日`` becomes ``u65e5``.
+    """
+    if name.isascii():
+        return name
+    plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    return "".join(c if c.isascii() else f"u{ord(c):04x}" for c in plain)
 
 
 def checked_column_name(name: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose, without_q
 def main(arguments: Sequence[str]) -> int:
     """Run the job of the spec file named by the one argument; the exit status says whether it delivered."""
     writer = EventWriter()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Followers read UTF-8, whatever this node's locale is.
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         spec = parse(BatchInferenceSpec, Path(arguments[0]).read_bytes())
         if spec.submission is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray.data
 
+from airflow_provider_raybatch.contract.names import ascii_name
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 
 _LONGEST_NAME = 150
@@ -52,6 +53,5 @@ class Pipeline(threading.Thread):
 def _name(spec: BatchInferenceSpec) -> str:
     if spec.submission is None:
         return "batch_inference"
-    # Ray names a log file after it, and file systems take names of 255 bytes.
-    name = f"{spec.submission.task.dag_id}.{spec.submission.task.task_id}"
-    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+    # Ray names a log file after it, and file systems take names of 255 bytes. Ray's metrics have it as a tag.
+    return ascii_name(f"{spec.submission.task.dag_id}.{spec.submission.task.task_id}")[:_LONGEST_NAME]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from airflow_provider_raybatch.contract.names import ascii_name
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 
@@ -34,8 +35,8 @@ class Metrics:
         self.is_on = True
         """False once Ray refused something."""
         tags = {
-            "dag_id": submission.task.dag_id if submission else "",
-            "task_id": submission.task.task_id if submission else "",
+            "dag_id": ascii_name(submission.task.dag_id) if submission else "",
+            "task_id": ascii_name(submission.task.task_id) if submission else "",
             "submission_id": submission.submission_id if submission else "",
             "replica": replica,
         }

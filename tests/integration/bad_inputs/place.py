@@ -26,7 +26,8 @@ from tests.support.s3_server import S3Server
 from tests.support.specs import asking
 
 KEY = "ab" * 32
-TASK = {"dag_id": "nightly", "run_id": "r1", "task_id": "label"}
+TASK = {"dag_id": "tägliche_berichte", "run_id": "r1 日本", "task_id": "größe"}
+"""Airflow's names may have any letter; Ray's metrics take ASCII alone."""
 GOOD = [{"id": number, "text": f"row {number}"} for number in range(20)]
 FIELDS = "|".join([*BatchInferenceSpec.model_fields, "credentials"])
 """The beginning of an error: the field that the user set, or a part of it."""

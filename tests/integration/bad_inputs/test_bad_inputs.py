@@ -258,7 +258,7 @@ PREFLIGHT = [
     case(
         "destination of another task",
         owned_by_another,
-        "belongs to nightly.sibling of run r1",
+        "belongs to tägliche_berichte.sibling of run r1 日本",
         "choose a folder",
     ),
     case(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -20,6 +21,25 @@ def job(arguments):
 main.main = job
 runpy.run_module("airflow_provider_raybatch.job", run_name="__main__")
 """
+FAILS = r"""
+from airflow_provider_raybatch.job.entry.main import main
+raise SystemExit(main(["/no/sp\u00e9c\udcff.json"]))
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_log_is_utf_8_whatever_the_locale(encoding: str) -> None:
+    """Names of rows, files and tasks have any letters, and a node's locale may have few."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "/no/spéc" in done.stdout.decode()
+    assert "UnicodeEncodeError" not in done.stdout.decode()
 
 
 @pytest.mark.parametrize("code", [0, 1])

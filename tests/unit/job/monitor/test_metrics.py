@@ -115,6 +115,8 @@ def test_a_ray_whose_metrics_fail_fails_no_job(
 
 def test_metrics_of_ray_itself_take_what_is_counted() -> None:
     """Names, tags and values pass Ray's own checks, also in a process outside of a cluster."""
-    metrics = Metrics(SUBMISSION, "replica-1")
-    metrics.update(ReplicaReport("replica-1", "node", written=3, errors=1, output_tokens=7), 2)
-    assert metrics.is_on
+    task = TaskKey(dag_id="tägliche_berichte", run_id="r 日本", task_id="größe")
+    for submission in (SUBMISSION, SUBMISSION.model_copy(update={"task": task})):
+        metrics = Metrics(submission, "replica-1")
+        metrics.update(ReplicaReport("replica-1", "node", written=3, errors=1, output_tokens=7), 2)
+        assert metrics.is_on
