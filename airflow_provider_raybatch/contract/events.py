@@ -2,22 +2,38 @@
 """What a running job says about itself: one signed JSON document a line in the driver's log, behind a marker.
 
 A line is ``::raybatch:: <number> <signature> <document>``. Followers take a line that is not signed with the
-job's key for plain text, so nothing that rows or functions print can pass for an event.
+job's key for plain text, so nothing that rows or functions print can pass for an event. Of a line of the log
+that is too long they keep what follows its last marker, so an event's line is kept shorter than that.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal, NamedTuple
+import json
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from airflow_provider_raybatch.contract.base import ContractModel
 from airflow_provider_raybatch.contract.control import is_signed, sign
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.text import all_storable, clean, cut_to
 
 MARKER = "::raybatch:: "
+LONGEST_DOCUMENT = 64 * 1024
+"""Bytes from an event's marker to the end of its line, at most."""
+
+_LONGEST_MESSAGE = 4000
+_WORD = MARKER.strip()
+
+
+def _told(value: object) -> object:
+    # Before the check of types, which refuses lone surrogates.
+    return cut_to(_LONGEST_MESSAGE, clean(value)) if isinstance(value, str) else value
+
+
+Message = Annotated[str, BeforeValidator(_told)]
+"""Text for people, from whatever source: it is made fit for a log, and cut to 4,000 characters."""
 
 
 class Phase(ContractModel):
@@ -25,7 +41,7 @@ class Phase(ContractModel):
 
     event: Literal["phase"] = "phase"
     phase: str
-    message: str
+    message: Message
 
     def text(self) -> str:
         """For people."""
@@ -37,7 +53,7 @@ class Notice(ContractModel):
 
     event: Literal["notice"] = "notice"
     level: Literal["info", "warning"] = "info"
-    message: str
+    message: Message
 
     def text(self) -> str:
         """For people."""
@@ -79,7 +95,7 @@ class Failed(ContractModel):
 
     event: Literal["failed"] = "failed"
     failure_class: FailureClass
-    message: str
+    message: Message
 
     def text(self) -> str:
         """For people."""
@@ -123,9 +139,10 @@ def line(event: Event, key: str, number: int) -> str:
     :param key: of the job.
     :param number: how many events the driver wrote before; makes a copy of a line worthless.
     """
-    content = f"{number} {event.model_dump_json(exclude_none=True)}"
-    sentence = " ".join(event.text().split())
-    return f"{sentence} {MARKER}{number} {sign(key, 'event', content)} {content.partition(' ')[2]}"
+    # A colon is escaped where the text has a marker, so that the line's last marker is the event's own.
+    document = event.model_dump_json(exclude_none=True).replace(_WORD, f"\\u003a{_WORD[1:]}")
+    sentence = " ".join(event.text().split()).replace(_WORD, _WORD[1:])
+    return f"{sentence} {MARKER}{number} {sign(key, 'event', f'{number} {document}')} {document}"
 
 
 def read_line(text: str, key: str | None) -> Signed | None:
@@ -137,17 +154,18 @@ def read_line(text: str, key: str | None) -> Signed | None:
     """
     if key is None:
         return None
-    # A text without a line feed, with a marker in it, may have been printed before the event.
-    for marker in re.finditer(MARKER, text):
-        number, _, signed = text[marker.end() :].partition(" ")
-        signature, _, document = signed.partition(" ")
-        if not is_signed(key, "event", f"{number} {document}", signature):
-            continue
-        try:
-            return Signed(int(number), _ADAPTER.validate_json(document))
-        except ValueError:
-            return None
-    return None
+    # Of the last marker alone: output before the event may lack its line feed, and have markers.
+    _, marker, rest = text.rpartition(MARKER)
+    number, _, signed = rest.partition(" ")
+    signature, _, document = signed.partition(" ")
+    if not marker or not is_signed(key, "event", f"{number} {document}", signature):
+        return None
+    try:
+        # Another version's driver may have written what a database refuses.
+        plain: Any = all_storable(json.loads(document))
+        return Signed(int(number), _ADAPTER.validate_json(json.dumps(plain)))
+    except ValueError:
+        return None
 
 
 def _duration(seconds: float) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from airflow_provider_raybatch.contract.text import clean
+
 
 class FailureClass(str, Enum):
     """Why a job did not deliver. The class, never the text, decides whether a retry makes sense."""
@@ -61,14 +63,15 @@ _FINAL = frozenset({
 class RaybatchError(Exception):
     """Root of all errors of this package.
 
-    :param message: one sentence that names the field, the value and the remedy.
+    :param message: one sentence that names the field, the value and the remedy. Parts of it may come from a
+        cluster, so it is made fit for logs and databases.
     :param failure_class: overrides the class attribute of the same name.
     """
 
     failure_class: FailureClass = FailureClass.INTERNAL
 
     def __init__(self, message: str, failure_class: FailureClass | None = None) -> None:
-        super().__init__(message)
+        super().__init__(clean(message))
         if failure_class is not None:
             self.failure_class = failure_class
 

@@ -365,7 +365,7 @@ async def _has_committed(client: RayJobsClient, info: JobInfo, key: str) -> bool
     from airflow_provider_raybatch.contract.events import Committed, read_line
 
     try:
-        found = (read_line(line, key) for line in await client.log_tail(info))
+        found = (read_line(line, key) for line in (await client.log_tail(info)).lines)
         return any(one is not None and isinstance(one.event, Committed) for one in found)
     except ClusterError:
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from airflow_provider_raybatch.cluster.follow.loop import Followed, follow_to_th
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterUnreachableError
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError, SpecError
+from airflow_provider_raybatch.contract.text import all_storable, clean
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.ray import RayHook
 
@@ -105,7 +107,7 @@ class RayJobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once, with the outcome as plain data (:meth:`Outcome.from_json` reads it)."""
         outcome = await self._follow()
-        event = {"outcome": outcome.to_json(), "handle": self.handle}
+        event = all_storable({"outcome": outcome.to_json(), "handle": self.handle})
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
@@ -180,6 +182,13 @@ class RayJobTrigger(BaseTrigger):
             return Outcome("unreachable", FailureClass.CLUSTER_UNREACHABLE, str(error))
         except RaybatchError as error:
             return Outcome("failed", error.failure_class, str(error))
+        except Exception as error:
+            # Airflow would put the traceback into its database as it is. What can't be stored there ends the
+            # triggerer, and again at each start.
+            self.log.error("%s", clean(traceback.format_exc()))
+            why = clean(f"{type(error).__name__}: {error}")
+            message = f"The trigger that followed the job failed ({why})."
+            return Outcome("unreachable", FailureClass.INTERNAL, message)
 
     async def _find_address(self) -> ClusterAddress:
         # Airflow also reports "not found" while its API server is down, and the connection existed when the

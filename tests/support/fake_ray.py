@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import threading
 import time
 import zipfile
@@ -172,6 +173,10 @@ class FakeRay:
         """
         staged = reply if callable(reply) else lambda answer: reply
         self._staged += [(method, path, staged)] * times
+
+    def unstage(self) -> None:
+        """Forget staged answers that were not asked for."""
+        self._staged.clear()
 
     def submit(self, **body: Any) -> Answer:
         """Submit a job without HTTP, as another client might."""
@@ -363,7 +368,7 @@ def serving(ray: FakeRay) -> Iterator[FakeRay]:
         do_GET = do_PUT = do_POST = _handle  # noqa: N815 - the names that http.server calls
 
         def _reply(self, code: int, text: str) -> None:
-            content = text.encode()
+            content = text.encode(errors="surrogateescape")  # so that a test can have bytes that are no text
             self.send_response(code)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -372,7 +377,13 @@ def serving(ray: FakeRay) -> Iterator[FakeRay]:
         def log_message(self, format: str, *args: object) -> None:
             """Log nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Print nothing of a client that has read enough of an answer."""
+            if not isinstance(sys.exc_info()[1], ConnectionError):
+                super().handle_error(request, client_address)
+
+    server = Server(("127.0.0.1", 0), Handler)
     ray.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:

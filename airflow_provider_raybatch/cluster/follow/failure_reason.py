@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from airflow_provider_raybatch.cluster.jobs_api.models import JobInfo
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.text import clean
 
 _LONGEST = 600
 _TELLING = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure|Timeout|Died))\b.*")
@@ -83,10 +84,11 @@ def shortened(message: str, tail: Sequence[str] = ()) -> str:
     for lines in (message.splitlines(), tail):
         found = [line.strip() for line in lines if _TELLING.match(line.strip())]
         if found:
-            return _cut(found[-1])
+            return _shown(found[-1])
     lines_left = [line.strip() for line in message.splitlines() if line.strip()]
-    return _cut(lines_left[-1]) if lines_left else "no message"
+    return _shown(lines_left[-1]) if lines_left else "no message"
 
 
-def _cut(line: str) -> str:
+def _shown(line: str) -> str:
+    line = clean(line)
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."

@@ -26,6 +26,7 @@ from airflow_provider_raybatch.contract.events import (
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary
+from airflow_provider_raybatch.contract.text import all_storable, clean
 
 State = Literal["succeeded", "failed", "stopped", "lost", "deleted", "unreachable", "timeout"]
 Level = Literal["info", "warning", "error"]
@@ -61,6 +62,7 @@ class FollowState:
     :param unreachable_since: epoch seconds, ``None`` while the cluster answers.
     :param polls_without_log: polls of a finished job whose log could not be read.
     :param events: how many of the job's events were seen; a line with a lower number is a copy.
+    :param too_long: whether the last poll found a line at the log's end that is too long to be read.
     """
 
     session_name: str | None = None
@@ -71,6 +73,7 @@ class FollowState:
     unreachable_since: float | None = None
     polls_without_log: int = 0
     events: int = 0
+    too_long: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Observation:
     :param session_name: asked only when the job is unknown.
     :param tail: the end of the log, ``None`` when it could not be read.
     :param tail_limit: how many lines were asked for.
+    :param limited: whether more would have had too many bytes; without a line if even the last one has.
     """
 
     at: float
@@ -89,6 +93,7 @@ class Observation:
     session_name: str | None = None
     tail: tuple[str, ...] | None = None
     tail_limit: int = TAIL_LINES
+    limited: bool = False
     error: str | None = None
 
 
@@ -99,7 +104,8 @@ class Outcome:
     :param failure_class: ``None`` only for ``succeeded``.
     :param message: one sentence or a few lines for people.
     :param summary: of the dataset, if the job committed one.
-    :param info: the job as last seen.
+    :param info: the job as last seen; stays in this process.
+    :param ended: whether the job has ended.
     """
 
     state: State
@@ -107,17 +113,19 @@ class Outcome:
     message: str
     summary: Summary | None = None
     info: JobInfo | None = None
+    ended: bool = False
 
     @property
     def saw_the_end(self) -> bool:
         """Whether the outcome is final: the job has ended, or the cluster no longer knows it."""
         ended = self.info is not None and self.info.status.is_terminal
-        return ended or self.state in {"succeeded", "lost", "deleted"}
+        return self.ended or ended or self.state in {"succeeded", "lost", "deleted"}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, for a trigger's event."""
-        plain: dict[str, Any] = _OUTCOME.dump_python(self, mode="json")
-        return plain
+        """Plain data that a database takes, for a trigger's event: only what the task needs there."""
+        needed = replace(self, info=None, ended=self.saw_the_end)
+        plain: dict[str, Any] = _OUTCOME.dump_python(needed, mode="json", exclude={"info"})
+        return all_storable(plain)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Outcome:
@@ -135,6 +143,10 @@ class Verdict:
 
 
 _OUTCOME = TypeAdapter(Outcome)
+_TOO_LONG = FollowedLine(
+    "[The driver's log ends in a line of more than 4 MiB, left out here with what was before it; the Ray "
+    "dashboard has it. A program that shows its progress should end its lines.]"
+)
 
 
 def judge(
@@ -243,6 +255,10 @@ def _new_lines(
 ) -> tuple[tuple[FollowedLine, ...], FollowState]:
     if observation.tail is None:
         return (), state
+    if observation.limited and not observation.tail:
+        # The next lines don't overlap with those before, which is then told as a gap.
+        told = () if state.too_long else (_TOO_LONG,)
+        return told, replace(state, too_long=True, log_read=True, expected_lines=1)
     tail = observation.tail
     digests = tuple(digest(line) for line in tail)
     start = first_new(state.seen, digests, TAIL_LINES)
@@ -264,13 +280,16 @@ def _new_lines(
     known = () if start is None else state.seen
     # The length of the log at the first poll says nothing about how fast it grows.
     expected = min(TAIL_LINES, _LEAST_LINES + 2 * len(added)) if state.log_read else 8 * _LEAST_LINES
-    followed, told = _followed(new, key, state.events)
+    if observation.limited:
+        expected = min(expected, 2 * observation.tail_limit)
+    followed, count = _followed(new, key, state.events)
     state = replace(
         state,
         seen=(known + added)[-TAIL_LINES:] if added else state.seen,
         expected_lines=expected,
         log_read=True,
-        events=told,
+        events=count,
+        too_long=False,
     )
     if skipped:
         note = FollowedLine(f"[{skipped} of the driver's log left out here; the Ray dashboard has them.]")
@@ -292,10 +311,11 @@ def _followed(lines: tuple[str, ...], key: str | None, seen: int) -> tuple[tuple
     for line in lines:
         found = read_line(line, key)
         if found is None:
-            followed.append(FollowedLine(f"Ray: {line}" if _RAYS_OWN.match(line) else line))
+            text = clean(line)
+            followed.append(FollowedLine(f"Ray: {text}" if _RAYS_OWN.match(text) else text))
         elif found.number >= seen:  # else it was shown before, and this is a copy
             seen = found.number + 1
-            followed.append(FollowedLine(found.event.text(), _level(found.event)))
+            followed.append(FollowedLine(clean(found.event.text()), _level(found.event)))
     return tuple(followed), seen
 
 

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from airflow_provider_raybatch.cluster.follow.control import Lease
 from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new, tells_growth
@@ -21,7 +22,9 @@ from airflow_provider_raybatch.cluster.follow.outcome import (
 )
 from airflow_provider_raybatch.cluster.jobs_api.client import RayJobsClient
 from airflow_provider_raybatch.cluster.jobs_api.errors import ClusterError
+from airflow_provider_raybatch.cluster.jobs_api.log_text import LogTail
 from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInfo
+from airflow_provider_raybatch.cluster.jobs_api.transport import apart
 
 _CATCH_UP_LINES = 20 * TAIL_LINES
 
@@ -37,14 +40,14 @@ async def observe(client: RayJobsClient, submission_id: str, state: FollowState)
         return Observation(at=time.time(), error=str(error))
     try:
         # After the status: the log of a finished job is then complete.
-        tail, limit = await _end_of_log(client, info, state)
+        tail = await _end_of_log(client, info, state)
     except ClusterError:
         return Observation(at=time.time(), info=info)
-    return Observation(at=time.time(), info=info, tail=tuple(tail), tail_limit=limit)
+    return Observation(time.time(), info, None, tuple(tail.lines), tail.asked, limited=tail.limited)
 
 
-async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) -> tuple[list[str], int]:
-    """The end of the log from where the last poll ended, and how many lines were asked for.
+async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) -> LogTail:
+    """The end of the log from where the last poll ended.
 
     Ray gives the last lines of a file, without offsets. So the first request asks for few lines, and further
     ones for more until the lines overlap with those seen before. The last event of an ended job may lie far
@@ -53,18 +56,24 @@ async def _end_of_log(client: RayJobsClient, info: JobInfo, state: FollowState) 
     steps = [_CATCH_UP_LINES, TAIL_LINES]
     if state.log_read and not info.status.is_terminal and state.expected_lines < TAIL_LINES:
         steps += [min(TAIL_LINES, 8 * state.expected_lines), state.expected_lines]
+    before = LogTail([], 0)
     while True:
         asked = steps.pop()
         tail = await client.log_tail(info, asked)
-        if len(tail) < asked or not steps:  # the whole log, or all that can be had
-            return tail, asked
-        digests = [digest(line) for line in tail]
-        if asked < TAIL_LINES:
-            enough = tells_growth(state.seen, digests, TAIL_LINES)
-        else:
-            enough = first_new(state.seen, digests, TAIL_LINES) is not None
-        if enough:
-            return tail, asked
+        if tail.limited:
+            return max(tail, replace(before, limited=True), key=lambda one: len(one.lines))
+        if len(tail.lines) < asked or not steps:  # the whole log, or all that can be had
+            return tail
+        if await apart(sum(map(len, tail.lines)), partial(_is_enough, tail.lines, state, asked)):
+            return tail
+        before = tail
+
+
+def _is_enough(lines: list[str], state: FollowState, asked: int) -> bool:
+    digests = [digest(line) for line in lines]
+    if asked < TAIL_LINES:
+        return tells_growth(state.seen, digests, TAIL_LINES)
+    return first_new(state.seen, digests, TAIL_LINES) is not None
 
 
 async def poll_once(
@@ -82,13 +91,15 @@ async def poll_once(
         events.
     """
     observation = await observe(client, submission_id, state)
-    verdict = judge(
+    judging = partial(
+        judge,
         observation,
         state,
         key=None if lease is None else lease.control.key,
         deadline=deadline,
         unreachable_timeout=unreachable_timeout,
     )
+    verdict = await apart(sum(map(len, observation.tail or ())), judging)
     if lease is None or observation.info is None or observation.info.status.is_terminal:
         return verdict
     warning = await lease.renew(client)

@@ -98,7 +98,12 @@ class ClusterAddress:
         Ray refuses what looks like a browser (a ``Mozilla`` user agent, ``Origin``, ``Referer``) on POST and
         PUT.
         """
-        headers = {"User-Agent": "airflow-provider-raybatch", "Accept": "*/*", **self.headers}
+        headers = {
+            "User-Agent": "airflow-provider-raybatch",
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",  # a few bytes on the wire can't become many here
+            **self.headers,
+        }
         if self.token and not any(name.lower() == "authorization" for name in headers):
             headers["Authorization"] = f"Bearer {self.token}"
         return headers

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self
 from urllib.parse import quote
@@ -17,6 +18,7 @@ import httpx
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
+    AnswerTooLargeError,
     AuthenticationError,
     ClusterError,
     ClusterUnreachableError,
@@ -27,6 +29,7 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     StopTimeoutError,
     TlsError,
 )
+from airflow_provider_raybatch.cluster.jobs_api.log_text import LogTail, fewer_lines, whole_lines
 from airflow_provider_raybatch.cluster.jobs_api.models import (
     TAIL_LINES,
     ClusterVersion,
@@ -34,10 +37,16 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     JobRequest,
     sanitised,
 )
-from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport
+from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport, apart
+from airflow_provider_raybatch.contract.text import all_storable
 
 PACKAGE_LIMIT = 100 * 1024 * 1024
 """Bytes of an HTTP body that the dashboard accepts (``ray_constants.DASHBOARD_CLIENT_MAX_SIZE``)."""
+
+LOG_LIMIT = 4 * 2**20
+"""Bytes of a log that are read at a time."""
+LAST_LOG_LIMIT = 4 * LOG_LIMIT
+"""The same for a job that has ended, whose last event may lie far above the end."""
 
 _STOP_AGAIN_SECONDS = 1.0
 
@@ -85,9 +94,10 @@ class RayJobsClient:
     async def version(self) -> ClusterVersion:
         """Version and session of the cluster; the cheapest way to find out whether the address is right."""
         path = "api/version"
-        answer = self._document(path, await self._http.request("GET", path, repeat=True))
+        answer = await self._document(path, await self._http.request("GET", path, repeat=True))
         if not isinstance(answer, dict) or not isinstance(answer.get("ray_version"), str):
             raise self._no_dashboard(path)
+        answer = all_storable(answer)
         return ClusterVersion(ray_version=answer["ray_version"], session_name=answer.get("session_name"))
 
     async def submit(self, request: JobRequest) -> None:
@@ -115,12 +125,12 @@ class RayJobsClient:
         """One job, ``None`` when the cluster doesn't know it."""
         path = _job_path(submission_id)
         response = await self._of_known("GET", path)
-        return None if response is None else self._job(path, self._document(path, response))
+        return None if response is None else self._job(path, await self._document(path, response))
 
     async def jobs(self) -> list[JobInfo]:
         """All jobs that the cluster remembers, submitted ones and other drivers."""
         path = "api/jobs/"
-        answer = self._document(path, await self._http.request("GET", path, repeat=True))
+        answer = await self._document(path, await self._http.request("GET", path, repeat=True))
         if not isinstance(answer, list):
             raise self._no_dashboard(path)
         return [self._job(path, job) for job in answer]
@@ -135,7 +145,7 @@ class RayJobsClient:
         response = await self._of_known("POST", path)
         if response is None:
             return False
-        answer = self._document(path, response)
+        answer = await self._document(path, response)
         return isinstance(answer, dict) and bool(answer.get("stopped"))
 
     async def stop_until_terminal(self, submission_id: str, timeout: float = 120.0) -> JobInfo | None:  # noqa: ASYNC109
@@ -162,31 +172,44 @@ class RayJobsClient:
                     raise
             await asyncio.sleep(_STOP_AGAIN_SECONDS)
 
-    async def log_tail(self, info: JobInfo, lines: int = TAIL_LINES) -> list[str]:
+    async def log_tail(self, info: JobInfo, lines: int = TAIL_LINES) -> LogTail:
         """The last complete lines of the driver's log; the endpoint reads only the end of the file.
+
+        Ray counts lines alone. Where the last `lines` of them have more than 4 MiB (16 MiB of a job that has
+        ended), the answer is broken off, and fewer lines are asked for.
 
         :param info: as :meth:`info` gave it: the node of the driver is needed. While that is unknown the
             whole log is read, which then is short.
         """
+        ended = info.status.is_terminal
         if info.driver_node_id is None:
-            text = await self.logs(info.submission_id)
-        else:
-            params = {
-                "node_id": info.driver_node_id,
-                "filename": f"job-driver-{info.submission_id}.log",
-                "lines": str(lines + 1),  # the last one may be incomplete
-            }
-            response = await self._http.request("GET", "api/v0/logs/file", params=params, repeat=True)
-            text = response.text
-        return whole_lines(text, last_is_whole=info.status.is_terminal)[-lines:]
+            content = (await self.logs(info.submission_id)).encode(errors="replace")
+            whole = await apart(len(content), partial(whole_lines, content, last_is_whole=ended))
+            return LogTail(whole[-lines:], lines)
+        params = {"node_id": info.driver_node_id, "filename": f"job-driver-{info.submission_id}.log"}
+        asked, most = lines, LAST_LOG_LIMIT if ended else LOG_LIMIT
+        while True:
+            params["lines"] = str(asked + 1)  # the last one may be incomplete
+            try:
+                response = await self._http.request(
+                    "GET", "api/v0/logs/file", params=params, repeat=True, most=most
+                )
+            except AnswerTooLargeError as error:
+                if asked == 1:
+                    return LogTail([], asked, limited=True)
+                asked = fewer_lines(asked, error.received)
+                continue
+            content = response.content
+            whole = await apart(len(content), partial(whole_lines, content, last_is_whole=ended))
+            return LogTail(whole[-asked:], asked, limited=asked < lines)
 
     async def logs(self, submission_id: str) -> str:
         """The whole log of the driver, empty when the cluster doesn't know the job or has no log."""
         path = _job_path(submission_id) + "/logs"
-        response = await self._of_known("GET", path)
+        response = await self._of_known("GET", path, most=LAST_LOG_LIMIT)
         if response is None:
             return ""
-        answer = self._document(path, response)
+        answer = await self._document(path, response)
         if not isinstance(answer, dict):
             raise self._no_dashboard(path)
         return str(answer.get("logs") or "")
@@ -240,7 +263,7 @@ class RayJobsClient:
         path, params = "api/v0/nodes", {"detail": "1", "limit": "10000"}
         try:
             response = await self._http.request("GET", path, params=params, repeat=True)
-            nodes = self._document(path, response)["data"]["result"]["result"]
+            nodes = (await self._document(path, response))["data"]["result"]["result"]
             heads = (node for node in nodes if node.get("state") == "ALIVE" and node.get("is_head_node"))
             return next((str(node["node_id"]) for node in heads), None)
         except (AuthenticationError, TlsError):
@@ -248,21 +271,21 @@ class RayJobsClient:
         except (ClusterError, AttributeError, KeyError, TypeError):
             return None
 
-    def _document(self, path: str, response: httpx.Response) -> Any:
+    async def _document(self, path: str, response: httpx.Response) -> Any:
         try:
-            return response.json()
+            return await apart(len(response.content), response.json)
         except ValueError:
             raise self._no_dashboard(path) from None
 
     def _job(self, path: str, answer: Any) -> JobInfo:
         try:
             return JobInfo.from_answer(answer)
-        except (AttributeError, ValueError):
+        except (AttributeError, TypeError, ValueError):
             raise self._no_dashboard(path) from None
 
-    async def _of_known(self, method: str, path: str) -> httpx.Response | None:
+    async def _of_known(self, method: str, path: str, **options: Any) -> httpx.Response | None:
         """The answer about a job or a package, ``None`` when the cluster doesn't know it."""
-        response = await self._http.request(method, path, repeat=True, tolerated={404})
+        response = await self._http.request(method, path, repeat=True, tolerated={404}, **options)
         if response.status_code != 404:
             return response
         # A proxy without its backend also answers 404; as Ray's answer it would say that a live job is gone.
@@ -275,17 +298,6 @@ class RayJobsClient:
             f"{self.address.shown} answers, but /{path} is not what a Ray dashboard serves there; correct "
             "the url or its path prefix."
         )
-
-
-def whole_lines(text: str, *, last_is_whole: bool) -> list[str]:
-    """`text` as lines. A last line without a line feed is still being written, unless `last_is_whole`.
-
-    Of a progress bar, which overwrites itself by carriage returns, the last state is kept.
-    """
-    *lines, last = text.split("\n")
-    if last and last_is_whole:
-        lines.append(last)
-    return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
 def _job_path(submission_id: str) -> str:

@@ -35,6 +35,15 @@ class NotARayDashboardError(ClusterUnreachableError):
     """
 
 
+class AnswerTooLargeError(ClusterError):
+    """An answer has more bytes than are read.
+
+    :ivar received: its first bytes.
+    """
+
+    received: bytes = b""
+
+
 class JobExistsError(ClusterError):
     """The cluster holds a job of this submission id already."""
 

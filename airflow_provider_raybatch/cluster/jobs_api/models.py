@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from airflow_provider_raybatch.contract.text import all_storable
+
 TAIL_LINES = 1000
 """Lines of a driver's log that one poll reads."""
 
+_LONGEST_MESSAGE = 64 * 1024  # Ray takes 20,000 characters of a driver's log, and puts a sentence before
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -108,11 +111,12 @@ class JobInfo:
 
         :raises ValueError: the status is unknown or missing.
         """
+        answer = all_storable({name: answer.get(name) for name in cls.__dataclass_fields__})
         return cls(
             submission_id=answer.get("submission_id") or "",
             status=JobStatus(str(answer.get("status"))),
             entrypoint=answer.get("entrypoint") or "",
-            message=answer.get("message") or "",
+            message=(answer.get("message") or "")[-_LONGEST_MESSAGE:],
             error_type=answer.get("error_type"),
             driver_exit_code=answer.get("driver_exit_code"),
             driver_node_id=answer.get("driver_node_id"),

@@ -6,17 +6,18 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import httpx
 
 from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 from airflow_provider_raybatch.cluster.jobs_api.errors import (
+    AnswerTooLargeError,
     AuthenticationError,
     ClusterError,
     ClusterUnreachableError,
@@ -26,6 +27,13 @@ from airflow_provider_raybatch.cluster.jobs_api.errors import (
     TlsError,
 )
 from airflow_provider_raybatch.contract.failures import SpecError
+
+Result = TypeVar("Result")
+
+_LARGEST_ANSWER = 128 * 2**20
+_LARGEST_REFUSAL = 2**20
+_LITTLE = 64 * 1024
+"""Bytes that are parsed at once in the event loop."""
 
 _LONGEST_EXCERPT = 300
 _WHOLE_ANSWER = 10
@@ -102,16 +110,20 @@ class Transport:
         json: object = None,
         content: bytes | None = None,
         tolerated: AbstractSet[int] = frozenset(),
+        most: int = _LARGEST_ANSWER,
     ) -> httpx.Response:
         """Send one request; with `repeat`, again while no answer comes.
 
         :param path: relative to the address, such as ``api/jobs/``.
         :param repeat: whether the request may be sent more than once.
         :param tolerated: status codes that are handed back instead of raised.
+        :param most: bytes of an answer that are read.
+        :return: the answer, without its headers.
+        :raises AnswerTooLargeError: it has more than `most` bytes.
         :raises ClusterError: see :meth:`RayJobsClient
             <airflow_provider_raybatch.cluster.jobs_api.client.RayJobsClient>`.
         """
-        once = partial(self._once, method, path, params, json, content, tolerated)
+        once = partial(self._once, method, path, params, json, content, tolerated, most)
         for attempt in range(self._retries.attempts - 1 if repeat else 0):
             try:
                 return await once()
@@ -127,14 +139,19 @@ class Transport:
         json: object,
         content: bytes | None,
         tolerated: AbstractSet[int],
+        most: int,
     ) -> httpx.Response:
         # httpx bounds the time between two bytes alone. An upload takes as long as its bytes do.
         bound = None if content is not None else _WHOLE_ANSWER * self._address.request_timeout
         try:
-            async with self._turns, asyncio.timeout(bound):
-                response = await self._client.request(
+            async with (
+                self._turns,
+                asyncio.timeout(bound),
+                self._client.stream(
                     method, self._address.base + path, params=params, json=json, content=content
-                )
+                ) as answer,
+            ):
+                response = await self._read(answer, f"{method} {path}", most)
         except httpx.HTTPError as error:
             raise self._transport_error(error) from error
         except httpx.InvalidURL as error:
@@ -150,6 +167,22 @@ class Transport:
         if response.is_success or response.status_code in tolerated:
             return response
         raise self.status_error(method, path, response)
+
+    async def _read(self, answer: httpx.Response, asked: str, most: int) -> httpx.Response:
+        """`answer` with its content, which is read as it comes: a log may be larger than the memory."""
+        content, most = bytearray(), most if answer.is_success else _LARGEST_REFUSAL
+        async for chunk in answer.aiter_bytes():
+            content += chunk
+            if len(content) > most:
+                if not answer.is_success:
+                    break
+                error = AnswerTooLargeError(
+                    f"The Ray cluster at {self._address.shown} answers {asked} with more than "
+                    f"{most / 2**20:,.0f} MiB, which are not read."
+                )
+                error.received = bytes(content)
+                raise error
+        return httpx.Response(answer.status_code, content=bytes(content))
 
     def _transport_error(self, error: httpx.HTTPError) -> ClusterError:
         url = self._address.shown
@@ -207,6 +240,14 @@ class Transport:
                 "the url or its path prefix."
             )
         return RequestRejectedError(f"The Ray cluster at {url} refused {method} {path} ({code}: {told}).")
+
+
+async def apart(size: int, work: Callable[[], Result]) -> Result:
+    """Call `work`; in a thread if it has much to do, since others wait for this event loop.
+
+    :param size: bytes that it goes through.
+    """
+    return work() if size <= _LITTLE else await asyncio.to_thread(work)
 
 
 def excerpt(text: str) -> str:

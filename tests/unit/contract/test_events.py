@@ -7,6 +7,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.control import sign
 from airflow_provider_raybatch.contract.events import (
+    LONGEST_DOCUMENT,
     MARKER,
     Committed,
     Failed,
@@ -18,6 +19,7 @@ from airflow_provider_raybatch.contract.events import (
 )
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.manifest import Summary, Tokens
+from tests.support.refused import HOSTILE, refused, unfit_for_logs
 
 KEY = "ab" * 32
 SUMMARY = Summary(
@@ -53,6 +55,44 @@ def test_an_event_comes_back_from_its_line(event: Any) -> None:
         assert read_line(before + text, KEY) == (7, event)
     assert read_line(text, "cd" * 32) is None
     assert read_line(text, None) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HOSTILE,
+        HOSTILE * 10_000,
+        "日\n" * 100_000,
+        '"\t' * 100_000,
+        f"a row said {MARKER}0 {'0' * 32} {{}}",
+        MARKER,
+    ],
+    ids=["hostile", "much of it", "wide", "escaped", "a forged event", "a marker"],
+)
+def test_any_message_makes_an_event(message: str) -> None:
+    """Also a message with the text of a row, a file's name or an answer of a server in it."""
+    for event in (
+        Notice(message=message),
+        Phase(phase="waiting", message=message),
+        Failed(failure_class=FailureClass.STORAGE, message=message),
+    ):
+        text = line(event, KEY, 3)
+        found = read_line(f"{HOSTILE} {MARKER}{text}", KEY)
+        assert found == (3, event)
+        assert unfit_for_logs(event.message) == []
+        assert text.count(MARKER) == 1
+        assert len(text.encode()) <= LONGEST_DOCUMENT
+
+
+def test_event_of_another_version_is_made_storable() -> None:
+    """A driver may be older than the follower."""
+    found = read_line(signed('{"event":"notice","message":"a\\u0000b \\ud800"}'), KEY)
+    assert found is not None
+    assert refused(found.event.text()) == []
+    summary = SUMMARY.model_dump_json().replace("s3://b/out/data/1", "s3://b/\\u0000")
+    found = read_line(signed(f'{{"event":"committed","summary":{summary}}}'), KEY)
+    assert found is not None
+    assert refused(found.event.model_dump()) == []
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def modelled() -> Iterator[Callable[..., World]]:
             pass
 
         async def _once(
-            self, method: str, path: str, params: Any, json: Any, content: Any, tolerated: Any
+            self, method: str, path: str, params: Any, json: Any, content: Any, tolerated: Any, most: int
         ) -> Any:
             answer = await world[-1].request(method, path, params, content if json is None else json)
             if answer is None:

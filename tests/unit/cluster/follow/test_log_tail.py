@@ -6,7 +6,6 @@ import random
 import pytest
 
 from airflow_provider_raybatch.cluster.follow.log_tail import digest, first_new
-from airflow_provider_raybatch.cluster.jobs_api.client import whole_lines
 
 
 @pytest.mark.parametrize(
@@ -40,19 +39,3 @@ def test_followed_log_is_shown_once_and_in_order():
         shown += tail[start:]
         seen = [digest(line) for line in tail]
     assert shown == log
-
-
-@pytest.mark.parametrize(
-    ("text", "ended", "lines"),
-    [
-        ("", False, []),
-        ("a\nb\n", False, ["a", "b"]),
-        ("a\nhal", False, ["a"]),
-        ("a\nhal", True, ["a", "hal"]),
-        ("a\r\nb\r\n", False, ["a", "b"]),
-        (" 1%\r 50%\r100%\n", False, ["100%"]),
-        ("\n\n", False, ["", ""]),
-    ],
-)
-def test_only_whole_lines_are_shown(text, ended, lines):
-    assert whole_lines(text, last_is_whole=ended) == lines

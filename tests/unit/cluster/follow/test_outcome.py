@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -257,12 +258,22 @@ def test_lines_of_ray_itself_are_marked(line):
 @pytest.mark.parametrize(
     "outcome",
     [
-        Outcome("succeeded", None, "m", SUMMARY, JobInfo("x", JobStatus.SUCCEEDED, metadata={"a": "b"})),
+        Outcome("succeeded", None, "m", SUMMARY, JobInfo("x", JobStatus.SUCCEEDED)),
+        Outcome("failed", FailureClass.STORAGE, "m", None, JobInfo("x", JobStatus.FAILED)),
+        Outcome("timeout", FailureClass.TIMEOUT, "m", None, JobInfo("x", JobStatus.RUNNING)),
         Outcome("lost", FailureClass.CLUSTER_LOST, "m"),
     ],
 )
 def test_outcomes_survive_json(outcome):
-    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
+    found = Outcome.from_json(json.loads(json.dumps(outcome.to_json())))
+    assert found == replace(outcome, info=None, ended=outcome.saw_the_end)
+    assert found.saw_the_end is outcome.saw_the_end
+
+
+def test_event_of_a_trigger_holds_no_more_than_the_task_needs():
+    info = JobInfo("x", JobStatus.FAILED, "a command", "ten lines of a log", metadata={"owner": "me"})
+    outcome = Outcome("failed", FailureClass.STORAGE, "m", None, info)
+    assert set(outcome.to_json()) == {"state", "failure_class", "message", "summary", "ended"}
 
 
 FORGERIES = {

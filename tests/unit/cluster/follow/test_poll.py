@@ -6,10 +6,17 @@ import math
 import random
 import time
 
+from airflow_provider_raybatch.cluster.follow.control import Control, Lease
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
 from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
+from airflow_provider_raybatch.cluster.jobs_api.client import LAST_LOG_LIMIT, LOG_LIMIT
+from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from tests.support.committed import COMMITTED, KEY, SUMMARY
 from tests.support.fake_ray import NO_ANSWER, Script
+from tests.support.refused import HOSTILE, unfit_for_logs
+
+MIB = 2**20
 
 
 async def followed(client, ray, story, **options):
@@ -139,3 +146,67 @@ async def test_lines_that_are_all_alike_are_counted(ray, client):
         verdict = await poll_once(client, "x", state)
         assert len(verdict.lines) == 2
         state = verdict.state
+
+
+async def test_very_long_lines_are_cut_and_bounded(ray, client):
+    """Of lines that a poll can't hold the last ones are shown, each with a mark, and the rest is told."""
+    await client.submit(JobRequest("true", "x"))
+    ray.jobs["x"].lines = ["before"]
+    state = (await poll_once(client, "x", FollowState(ray.session_name))).state
+    ray.jobs["x"].lines += [f"{number} {'x' * 300_000}" for number in range(100)]
+    verdict = await poll_once(client, "x", state)
+    note, *texts = [line.text for line in verdict.lines]
+    assert "lines of the driver's log left out" in note
+    assert 3 <= len(texts) <= LOG_LIMIT // 300_000
+    assert [text.split()[0] for text in texts] == [str(number) for number in range(100)][-len(texts) :]
+    assert all(text.endswith("more bytes in this line] ") for text in texts)
+    assert max(map(len, texts)) < LONGEST_LINE + 50
+    ray.jobs["x"].lines.append("after")
+    assert [line.text for line in (await poll_once(client, "x", verdict.state)).lines] == ["after"]
+
+
+async def test_a_line_that_grows_for_ever_is_told_once(ray, client):
+    """As a progress bar without line ends is; what follows it is shown again."""
+    await client.submit(JobRequest("true", "x"))
+    ray.jobs["x"].lines = ["before"]
+    state = (await poll_once(client, "x", FollowState(ray.session_name))).state
+    told = []
+    for size in (1, 5, 6):
+        ray.stage("GET", "/api/v0/logs/file", (200, "before\n" + "." * size * MIB), times=9)
+        verdict = await poll_once(client, "x", state)
+        told += [line.text for line in verdict.lines]
+        state = verdict.state
+        ray.unstage()
+    assert len(told) == 1
+    assert "ends in a line of more than 4 MiB" in told[0]
+    ray.jobs["x"].lines = ["before", "." * 6 * MIB, *(f"after {number}" for number in range(5))]
+    shown = []
+    for number in range(5, 7):
+        verdict = await poll_once(client, "x", state)
+        shown += [line.text for line in verdict.lines]
+        state = verdict.state
+        ray.jobs["x"].lines.append(f"after {number}")
+    assert "left out" in shown[0]
+    assert shown[-2:] == ["after 4", "after 5"]
+
+
+async def test_last_event_is_found_below_and_in_very_long_lines(ray, client):
+    for name, lines in {
+        "below": ["x" * 300_000] * (LAST_LOG_LIMIT // 300_000 + 10) + [COMMITTED, "goodbye"],
+        "in": ["x" * (LAST_LOG_LIMIT - MIB) + COMMITTED],
+    }.items():
+        await client.submit(JobRequest("true", name))
+        ray.jobs[name].lines = lines
+        ray.jobs[name].end("SUCCEEDED")
+        lease = Lease(Control(KEY, attempt=1))
+        verdict = await poll_once(client, name, FollowState(ray.session_name), lease=lease)
+        assert verdict.outcome.summary == SUMMARY, name
+
+
+async def test_lines_of_others_steer_neither_terminal_nor_log_page(ray, client):
+    await client.submit(JobRequest("true", "x"))
+    ray.jobs["x"].lines = [HOSTILE, "\x1b[2J::group::hidden", "\x1b[32mRay: green\x1b[0m"]
+    verdict = await poll_once(client, "x", FollowState(ray.session_name))
+    texts = [line.text for line in verdict.lines]
+    assert texts[1:] == [": :group::hidden", "Ray: green"]
+    assert unfit_for_logs(texts) == []

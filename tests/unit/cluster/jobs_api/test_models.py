@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from airflow_provider_raybatch.cluster.jobs_api.errors import NotARayDashboardError
@@ -10,6 +12,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     JobStatus,
     sanitised,
 )
+from tests.support.refused import HOSTILE, refused
 
 
 def test_what_is_not_asked_for_is_not_sent():
@@ -38,6 +41,21 @@ def test_a_job_without_its_runtime_env():
     })
     assert "s3cret" not in repr(info)
     assert (info.status, dict(info.metadata), info.is_active) == (JobStatus.FAILED, {}, False)
+
+
+def test_no_text_of_a_job_is_refused_by_a_database():
+    texts = dict.fromkeys(("submission_id", "entrypoint", "error_type", "driver_node_id"), HOSTILE)
+    metadata = {HOSTILE: HOSTILE, "raybatch.fingerprint": HOSTILE}
+    info = JobInfo.from_answer({**texts, "status": "FAILED", "message": HOSTILE, "metadata": metadata})
+    assert refused(asdict(info)) == []
+    assert len(info.metadata) == 2
+
+
+def test_message_of_a_job_is_bounded():
+    """Its end is kept, which has the last lines of the log."""
+    info = JobInfo.from_answer({"status": "FAILED", "message": "x" * 10**7 + "the cause"})
+    assert info.message.endswith("xthe cause")
+    assert len(info.message) < 100_000
 
 
 async def test_unknown_status_means_another_server(ray, client):

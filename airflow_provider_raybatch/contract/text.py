@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text from elsewhere, made fit for Airflow's database, its logs and the terminals that show them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-~])?|\x9b[0-?]*[ -/]*[@-~]"
+)
+_CONTROL = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_GROUP = re.compile("::(?=(?:end)?group::)")
+_REPLACEMENT = "\ufffd"
+
+
+def storable(text: str) -> str:
+    """`text` as a database takes it: PostgreSQL refuses NUL characters and lone surrogates in JSON."""
+    return _NOT_STORABLE.sub(_REPLACEMENT, text)
+
+
+def all_storable(value: Value) -> Value:
+    """Plain data whose texts are :func:`storable`, keys of dictionaries included."""
+    plain: Any = value
+    if isinstance(value, str):
+        plain = storable(value)
+    elif isinstance(value, dict):
+        plain = {all_storable(key): all_storable(one) for key, one in value.items()}
+    elif isinstance(value, (list, tuple)):
+        plain = [all_storable(one) for one in value]
+    return plain  # type: ignore[no-any-return]
+
+
+def clean(text: str) -> str:
+    """`text` as a log may show it: storable, and without what steers a terminal or Airflow's log page.
+
+    Escape sequences are removed. Of control characters, line feeds and tabs stay. The marks with which
+    Airflow's page folds lines, ``::group::``, lose their meaning.
+    """
+    if text.isascii() and text.isprintable() and "group::" not in text:
+        return text
+    text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n"))
+    text = _CONTROL.sub(_REPLACEMENT, storable(text))
+    return _GROUP.sub(": :", text)
+
+
+def cut_to(longest: int, text: str) -> str:
+    """`text`, cut to `longest` characters with a mark that says how many more there were."""
+    if len(text) <= longest:
+        return text
+    mark = f" [{len(text) - longest:,} more characters]"
+    return text[: max(0, longest - len(mark))] + mark

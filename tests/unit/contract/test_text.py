@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.text import all_storable, clean, cut_to, storable
+from tests.support.refused import HOSTILE, refused, unfit_for_logs
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("plain, tägliche 日本\tand\nlines", "plain, tägliche 日本\tand\nlines"),
+        ("a\0b", "a\ufffdb"),
+        ("\udcff", "\ufffd"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x07", "link"),
+        ("\x1b]0;never ended\nnext", "0;never ended\nnext"),
+        ("\x9b31mred", "red"),
+        ("\x1b(Bx\x1b7\x1b", "x"),
+        ("a\r\nb\rc", "a\nb\ufffdc"),
+        ("::group::x", ": :group::x"),
+        ("x ::endgroup::", "x : :endgroup::"),
+        (":\x1b[m:group::", ": :group::"),
+        ("::group::group::", ": :group: :group::"),
+        ("std::groups::x", "std::groups::x"),
+    ],
+)
+def test_clean_text(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned
+    assert clean(cleaned) == cleaned
+
+
+def test_what_is_cleaned_has_nothing_left() -> None:
+    assert unfit_for_logs(clean(HOSTILE)) == []
+    assert refused(storable(HOSTILE)) == []
+
+
+def test_plain_data_is_made_storable_at_any_depth() -> None:
+    data: Any = {"a\0": [1, None, {"b": ("\ud800", 1.5, True)}]}
+    assert all_storable(data) == {"a\ufffd": [1, None, {"b": ["\ufffd", 1.5, True]}]}
+
+
+def test_long_text_is_cut_with_a_mark() -> None:
+    assert cut_to(30, "x" * 30) == "x" * 30
+    assert cut_to(30, "x" * 1031) == "xxxxxx [1,001 more characters]"
