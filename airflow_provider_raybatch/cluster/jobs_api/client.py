@@ -38,7 +38,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import (
     sanitised,
 )
 from airflow_provider_raybatch.cluster.jobs_api.transport import RetryPolicy, Transport, apart
-from airflow_provider_raybatch.contract.text import all_storable
+from airflow_provider_raybatch.contract.text import all_storable, storable
 
 PACKAGE_LIMIT = 100 * 1024 * 1024
 """Bytes of an HTTP body that the dashboard accepts (``ray_constants.DASHBOARD_CLIENT_MAX_SIZE``)."""
@@ -212,7 +212,7 @@ class RayJobsClient:
         answer = await self._document(path, response)
         if not isinstance(answer, dict):
             raise self._no_dashboard(path)
-        return str(answer.get("logs") or "")
+        return storable(str(answer.get("logs") or ""))
 
     async def has_package(self, uri: str) -> bool:
         """Whether the cluster holds a package; Ray keeps it for ten more minutes from here on."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.events import LONGEST_DOCUMENT, MARKER
+from airflow_provider_raybatch.contract.text import storable
 
 LONGEST_LINE = 16 * 1024
 """Bytes of a line that are kept."""
@@ -54,10 +55,10 @@ def fewer_lines(asked: int, received: bytes) -> int:
 def _text(line: bytes) -> str:
     line = line.rstrip(b"\r").rpartition(b"\r")[2]
     if len(line) <= LONGEST_LINE:
-        return line.decode(errors="replace")
+        return storable(line.decode(errors="replace"))
     at = line.rfind(_MARKER)
     event = line[at:] if at >= max(0, len(line) - LONGEST_DOCUMENT) else b""
     start = line[: min(LONGEST_LINE, len(line) - len(event))]
     left_out = len(line) - len(start) - len(event)
     mark = f" [{left_out:,} more bytes in this line] " if left_out else ""
-    return start.decode(errors="replace") + mark + event.decode(errors="replace")
+    return storable(start.decode(errors="replace") + mark + event.decode(errors="replace"))

@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "state-read-after-the-log",
         _FOLLOWING,
-        "        tail, limit = await _end_of_log(client, info, state)\n",
-        "        tail, limit = await _end_of_log(client, info, state)\n"
+        "        tail = await _end_of_log(client, info, state)\n",
+        "        tail = await _end_of_log(client, info, state)\n"
         "        info = await client.info(submission_id) or info\n",
         "A job that commits between the two has no dataset: it is paid for again.",
         ("cluster/follow/test_last_event.py::test_commit_right_after_the_log_was_read_is_seen",),
@@ -274,5 +274,29 @@ MUTANTS = (
         '            return Outcome("failed", FailureClass.USER_ERROR, str(error))\n',
         "A triggerer that can't read the connection fails a task whose job is healthy.",
         _KILLED,
+    ),
+    Mutant(
+        "events-as-they-came",
+        _JUDGING,
+        "        return all_storable(plain)\n",
+        "        return plain\n",
+        "A NUL byte of an older driver ends the triggerer on PostgreSQL.",
+        ("cluster/follow/test_outcome.py::test_event_of_a_trigger_is_taken_by_a_database",),
+    ),
+    Mutant(
+        "long-events-are-cut",
+        "cluster/jobs_api/log_text.py",
+        '    event = line[at:] if at >= max(0, len(line) - LONGEST_DOCUMENT) else b""\n',
+        '    event = b""\n',
+        "A row's text before the last event hides a published dataset: it is paid for again.",
+        ("cluster/jobs_api/test_log_text.py",),
+    ),
+    Mutant(
+        "trigger-raises",
+        _TRIGGER,
+        "        except Exception as error:\n            # Airflow would put",
+        "        except MemoryError as error:\n            # Airflow would put",
+        "Airflow stores the traceback as it is, and a NUL byte in it ends the triggerer.",
+        ("operators/test_foreign_text.py::test_a_failure_of_the_trigger_itself",),
     ),
 )

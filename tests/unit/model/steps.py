@@ -32,6 +32,10 @@ class _Answer:
     def is_success(self) -> bool:
         return self.status_code < 400
 
+    @property
+    def content(self) -> bytes:
+        return self.text.encode()
+
     def json(self) -> Any:
         return json.loads(self.text)
 

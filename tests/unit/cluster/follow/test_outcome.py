@@ -12,6 +12,7 @@ from airflow_provider_raybatch.cluster.jobs_api.models import TAIL_LINES, JobInf
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.failures import FailureClass
 from tests.support.committed import COMMITTED, KEY, SUMMARY
+from tests.support.refused import HOSTILE, refused
 
 STATE = FollowState(session_name="s1")
 FAILED = events.line(
@@ -268,6 +269,11 @@ def test_outcomes_survive_json(outcome):
     found = Outcome.from_json(json.loads(json.dumps(outcome.to_json())))
     assert found == replace(outcome, info=None, ended=outcome.saw_the_end)
     assert found.saw_the_end is outcome.saw_the_end
+
+
+def test_event_of_a_trigger_is_taken_by_a_database():
+    outcome = Outcome("failed", FailureClass.STORAGE, HOSTILE, SUMMARY.model_copy(update={"uri": "/\0"}))
+    assert refused(outcome.to_json()) == []
 
 
 def test_event_of_a_trigger_holds_no_more_than_the_task_needs():

@@ -28,7 +28,7 @@ def test_only_whole_lines_are_shown(text, ended, lines):
 
 
 def test_bytes_that_are_no_text_are_shown_as_such():
-    assert whole_lines(b"a\xff\x00b\n", last_is_whole=False) == ["a\ufffd\x00b"]
+    assert whole_lines(b"a\xff\x00b\n", last_is_whole=False) == ["a\ufffd\ufffdb"]
 
 
 def test_long_line_is_cut_with_a_mark():
