@@ -116,9 +116,15 @@ class Dataset:
     def to_arrow(self) -> pa.Table:
         """All rows as one Arrow table, in the order of the dataset.
 
-        :raises DatasetError: pyarrow is missing, or the number of rows is not the manifest's.
+        :raises DatasetError: pyarrow is missing, a file is damaged, or the number of rows is not the
+            manifest's.
         """
-        table = self.arrow_dataset().to_table()
+        try:
+            table = self.arrow_dataset().to_table()
+        except (ValueError, OSError) as error:  # of pyarrow, which has both for damage
+            raise DatasetError(
+                f"files: {self.manifest.uri} can't be read ({error}); run the batch inference again."
+            ) from error
         self._check_rows(table.num_rows)
         return table
 
@@ -134,7 +140,9 @@ class Dataset:
         return pa_dataset.dataset(
             [file.path for file in self.manifest.files],
             filesystem=_arrow_filesystem(self._folder),
-            format="parquet" if self.manifest.format == "parquet" else "json",
+            format="json"
+            if self.manifest.format == "jsonl"
+            else pa_dataset.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True),
         )
 
     def duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
@@ -209,6 +217,8 @@ def _arrow_filesystem(folder: Folder) -> Any:
     """`folder` for pyarrow, so that data is reached as the manifest is, with the same credentials."""
     from pyarrow import PythonFile, fs
 
+    from airflow_provider_raybatch.storage.checksum import checked_footer
+
     class Handler(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types here
         """Reading alone."""
 
@@ -222,7 +232,14 @@ def _arrow_filesystem(folder: Folder) -> Any:
             return [self._info(path) for path in paths]
 
         def open_input_file(self, path: str) -> Any:
-            return PythonFile(folder.open(path), mode="r")
+            stream = folder.open(path)
+            if path.endswith(".parquet"):
+                try:
+                    checked_footer(stream, needed=False)
+                except OSError as error:
+                    raise OSError(f"{path}: {error}") from error
+                stream.seek(0)
+            return PythonFile(stream, mode="r")
 
         open_input_stream = open_input_file
 

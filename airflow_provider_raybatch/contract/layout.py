@@ -35,6 +35,8 @@ POSTPROCESS = "_raybatch/postprocess"
 """Of each commit what the user's function returned, until the dataset is written."""
 DUPLICATES = "repeats.index"
 """In a driver's folder: which rows ask what another row asks."""
+DAMAGED = ".damaged"
+"""Ends the name of the file that says that the part beside it can't be used, and why."""
 
 OF_COMMITS = (DATA, DEAD_LETTER, POSTPROCESS, MANIFESTS)
 """The folders that hold files of commits."""

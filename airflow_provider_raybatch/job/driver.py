@@ -34,7 +34,8 @@ from airflow_provider_raybatch.job.output.dead_letters import failures_of, with_
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.output.publish import Range, Target, publish
 from airflow_provider_raybatch.job.output.report import report
-from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up
+from airflow_provider_raybatch.job.parts.ledger import RowMask, add_up, mark_damaged
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.planning import cluster_view
 from airflow_provider_raybatch.job.planning.plan import Plan
 from airflow_provider_raybatch.job.preflight.ready import Ready, make_ready
@@ -79,6 +80,8 @@ def run(
         try:
             return _finish(spec, submission, ready, emit, control, start_up, launch)
         except Exception as error:
+            if isinstance(error, DamagedPartError):
+                mark_damaged(ready.job.folder, ready.job.part_folder.rpartition("/")[0])
             failure = with_dead_letters(error, ready.job, ready.source.rows)
             if failure is error:
                 raise
@@ -114,6 +117,10 @@ def _finish(
         return committed.summary()
     start_up.ended("claim")
     preflight_seconds = start_up.seconds
+    if earlier.damaged:
+        damaged = f"parts: {len(earlier.damaged):,} are damaged, and their rows are asked again"
+        text = f"{damaged} (for example, {job.folder.uri}/{earlier.damaged[0].path})"
+        emit(events.Notice(level="warning", message=text))
     if earlier.rows:
         done = f"{earlier.rows:,} of {source.rows:,} rows were done by earlier submissions"
         rest = "going on with the rest" if earlier.rows < source.rows else "there is nothing left to ask"
@@ -123,8 +130,9 @@ def _finish(
 
     cached = reuse_plan.write_parts(job, source)
     reuse_plan = replace(reuse_plan, found=(), search=None)  # what is written needs no memory any more
-    ledger = [*earlier.parts, *cached]
-    resolved |= reuse_plan.shared | add_up(job.folder, cached, source.rows).good
+    reused = add_up(job.folder, cached, source.rows)
+    ledger = [*earlier.parts, *reused.parts]
+    resolved |= reuse_plan.shared | reused.good
     unreadable = int(np.count_nonzero(~resolved)) - remaining
     if unreadable:
         # The store's index names them, but their data was gone or unreadable.

@@ -12,6 +12,8 @@ import io
 from typing import BinaryIO
 
 _SIZE = 16
+_MARK = b"RBF1"
+"""Begins the checksum of a footer, which other Parquet files lack."""
 _TAIL = 8
 """Bytes after the footer: its length, and Parquet's mark."""
 _READ_AT_ONCE = 64 * 1024
@@ -34,25 +36,35 @@ def checked(content: bytes) -> bytes:
     return inner
 
 
+class DamagedFooterError(OSError, ValueError):
+    """A Parquet file with another footer than was written. pyarrow raises OSError for damage, too."""
+
+
 def with_footer_checksum(parquet: bytes) -> bytes:
     """The same Parquet file with a checksum of its footer before the footer, where readers find a gap."""
-    footer = len(parquet) - _TAIL - int.from_bytes(parquet[-_TAIL:-4], "little")
-    return parquet[:footer] + _digest(parquet[footer:]) + parquet[footer:]
+    place = len(parquet) - _TAIL - int.from_bytes(parquet[-_TAIL:-4], "little")
+    footer = parquet[place:]
+    return b"".join((memoryview(parquet)[:place], _MARK, _digest(footer), footer))
 
 
-def checked_footer(stream: BinaryIO | io.RawIOBase) -> bytes:
-    """The footer of a file of :func:`with_footer_checksum`, of which ``pq.read_metadata`` reads all it needs.
+def checked_footer(stream: BinaryIO | io.RawIOBase, needed: bool = True) -> bytes:
+    """The footer of a Parquet file; ``pq.read_metadata`` reads all it needs from it.
 
-    :raises ValueError: it is damaged, or has no checksum.
+    :param needed: whether it must have the checksum of :func:`with_footer_checksum`; other software's files
+        have none.
+    :raises DamagedFooterError: it is damaged.
     """
     size = stream.seek(0, io.SEEK_END)
     end = _last(stream, size, _READ_AT_ONCE)
-    needed = int.from_bytes(end[-_TAIL:-4], "little") + _TAIL + _SIZE
-    if len(end) < needed <= size:
-        end = _last(stream, size, needed)
-    found, footer = end[-needed : _SIZE - needed], end[_SIZE - needed :]
-    if needed > len(end) or found != _digest(footer):
-        raise ValueError("the checksum of its footer does not fit")
+    length = int.from_bytes(end[-_TAIL:-4], "little") + _TAIL
+    with_check = length + len(_MARK) + _SIZE
+    if len(end) < with_check and len(end) < size:
+        end = _last(stream, size, with_check)
+    if length > len(end):
+        raise DamagedFooterError("its footer is cut off")
+    footer, check = end[-length:], end[:-length][-len(_MARK) - _SIZE :]
+    if (check.startswith(_MARK) or needed) and check != _MARK + _digest(footer):
+        raise DamagedFooterError("the checksum of its footer does not fit")
     return footer
 
 

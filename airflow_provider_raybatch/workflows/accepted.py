@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.storage.checksum import checked_footer, with_footer_checksum
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.minhash import (
     ALGORITHM,
@@ -94,7 +95,10 @@ class Accepted:
 
     def _read(self, path: str, content: bytes) -> pa.Table:
         try:
-            table = pq.read_table(io.BytesIO(content), use_threads=False)
+            stream = io.BytesIO(content)
+            metadata = pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
+            file = pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
+            table = file.read(use_threads=False)
             made_by = json.loads(table.schema.metadata[_MADE_BY])
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
             raise WorkflowError(
@@ -138,7 +142,7 @@ def remember(
         metadata={_MADE_BY: json.dumps(_made_by(columns, shingles))},
     )
     sink, count = io.BytesIO(), 0
-    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
         for batch in accepted.batches(list(dict.fromkeys([id_column, *columns]))):
             texts = joined_texts(batch, columns)
             rows = signatures(texts, shingles)
@@ -153,7 +157,7 @@ def remember(
                 )
             )
             count += batch.num_rows
-    folder.write(_file_name(night), sink.getvalue())
+    folder.write(_file_name(night), with_footer_checksum(sink.getvalue()))
     return count
 
 

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.base import parse, shown
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import BatchManifest, ManifestFile
 from airflow_provider_raybatch.dataset import Dataset, Result, manifest_uri_of, s3_credentials
+from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
@@ -50,13 +51,24 @@ class Opened:
             parquet = self._parquet(stream, file)
             fixed = self._partition_values(file.path)
             in_file = [name for name in columns if name not in fixed]
-            for batch in parquet.iter_batches(_batch_rows(parquet), columns=in_file, use_threads=False):
+            for batch in self._batches(parquet, file, in_file):
                 arrays = {name: batch.column(name) for name in in_file}
                 for name in columns:
                     if name in fixed:
                         value = pa.scalar(fixed[name], pa.string()).cast(self.schema.field(name).type)
                         arrays[name] = pa.repeat(value, batch.num_rows)
                 yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], names=columns)
+
+    def _batches(self, parquet: pq.ParquetFile, file: ManifestFile, columns: list[str]) -> Iterator[Any]:
+        batches = parquet.iter_batches(_batch_rows(parquet), columns=columns, use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise self._damaged(file, error) from error
+            if batch is None:
+                return
+            yield batch
 
     def _partition_values(self, path: str) -> dict[str, str | None]:
         if isinstance(self.manifest, BatchManifest):
@@ -68,12 +80,15 @@ class Opened:
 
     def _parquet(self, stream: Any, file: ManifestFile) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(stream)
+            metadata = pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
+            return pq.ParquetFile(stream, metadata=metadata, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
-            raise WorkflowError(
-                f"files: {file.path!r} of {self.manifest.uri} can't be read ({error}); make the "
-                "dataset again."
-            ) from error
+            raise self._damaged(file, error) from error
+
+    def _damaged(self, file: ManifestFile, error: Exception) -> WorkflowError:
+        return WorkflowError(
+            f"files: {file.path!r} of {self.manifest.uri} can't be read ({error}); make the dataset again."
+        )
 
     def _schema(self) -> pa.Schema:
         if self.manifest.format == "jsonl":

@@ -124,7 +124,7 @@ def _csv_rows(stream: BinaryIO, columns: Sequence[str], uri: str) -> Iterator[di
 
 def _parquet_rows(stream: BinaryIO, columns: Sequence[str], uri: str) -> Iterator[dict[str, Any]]:
     try:
-        parquet = pq.ParquetFile(stream)
+        parquet = pq.ParquetFile(stream, page_checksum_verification=True)
         _require(columns, parquet.schema_arrow.names, uri)
         for batch in parquet.iter_batches(256, columns=list(columns), use_threads=False):
             for row in batch.to_pylist():

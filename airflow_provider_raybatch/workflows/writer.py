@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
 from airflow_provider_raybatch.contract.manifest import Column, ManifestFile
+from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.manifest import DerivedManifest
@@ -53,7 +54,7 @@ class _Part:
 
     def write_row_group(self, schema: pa.Schema) -> None:
         if self.writer is None:
-            self.writer = pq.ParquetWriter(self.sink, schema, compression="zstd")
+            self.writer = pq.ParquetWriter(self.sink, schema, compression="zstd", write_page_checksum=True)
         if self.waiting:
             self.writer.write_table(pa.Table.from_batches(self.waiting, schema))
         self.waiting, self.waiting_bytes = [], 0
@@ -228,7 +229,7 @@ class DatasetWriter:
             assert part.writer is not None
             part.writer.close()
             path = f"{prefix}part-{len(self._files):05d}.parquet"
-            content = part.sink.getvalue()
+            content = with_footer_checksum(part.sink.getvalue())
             self._folder.write(f"data/{self._version}/{path}", content)
             self._files.append(ManifestFile(path=path, rows=part.rows, bytes=len(content)))
 

@@ -54,10 +54,13 @@ def _one_replica(job: Job, plan: Plan, work: Input, *_: Any) -> pool.Ran:
     return ran
 
 
-def attempt(place: Folder, number: int, source: str, /, **fields: Any) -> Summary:
+def attempt(
+    place: Folder, number: int, source: str, /, emitted: list[events.Event] | None = None, **fields: Any
+) -> Summary:
     """Run a submission's job, from preflight to commit.
 
     :param source: a file.
+    :param emitted: gets the job's events.
     """
     spec = submitted(
         number,
@@ -71,7 +74,7 @@ def attempt(place: Folder, number: int, source: str, /, **fields: Any) -> Summar
             **fields,
         },
     )
-    emitted: list[events.Event] = []
+    emitted = [] if emitted is None else emitted
     secrets = Secrets(aws=place.credentials) if isinstance(place, S3Folder) else None
     summary = run_module.run(spec, spec.submission, emitted.append, secrets)
     assert [event.summary for event in emitted if isinstance(event, events.Committed)] == [summary]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +22,16 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.submission import TaskKey
 from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset
 from airflow_provider_raybatch.exceptions import RayConnectionError
-from airflow_provider_raybatch.storage.folder import folder
+from airflow_provider_raybatch.storage.folder import LocalFolder, folder
+from airflow_provider_raybatch.workflows.errors import WorkflowError
+from airflow_provider_raybatch.workflows.opened import Opened
+from tests.support.damage import flipped
+from tests.support.publishing import part, publish
 from tests.support.s3_server import serving
 
 PARTS, ROWS_PER_PART = 12, 100
 ROWS = PARTS * ROWS_PER_PART
+FLIPS = 150
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +192,24 @@ class TestWhatIsNotAsItWas:
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(DatasetError, match=r"install airflow-provider-raybatch\[dataset\]"):
             getattr(dataset, read)()
+
+
+def test_each_flipped_bit_is_noticed_or_harmless(tmp_path: Path) -> None:
+    place, chance = LocalFolder(str(tmp_path)), random.Random(1)
+    rows = [{"n": number, "text": "".join(chance.choices("abcdefgh ", k=30))} for number in range(40)]
+    manifest = publish(place, [part(place, rows)], len(rows))
+    file = Path(manifest.uri, manifest.files[0].path)
+    content, right = file.read_bytes(), Dataset(manifest).to_arrow()
+    told = []
+    for _ in range(FLIPS):
+        file.write_bytes(flipped(content, chance.randrange(8 * len(content))))
+        try:
+            assert Dataset(manifest).to_arrow().equals(right, check_metadata=True)
+        except DatasetError as error:
+            told.append(str(error))
+        with contextlib.suppress(WorkflowError):
+            opened = Opened(manifest, folder(manifest.uri))
+            found = pa.Table.from_batches(opened.batches(right.column_names))
+            assert found.equals(right.replace_schema_metadata(None))
+    assert len(told) > 0.8 * FLIPS
+    assert {one.partition(" (")[0] for one in told} == {f"files: {manifest.uri} can't be read"}

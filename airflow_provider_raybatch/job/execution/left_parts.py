@@ -7,6 +7,7 @@ lost process had stays with it until its parts are known: they may hold these ro
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from airflow_provider_raybatch.job.execution.calls import Begun
 from airflow_provider_raybatch.job.execution.pieces import Ordinals
 from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.storage.folder import Folder
 
 _THREADS = 4
@@ -92,4 +94,8 @@ def _found(folder: Folder, part_folder: str, process: str, reported: Set[str]) -
     begins = stem(part_folder, process, "")
     entries = [one for one in folder.list(part_folder) if one.path.startswith(begins)]
     left = [part for part in parts.listed(entries) if part.path not in reported]
-    return [(part, parts.outcomes(folder, part)[0].astype(np.int64)) for part in left]
+    found = []
+    for part in left:
+        with contextlib.suppress(DamagedPartError):  # its rows are asked again
+            found.append((part, parts.outcomes(folder, part)[0].astype(np.int64)))
+    return found

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.job.input.partitions import partitions
 from airflow_provider_raybatch.job.input.plain_types import as_plain
 from airflow_provider_raybatch.job.input.survey import Chunk, rows_of_bytes, text_start
 from airflow_provider_raybatch.job.input.text_rows import csv_rows, json_rows
+from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
@@ -154,6 +155,8 @@ class Reader:
             stream, known = self._known.pop(number)
         elif isinstance(stream, RangedFile) and self._listing.files[number].size <= _SMALL_FILE:
             stream.load()
+        if known is None:
+            known = pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
         # Checksums, which few files have, cost little.
         parquet = pq.ParquetFile(stream, metadata=known, pre_buffer=True, page_checksum_verification=True)
         self._known[number] = stream, parquet.metadata

@@ -19,6 +19,7 @@ from airflow_provider_raybatch.job.input.opening import open_file
 from airflow_provider_raybatch.job.input.plain_types import plain_schema
 from airflow_provider_raybatch.job.input.table import check_names
 from airflow_provider_raybatch.job.input.text_index import CELL_ROWS, LongRowError, index
+from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import error_prefix
 
 _THREADS = 16
@@ -159,7 +160,9 @@ def _look_parquet(
 ) -> tuple[list[Chunk], pa.Schema]:
     with open_file(file, credentials) as stream:
         try:
-            parquet = pq.ParquetFile(stream)
+            parquet = pq.ParquetFile(
+                stream, metadata=pq.read_metadata(pa.BufferReader(checked_footer(stream, needed=False)))
+            )
         except (pa.ArrowInvalid, OSError) as error:
             why = (str(error).strip().splitlines() or ["unknown reason"])[0][:200]
             raise PreflightError(

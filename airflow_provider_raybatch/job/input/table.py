@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
+from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 
 KINDS = b"raybatch.kinds"
 """Key of the schema's metadata that has the kinds of its columns, as JSON."""
@@ -82,13 +83,13 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def as_parquet(table: pa.Table, **options: Any) -> bytes:
-    """A Parquet file of `table`.
+    """A Parquet file of `table`, with checksums of its pages and of its footer.
 
     :param options: of pyarrow's ``write_table``.
     """
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, **options)
-    return buffer.getvalue()
+    pq.write_table(table, buffer, write_page_checksum=True, **options)
+    return with_footer_checksum(buffer.getvalue())
 
 
 def check_names(names: Sequence[str], uri: str) -> None:

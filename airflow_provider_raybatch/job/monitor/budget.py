@@ -11,6 +11,7 @@ from airflow_provider_raybatch.contract.events import Progress
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.monitor.board import ReplicaReport
 from airflow_provider_raybatch.job.parts import part as parts
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
@@ -64,9 +65,17 @@ def spent(limits: Limits, folder: Folder, task_folder: str) -> int:
     """Tokens that the task paid for in earlier submissions; 0, without a request, if there is no limit.
 
     :param task_folder: folder of all parts of the task, of any input and configuration.
-    :raises StorageError: a part can't be read.
+    :raises StorageError: the storage gives no answer. What a part with a damaged footer cost is not known.
     """
     if limits.max_tokens_total is None:
         return 0
-    found = parts.listed(folder.list(task_folder))
-    return sum(in_order(lambda part: parts.paid_tokens(folder, part), found))
+    files = folder.list(task_folder)
+    found = [*parts.listed(files), *parts.listed(files, damaged=True)]
+
+    def paid(part: parts.Part) -> int:
+        try:
+            return parts.paid_tokens(folder, part)
+        except DamagedPartError:
+            return 0
+
+    return sum(in_order(paid, found))

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.contract.layout import DEAD_LETTER, data_file
@@ -16,7 +15,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.output.publish import dead_letters
 from airflow_provider_raybatch.job.parts.ledger import RowMask, look_back
-from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.parts.part import Part, read_columns
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.job.work import Job
 from airflow_provider_raybatch.storage.folder import Folder
@@ -101,9 +100,7 @@ def _failed_tables(folder: Folder, parts: Sequence[Part]) -> Iterator[pa.Table]:
     ragged = sorted((part for part in parts if part.ok < part.rows), key=lambda part: part.path, reverse=True)
 
     def read(part: Part) -> pa.Table:
-        with folder.open(part.path, part.bytes) as stream:
-            file = pq.ParquetFile(stream)
-            table = file.read([name for name in _COLUMNS if name in file.schema_arrow.names])
+        table = read_columns(folder, part, _COLUMNS)
         return table.filter(pa.array(~table["ok"].to_numpy()))
 
     return in_order(read, ragged)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.table import as_text, kinds_of
 from airflow_provider_raybatch.job.parts.part import Part, decoded_bytes, filled_tokens
+from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
@@ -44,18 +45,17 @@ class Footer:
 def footers(folder: Folder, parts: Sequence[Part]) -> list[Footer]:
     """The footers of `parts`, in their order.
 
+    :raises DamagedPartError: one is damaged.
     :raises StorageError: a part can't be read.
     """
 
-    def look(part: Part) -> Footer:
-        with folder.open(part.path, part.bytes) as stream:
-            file = pq.ParquetFile(stream)
-            schema, metadata = file.schema_arrow, file.metadata
+    def footer(file: pq.ParquetFile) -> Footer:
+        schema, metadata = file.schema_arrow, file.metadata
         inputs = schema.field("input").type if "input" in schema.names else None
         extreme = frozenset(_extreme_columns(metadata))
         return Footer(inputs, extreme, decoded_bytes(metadata), kinds_of(schema), filled_tokens(metadata))
 
-    return list(in_order(look, parts))
+    return list(in_order(lambda part: read_part(folder, part.path, part.bytes, footer), parts))
 
 
 def input_types(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -11,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_provider_raybatch.job.parts.part import Part, listed, outcomes
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError, read_part
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
 
+_READ_AT_ONCE = 4
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 """A flag for each row of the input, by ordinal: a byte a row, whatever is known of it."""
 
@@ -27,12 +31,14 @@ class Ledger:
     :param good: rows with a response.
     :param failures: how often each row failed, where it has no response.
     :param files: everything that the task keeps, of all inputs and questions, as it was listed.
+    :param damaged: parts that can't be read; their rows are not finished.
     """
 
     parts: tuple[Part, ...]
     good: RowMask
     failures: npt.NDArray[np.uint16]
     files: tuple[Entry, ...] = ()
+    damaged: tuple[Part, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -49,17 +55,18 @@ def look_back(folder: Folder, run_folder: str, rows: int) -> Ledger:
     """Read the ledger of a task, an input and a question.
 
     :param rows: rows of the input.
-    :raises StorageError: a part can't be read.
+    :raises StorageError: the storage gives no answer.
     """
     files = folder.list(run_folder.rpartition("/")[0])
     own = [file for file in files if file.path.startswith(f"{run_folder}/")]
-    return replace(add_up(folder, listed(own), rows), files=tuple(files))
+    found = add_up(folder, listed(own), rows)
+    return replace(found, files=tuple(files), damaged=(*listed(own, damaged=True), *found.damaged))
 
 
 def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
     """What `parts` come to; only those with gaps or failures are opened.
 
-    :raises StorageError: a part can't be read.
+    :raises StorageError: the storage gives no answer.
     """
     near = tuple(part for part in parts if part.first < rows)
     good: RowMask = np.zeros(rows, np.bool_)
@@ -69,9 +76,34 @@ def add_up(folder: Folder, parts: Sequence[Part], rows: int) -> Ledger:
             for first, last in part.runs:
                 good[first : last + 1] = True
     ragged = [part for part in near if not part.is_solid]
-    for ordinals, ok in in_order(lambda part: outcomes(folder, part), ragged):
+    damaged: list[Part] = []
+    for part, found in zip(ragged, in_order(lambda part: _outcomes(folder, part), ragged), strict=True):
+        if found is None:
+            damaged.append(part)
+            continue
+        ordinals, ok = found
         inside = ordinals < rows
         good[ordinals[inside & ok]] = True
         np.add.at(failures, ordinals[inside & ~ok], 1)
     failures[good] = 0
-    return Ledger(near, good, failures)
+    return Ledger(tuple(part for part in near if part not in damaged), good, failures, (), tuple(damaged))
+
+
+def mark_damaged(folder: Folder, run_folder: str) -> None:
+    """Read all parts of a ledger, so that each damaged one is marked and one retry asks the rows of all.
+
+    :raises StorageError: the storage gives no answer.
+    """
+
+    def look(part: Part) -> None:
+        with contextlib.suppress(DamagedPartError):
+            read_part(folder, part.path, part.bytes, lambda file: deque(file.iter_batches(1024), 0), "all")
+
+    deque(in_order(look, listed(folder.list(run_folder)), _READ_AT_ONCE), 0)
+
+
+def _outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], RowMask] | None:
+    try:
+        return outcomes(folder, part)
+    except DamagedPartError:
+        return None

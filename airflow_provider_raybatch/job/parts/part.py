@@ -6,7 +6,8 @@ input, or the user's id beside it; and the request key), their input columns, an
 failure. Input and output are struct columns, so that no name of the user's can collide with ours.
 
 A part's name says which ordinals are in it and how many of them are good, so that most parts never need to be
-opened again: what ten million finished rows come to is read off one listing. Rows that took much longer than
+opened again: what ten million finished rows come to is read off one listing. It says its size, too, so that a
+listing shows a part that was cut off. Rows that took much longer than
 those that were asked with them lie far from the rest of their part. So the name has a few runs of ordinals.
 Each run is a row group of the file: who needs rows of one run reads only that.
 """
@@ -25,13 +26,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_raybatch.contract.layout import DAMAGED
 from airflow_provider_raybatch.job.input.table import KINDS, one_array
+from airflow_provider_raybatch.job.parts.reading import read_part
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.base import Task
+from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
-from airflow_provider_raybatch.storage.ranged_file import RangedFile
 
 Origin = Literal["generated", "carried", "stored", "duplicate"]
 """How a row came by its response: paid for by the part's own submission, or found in an earlier part of the
@@ -40,10 +43,8 @@ task, in the response store, or with an equal request of the same input."""
 _DECODED = b"raybatch.decoded"
 _TOKENS = b"raybatch.tokens"
 _FILLED = b"raybatch.filled"
-_READ_WHOLE = 1024 * 1024
-"""Bytes of a part whose outcomes are read by one request; a larger one takes two, for the footer as well."""
 _FOUND = ("carried-", "stored-", "duplicate-")
-_NAME = re.compile(r"\.(\d+-\d+(?:_\d+-\d+)*)\.(\d+)\.(\d+)\.parquet$")
+_NAME = re.compile(r"\.(\d+)\.(\d+-\d+(?:_\d+-\d+)*)\.(\d+)\.(\d+)\.parquet$")
 _MOST_RUNS = 6
 """With ordinals of ten digits, a name stays below the 255 bytes that file systems take."""
 _SMALL_GAP = 256
@@ -66,7 +67,7 @@ class Part:
     def runs(self) -> tuple[tuple[int, int], ...]:
         """First and last ordinal of each run, ascending; all rows lie in one, but it may have gaps."""
         found = _NAME.search(self.path)
-        return _runs_in(found[1]) if found else ((self.first, self.last),)
+        return _runs_in(found[2]) if found else ((self.first, self.last),)
 
     @property
     def is_solid(self) -> bool:
@@ -147,15 +148,15 @@ def write_arrays(
     })
     ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False).astype(np.int64)
     borders = _borders(ordinals)
-    with pq.ParquetWriter(buffer, table.schema, compression="zstd") as writer:
+    with pq.ParquetWriter(buffer, table.schema, compression="zstd", write_page_checksum=True) as writer:
         for start, stop in pairwise(borders):
             writer.write_table(table.slice(start, stop - start))
-    content = buffer.getvalue()
+    content = with_footer_checksum(buffer.getvalue())
     pieces = [ordinals[start:stop] for start, stop in pairwise(borders)]
     runs = [(int(piece.min()), int(piece.max())) for piece in pieces]
     rows, ok = len(ordinals), int(arrays["ok"].true_count)
     told = "_".join(f"{begin}-{end}" for begin, end in runs)
-    path = f"{stem}.{told}.{rows}.{ok}.parquet"
+    path = f"{stem}.{len(content)}.{told}.{rows}.{ok}.parquet"
     folder.write(path, content)
     return Part(path, rows, ok, runs[0][0], runs[-1][1], len(content))
 
@@ -180,26 +181,45 @@ def _runs_in(told: str) -> tuple[tuple[int, int], ...]:
 def read_between(folder: Folder, part: Part, first: int, stop: int) -> pa.Table:
     """The runs of a part that have ordinals from `first` to before `stop`, whole.
 
+    :raises DamagedPartError: it is damaged.
     :raises StorageError: it can't be read.
     """
     runs = part.runs
     groups = [place for place, (begin, end) in enumerate(runs) if begin < stop and end >= first]
     if len(groups) == len(runs):
-        with folder.open(part.path, part.bytes) as stream:
-            return pq.read_table(stream)
+        return read_part(folder, part.path, part.bytes, lambda file: file.read(), "all")
     # Exact ranges: the others may be most of the file.
-    ranged = RangedFile(folder, Entry(part.path, part.bytes, ""))
-    return pq.ParquetFile(ranged, pre_buffer=True).read_row_groups(groups)
+    return read_part(folder, part.path, part.bytes, lambda file: file.read_row_groups(groups))
 
 
-def listed(entries: Sequence[Entry]) -> list[Part]:
-    """The parts among files of a ledger."""
+def read_columns(folder: Folder, part: Part, columns: Sequence[str]) -> pa.Table:
+    """Those of `columns` that the part has, of all its rows.
+
+    :raises DamagedPartError: it is damaged.
+    :raises StorageError: it can't be read.
+    """
+
+    def read(file: pq.ParquetFile) -> pa.Table:
+        return file.read([name for name in columns if name in file.schema_arrow.names])
+
+    return read_part(folder, part.path, part.bytes, read, "columns")
+
+
+def listed(entries: Sequence[Entry], damaged: bool = False) -> list[Part]:
+    """The parts among files of a ledger.
+
+    :param damaged: whether to return those that are damaged, as far as that is known, and no others.
+    """
+    marked = {entry.path for entry in entries if entry.path.endswith(DAMAGED)}
     found = []
     for entry in entries:
         name = _NAME.search(entry.path)
         if name is not None:
-            runs = _runs_in(str(name[1]))
-            found.append(Part(entry.path, int(name[2]), int(name[3]), runs[0][0], runs[-1][1], entry.size))
+            is_damaged = int(name[1]) != entry.size or entry.path + DAMAGED in marked
+            if is_damaged is damaged:
+                runs = _runs_in(str(name[2]))
+                rows, ok = int(name[3]), int(name[4])
+                found.append(Part(entry.path, rows, ok, runs[0][0], runs[-1][1], entry.size))
     return found
 
 
@@ -219,26 +239,23 @@ def filled_tokens(metadata: pq.FileMetaData) -> int:
 def paid_tokens(folder: Folder, part: Part) -> int:
     """Input and output tokens that the submission of a part paid for, by its footer.
 
+    :raises DamagedPartError: it is damaged.
     :raises StorageError: it can't be read.
     """
-    with folder.open(part.path, part.bytes) as stream:
-        noted = pq.read_metadata(stream).metadata or {}
+    noted = read_part(folder, part.path, part.bytes, lambda file: file.metadata.metadata or {})
     return int(noted.get(_TOKENS, 0))
 
 
 def outcomes(folder: Folder, part: Part) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
     """The ordinals of a part, and which of them are good.
 
+    :raises DamagedPartError: it is damaged.
     :raises StorageError: it can't be read.
     """
     if part.is_solid:
         runs = [np.arange(first, last + 1) for first, last in part.runs]
         return np.concatenate(runs).astype(np.uint64), np.ones(part.rows, np.bool_)
-    # Exact ranges: the outcomes are a few KB of what may be many MB.
-    stream = RangedFile(folder, Entry(part.path, part.bytes, ""))
-    if part.bytes <= _READ_WHOLE:
-        stream.load()
-    table = pq.ParquetFile(stream, pre_buffer=True).read(["ordinal", "ok"])
+    table = read_columns(folder, part, ["ordinal", "ok"])
     return table["ordinal"].to_numpy(), table["ok"].to_numpy()
 
 

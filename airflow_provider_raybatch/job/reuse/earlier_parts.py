@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.parts.part import Part, read_columns
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.request import key_array
-from airflow_provider_raybatch.job.request.key_array import Keys
+from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.storage.folder import Folder
@@ -24,6 +24,11 @@ from airflow_provider_raybatch.storage.in_order import in_order
 _COLUMNS = ["ok", "failure", "output", "paid_by", "origin"]
 _Places: TypeAlias = npt.NDArray[np.int64]
 _NONE: _Places = np.empty(0, np.int64)
+_NO_ROWS = pa.table({
+    "ok": pa.array([], pa.bool_()),
+    "key": pa.array([], KEY),
+    "ordinal": pa.array([], pa.uint64()),
+})
 
 
 @dataclass(frozen=True)
@@ -43,15 +48,23 @@ class LedgerResponses:
     :param failures: whether to find failed rows instead of good ones.
     :param ranges: of keys in which lookups come, each with the keys of one. So many passes over all
         parts would take too long, so the first lookup cuts their keys likewise.
+    :param damaged: called with the path of a part that is damaged, whose responses are misses then. By
+        default, such a part raises.
     """
 
     def __init__(
-        self, folder: Folder, parts: Sequence[Part], failures: bool = False, ranges: int = 1
+        self,
+        folder: Folder,
+        parts: Sequence[Part],
+        failures: bool = False,
+        ranges: int = 1,
+        damaged: Callable[[str], None] | None = None,
     ) -> None:
         self._folder = folder
         self._parts = list(parts)
         self._failures = failures
         self._ranges = ranges
+        self._damaged = damaged
         self._cut: Partitions[_Place] | None = None
 
     def lookup(self, keys: Keys) -> Hits:
@@ -104,8 +117,10 @@ class LedgerResponses:
         tables = []
         for number in np.unique(rows.file):
             part, inside = self._parts[int(number)], np.flatnonzero(rows.file == number)
-            with self._folder.open(part.path, part.bytes) as stream:
-                table = pq.read_table(stream, columns=_COLUMNS).take(pa.array(rows.row[inside]))
+            whole = self._columns(part, _COLUMNS)
+            if whole is None:
+                continue
+            table = whole.take(pa.array(rows.row[inside]))
             payers = pc.fill_null(table["paid_by"], part.submission_id)
             table = table.set_column(table.schema.get_field_index("paid_by"), "paid_by", payers)
             tables.append(table.append_column("hit", pa.array(inside)))
@@ -124,11 +139,22 @@ class LedgerResponses:
 
     def _wanted(self, part: Part, columns: list[str]) -> tuple[_Places, pa.Table, Keys]:
         """The rows with the wanted outcome, all rows, and the keys of the former."""
-        with self._folder.open(part.path, part.bytes) as stream:
-            table = pq.read_table(stream, columns=columns)
+        table = self._columns(part, columns)
+        if table is None:
+            table = _NO_ROWS
         wanted = pc.and_(pc.is_valid(table["key"]), pc.equal(table["ok"], not self._failures))
         rows = np.flatnonzero(wanted.to_numpy())
         return rows, table, key_array.from_arrow(table["key"].take(pa.array(rows)))
+
+    def _columns(self, part: Part, columns: Sequence[str]) -> pa.Table | None:
+        """``None`` if the part is damaged and that counts as a miss."""
+        try:
+            return read_columns(self._folder, part, columns)
+        except DamagedPartError:
+            if self._damaged is None:
+                raise
+            self._damaged(part.path)
+            return None
 
 
 def _last(places: list[_Places], files: list[_Places], rows: list[_Places]) -> Hits:

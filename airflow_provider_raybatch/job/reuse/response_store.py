@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract import layout
 from airflow_provider_raybatch.contract.arguments.reuse import ReuseArguments
@@ -19,6 +18,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
+from airflow_provider_raybatch.job.parts.reading import DamagedPartError
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE
@@ -106,7 +106,7 @@ def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: 
     paid = sorted((part for part in ledger if part.may_be_generated), key=lambda part: part.path)
     try:
         for driver, found in groupby(paid, key=lambda part: part.driver):
-            store.add(driver, _generated(place, list(found), task))
+            store.add(driver, _generated(place, list(found), task, emit))
     except Exception as error:  # the dataset is committed: nothing that fails here may fail the job
         text = f"{_sentence(error)} The dataset is complete, but the response store lacks new responses."
         emit(Notice(level="warning", message=text))
@@ -139,15 +139,19 @@ def _sentence(error: Exception) -> str:
     return str(error) if isinstance(error, StorageError) else f"reuse: {type(error).__name__}: {error}."
 
 
-def _generated(place: Folder, found: Sequence[Part], task: Task) -> Iterator[pa.Table]:
+def _generated(place: Folder, found: Sequence[Part], task: Task, emit: Emit) -> Iterator[pa.Table]:
     """The rows that one driver paid for, one table per part; parts are read ahead."""
 
-    def paid_rows(part: Part) -> pa.Table:
-        with place.open(part.path, part.bytes) as stream:
-            table = pq.read_table(stream, columns=["key", "ok", "output"])
+    def paid_rows(part: Part) -> pa.Table | None:
+        try:
+            table = parts.read_columns(place, part, ["key", "ok", "output"])
+        except DamagedPartError:
+            text = f"reuse: {place.uri}/{part.path} is damaged; the response store lacks its responses."
+            emit(Notice(level="warning", message=text))
+            return None
         return table.filter(pc.and_(table["ok"], pc.is_valid(table["key"])))
 
     for table in in_order(paid_rows, found, AT_ONCE):
-        if table.num_rows:
+        if table is not None and table.num_rows:
             output = task.adapted(table["output"].combine_chunks(), task.stored_type)
             yield pa.table({"key": table["key"], "output": output})

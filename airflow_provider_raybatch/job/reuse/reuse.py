@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from airflow_provider_raybatch.contract import layout
-from airflow_provider_raybatch.contract.events import Phase
+from airflow_provider_raybatch.contract.events import Notice, Phase
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
 from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, Source
 from airflow_provider_raybatch.job.parts import part as parts
@@ -135,7 +135,7 @@ def plan_reuse(
     resolved: RowMask,
     store: Responses | None,
     spread: Spread[RequestKeys],
-    emit: Callable[[Phase], None],
+    emit: Callable[[Phase | Notice], None],
 ) -> ReusePlan:
     """Find responses for the rows that are not resolved.
 
@@ -147,7 +147,7 @@ def plan_reuse(
     :param resolved: rows that need no request.
     :param store: the response store, if the job has one.
     :param spread: applies a function to groups of work items.
-    :param emit: called when keys are made, which is slow for many rows.
+    :param emit: called when keys are made, which is slow for many rows, and when a part is damaged.
     :raises StorageError: the source, a part or the store can't be read.
     """
     no_rows: RowMask = np.zeros(len(resolved), np.bool_)
@@ -169,7 +169,9 @@ def plan_reuse(
     unsearched = search.unsearched(elsewhere)
     found: list[Found] = []
     if unsearched:
-        carried = LedgerResponses(job.folder, unsearched, ranges=number)
+        carried = LedgerResponses(
+            job.folder, unsearched, ranges=number, damaged=_misses(job.folder.uri, emit)
+        )
         found.append(Found(Partitions(CachedRows, number), carried, "carried"))
         search = search.after(unsearched)
         found_out = True
@@ -211,6 +213,19 @@ def _all(ordinals: Ordinals) -> RowMask:
 
 def _looking(rows: int) -> Phase:
     return Phase(phase="preflight", message=f"Checking {rows:,} rows for reusable answers")
+
+
+def _misses(uri: str, emit: Callable[[Notice], None]) -> Callable[[str], None]:
+    """Tells once of each part of another input or configuration that is damaged."""
+    told: set[str] = set()
+
+    def miss(path: str) -> None:
+        if path not in told:
+            told.add(path)
+            text = f"reuse: {uri}/{path} is damaged; its responses are paid for again."
+            emit(Notice(level="warning", message=text))
+
+    return miss
 
 
 def parts_of_task(job: Job) -> list[Part]:

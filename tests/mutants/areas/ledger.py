@@ -80,8 +80,8 @@ MUTANTS = (
     Mutant(
         "part-says-all-good",
         _PARTS,
-        'path = f"{stem}.{told}.{rows}.{ok}.parquet"',
-        'path = f"{stem}.{told}.{rows}.{rows}.parquet"',
+        'path = f"{stem}.{len(content)}.{told}.{rows}.{ok}.parquet"',
+        'path = f"{stem}.{len(content)}.{told}.{rows}.{rows}.parquet"',
         "Rows that failed are never asked again.",
         ("job/output/test_publish.py::TestLedger::test_a_scan_finds_the_good_rows_of_all_submissions",),
     ),

@@ -30,7 +30,6 @@ from airflow_provider_raybatch.job.reuse.store.files import (
 )
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Int
-from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
@@ -57,9 +56,8 @@ def write(folder: Folder, submission: str, tables: Iterable[pa.Table], at: int) 
             row_group_size=_fitting(table, ROWS_PER_GROUP, _BYTES_PER_GROUP),
             compression="zstd",
             write_statistics=False,
-            write_page_checksum=True,
         )
-        folder.write(path, with_footer_checksum(content))
+        folder.write(path, content)
         written.append((path, key_array.from_arrow(table["key"])))
     return written
 

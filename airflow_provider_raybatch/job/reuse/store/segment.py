@@ -21,7 +21,6 @@ from airflow_provider_raybatch.job.input.table import as_parquet
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
 from airflow_provider_raybatch.job.reuse.store.files import paid_by, parquet_file
-from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
@@ -124,9 +123,8 @@ def write(folder: Folder, path: str, entries: Entries) -> None:
         compression="none",
         use_dictionary=["file", "at", "until"],
         write_statistics=["key", "at", "until"],
-        write_page_checksum=True,
     )
-    folder.write(path, with_footer_checksum(content))
+    folder.write(path, content)
 
 
 class Segment:

@@ -105,8 +105,8 @@ def test_the_coordinator_answers_while_storage_is_away(board: Coordinator, stora
 
 
 def test_what_it_had_written_is_done_when_storage_is_back(board: Coordinator, storage: Storage) -> None:
-    written = "parts/a-1-000001.0-2.3.3.parquet"
-    storage.entries = [Entry(written, 10, ""), Entry("parts/b-1-000001.7-7.1.1.parquet", 10, "")]
+    written = "parts/a-1-000001.10.0-2.3.3.parquet"
+    storage.entries = [Entry(written, 10, ""), Entry("parts/b-1-000001.10.7-7.1.1.parquet", 10, "")]
     assert not restarted(board)
     storage.is_back.set()
     rows = eventually(lambda: rows_of(board, "b-1"))

@@ -90,12 +90,12 @@ def test_a_row_counts_once_by_how_it_came(disk: LocalFolder) -> None:
     found: list[parts.Part] = []
     for submission, origin, rows in came:
         first = sum(one.rows for one in found)
-        found.append(part(disk, numbered(rows, first), first=first, submission=submission))
-        table = pq.read_table(io.BytesIO(disk.read(found[-1].path)))
-        place = table.schema.get_field_index("origin")
-        buffer = io.BytesIO()
-        pq.write_table(table.set_column(place, "origin", pa.array([origin] * rows)), buffer)
-        disk.write(found[-1].path, buffer.getvalue())
+        made = part(disk, numbered(rows, first), first=first, submission=submission)
+        table = pq.read_table(io.BytesIO(disk.read(made.path)))
+        arrays = {name: table[name].combine_chunks() for name in table.column_names}
+        arrays["origin"] = pa.array([origin] * rows)
+        stem = f"{made.path.rpartition('/')[0]}/{origin}"
+        found.append(parts.write_arrays(disk, stem, pa.table({}).select([]), arrays))
     report = Report(part_folder="_raybatch/parts/task/run/raybatch-x-1")
     counts = publish(disk, found, 20, report=report).counts
     assert (counts.ok, counts.resumed, counts.reused, counts.duplicates) == (20, 4 + 3 + 2, 3, 3)

@@ -100,7 +100,7 @@ class TestLookBack:
     def test_parts_without_gaps_are_never_opened(self, tmp_path: Path) -> None:
         disk = LocalFolder(str(tmp_path))
         solid = part(disk, [{}] * 4)
-        (tmp_path / solid.path).write_bytes(b"not even Parquet")
+        (tmp_path / solid.path).write_bytes(b"x" * solid.bytes)
         assert look_back(disk, self.RUN, 10).rows == 4
 
     def test_rows_past_a_smaller_limit_do_not_count(self, tmp_path: Path) -> None:

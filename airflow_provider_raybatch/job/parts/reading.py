@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way to read a part, and what follows from damage.
+
+A part that is cut off, or in which a bit flipped, must not end every attempt, and must never be published.
+Each page has a checksum, and so has the footer. Whoever finds damage leaves a mark beside the part, which is
+not in the ledger from then on. Nothing is deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider_raybatch.contract.layout import DAMAGED
+from airflow_provider_raybatch.storage.checksum import checked_footer
+from airflow_provider_raybatch.storage.entry import Entry
+from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder
+from airflow_provider_raybatch.storage.ranged_file import RangedFile
+
+_READ_WHOLE = 1024 * 1024
+"""Bytes of a part that is read by one request; of a larger one, only what is wanted."""
+Extent = Literal["all", "columns", "exact"]
+"""How much of a part will be read: most of it, some columns of all rows, or a few ranges."""
+
+_DAMAGE = (pa.ArrowInvalid, OSError, ValueError, LookupError)
+"""pyarrow raises OSError for broken thrift, pages and compression. Too little memory is not among them."""
+
+T = TypeVar("T")
+
+
+class DamagedPartError(StorageError):
+    """A part is not what was written. The next attempt asks its rows again."""
+
+
+def read_part(
+    folder: Folder, path: str, size: int, read: Callable[[pq.ParquetFile], T], extent: Extent = "exact"
+) -> T:
+    """What `read` takes from a part.
+
+    :param size: bytes of the file.
+    :raises DamagedPartError: it is damaged, and from now on marked so.
+    :raises StorageError: the storage gives no answer.
+    """
+    try:
+        return _read(folder, path, size, read, extent)
+    except _DAMAGE:
+        pass  # a byte may have been wrong on its way only: the second time decides
+    try:
+        return _read(folder, path, size, read, extent)
+    except _DAMAGE as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        why = first.rstrip(".")[:200]
+        if isinstance(error, OSError) and error.errno is not None:  # a disk's; pyarrow's have none
+            raise StorageError(f"parts: {folder.uri}/{path} can't be read ({why}).") from error
+        logging.getLogger(__name__).warning("%s/%s is damaged (%s)", folder.uri, path, why)
+        folder.write(path + DAMAGED, why.encode())
+        raise DamagedPartError(
+            f"parts: {folder.uri}/{path} is damaged ({why}); its rows count as not finished, and a retry "
+            "asks them again."
+        ) from error
+
+
+def _read(folder: Folder, path: str, size: int, read: Callable[[pq.ParquetFile], T], extent: Extent) -> T:
+    stream = folder.open(path, size) if extent == "all" else RangedFile(folder, Entry(path, size, ""))
+    with stream:
+        if isinstance(stream, RangedFile) and extent == "columns" and size <= _READ_WHOLE:
+            stream.load()
+        metadata = pq.read_metadata(pa.BufferReader(checked_footer(stream)))
+        return read(
+            pq.ParquetFile(stream, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
+        )
