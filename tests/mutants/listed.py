@@ -13,6 +13,7 @@ from .areas import (
     replica,
     response_store,
     reuse,
+    sources,
     storage,
     submission,
 )
@@ -20,6 +21,7 @@ from .areas import (
 AREAS = {
     "Commit": commit.MUTANTS,
     "Storage": storage.MUTANTS,
+    "Sources": sources.MUTANTS,
     "Ledger": ledger.MUTANTS,
     "Poison rows": poison_rows.MUTANTS,
     "Replica": replica.MUTANTS,

@@ -81,7 +81,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             raise _refused(f"{here} redirects to {new.hostname} with a login")
         request = GuardedRequest(newurl)
         request.named = here
-        request.is_after_public = req.is_after_public or req.is_public
+        request.is_after_public = req.is_public  # as all hosts after a public one are
         return request
 
 

@@ -54,7 +54,8 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
 
 def changed(file: SourceFile) -> StorageError:
     """The error of a file that was replaced since it was listed."""
-    return StorageError(f"source: {file.uri} changed while the job ran; run the task again.")
+    remedy = " Where it changes with each answer, copy it into a bucket." if http.is_url(file.uri) else ""
+    return StorageError(f"source: {file.uri} changed while the job ran; run the task again.{remedy}")
 
 
 @functools.lru_cache(_MOST_SPOOLS)
