@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.shown_uri import without_queries
 
 Model = TypeVar("Model", bound="ContractModel")
 
@@ -91,6 +92,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except RecursionError:
         text = f"a {type(value).__name__} of great depth"
+    text = without_queries(text)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from pydantic import AfterValidator
 
 from airflow_provider_raybatch.contract.names import check_characters
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
 
 SOURCE_SCHEMES = ("file", "s3", "https", "http")
 DESTINATION_SCHEMES = ("file", "s3")
@@ -69,7 +70,7 @@ def check_location(uri: str, schemes: tuple[str, ...]) -> None:
     elif match.group(1) == "file":
         _check_file(uri)
     elif not re.match(r"[^/?#]", uri[match.end() :]):
-        raise ValueError(f"{uri!r} names no host; write it as {match.group()}host/path")
+        raise ValueError(f"{shown_uri(uri)!r} names no host; write it as {match.group()}host/path")
 
 
 def checked_folder(uri: str) -> str:
@@ -99,7 +100,9 @@ def check_absolute(path: str) -> None:
     """
     if match := _TOO_FEW_SLASHES.match(path):
         scheme, rest = match.group(1), path[match.end() :]
-        raise ValueError(f"{path!r} has too few slashes; write {_uri(scheme.lower(), rest)!r}")
+        raise ValueError(
+            f"{shown_uri(path)!r} has too few slashes; write {shown_uri(_uri(scheme.lower(), rest))!r}"
+        )
     if _WINDOWS.match(path):
         raise ValueError(
             f"{path!r} is a Windows path; name a folder that the cluster's nodes can see, such as /data/out, "
@@ -129,9 +132,9 @@ def check_model_folder(name: str) -> None:
     _check_text(name)
     match = _SCHEME.match(name)
     if match and match.group(1).lower() in _MODEL_SCHEMES:
-        meant = local_path(name) if match.group(1) == "file" else "/".join(name.split("/")[3:5])
+        meant = local_path(name) if match.group(1) == "file" else "/".join(shown_uri(name).split("/")[3:5])
         remedy = f"write {meant!r}" if meant else "name a Hugging Face id or a folder"
-        raise ValueError(f"{name!r} is a URL, which vLLM does not load; {remedy}")
+        raise ValueError(f"{shown_uri(name)!r} is a URL, which vLLM does not load; {remedy}")
     remote_file = name.lower().endswith(".gguf") or name.lower().split(":")[0].endswith("-gguf")
     parts = name.split("/")
     is_folder = parts[0] in {".", ".."} or not parts[-1] or name.startswith("~") or _WINDOWS.match(name)
@@ -166,7 +169,7 @@ def reads_into(source: str, folder: str) -> bool:
 
 def _check_text(uri: str) -> None:
     if _JINJA.search(uri):
-        raise ValueError(f"{uri!r} still has a Jinja expression; the field was not rendered")
+        raise ValueError(f"{shown_uri(uri)!r} still has a Jinja expression; the field was not rendered")
     check_characters(uri)
 
 
@@ -179,7 +182,9 @@ def _check_login(uri: str, start: int) -> None:
     remedy = (
         "name the connection in aws_conn_id" if meant.startswith("s3") else "use a location that needs none"
     )
-    raise ValueError(f"a connection or login stands before the host of {meant!r}; remove it and {remedy}")
+    raise ValueError(
+        f"a connection or login stands before the host of {shown_uri(meant)!r}; remove it and {remedy}"
+    )
 
 
 def _check_file(uri: str) -> None:
@@ -220,9 +225,10 @@ def _check_s3(uri: str) -> None:
 def _unknown_scheme(uri: str, scheme: str, schemes: tuple[str, ...]) -> str:
     meant = _ALIASES.get(scheme.lower(), scheme.lower())
     if meant in schemes:
-        return f"{uri!r} has the scheme {scheme!r}; write {_uri(meant, uri.partition('://')[2])!r}"
+        meant = shown_uri(_uri(meant, uri.partition("://")[2]))
+        return f"{shown_uri(uri)!r} has the scheme {scheme!r}; write {meant!r}"
     allowed = ", ".join(f"{one}://" for one in schemes)
-    return f"{uri!r} has the scheme {scheme!r}; use a local path or one of {allowed}"
+    return f"{shown_uri(uri)!r} has the scheme {scheme!r}; use a local path or one of {allowed}"
 
 
 def _uri(scheme: str, rest: str) -> str:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -19,9 +21,11 @@ def check_characters(name: str) -> None:
     :raises ValueError: one sentence, without the field's name.
     """
     if name != name.strip():
-        raise ValueError(f"{name!r} begins or ends with white space; write {name.strip()!r}")
+        raise ValueError(
+            f"{shown_uri(name)!r} begins or ends with white space; write {shown_uri(name.strip())!r}"
+        )
     if found := _CONTROL.search(name):
-        raise ValueError(f"{name!r} has the control character {found.group()!r}; remove it")
+        raise ValueError(f"{shown_uri(name)!r} has the control character {found.group()!r}; remove it")
 
 
 def ascii_name(name: str) -> str:

@@ -14,11 +14,12 @@ import ray
 from airflow_provider_raybatch.contract import events
 from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control, EventWriter, orders_for, stop_on_sigterm
 from airflow_provider_raybatch.job.driver import run
-from airflow_provider_raybatch.job.failures.diagnosis import diagnose, without_queries
+from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         failure_class, sentence = diagnose(error)
         if failure_class is FailureClass.INTERNAL:
             # Only here the traceback helps more than the message.
-            traceback.print_exc(file=sys.stdout)
+            print(without_queries(traceback.format_exc()))
         writer.emit(events.Failed(failure_class=failure_class, message=without_queries(sentence)))
         return 1
     return 0

@@ -83,7 +83,6 @@ _NOISE = re.compile(
 )
 
 _OWN = re.compile(r"^airflow_provider_raybatch\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
-_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"),;]+")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -140,11 +139,6 @@ def short(error: BaseException) -> str:
     """The beginning of what an error says, for a part of a sentence."""
     text = " ".join(reason_of(error).split())
     return (text or type(error).__name__)[: _LONGEST // 2].rstrip(".")
-
-
-def without_queries(text: str) -> str:
-    """URLs without what follows their path: it may be a signature, and whoever has that can open the file."""
-    return _QUERY.sub(r"\1", text)
 
 
 def without_traceback(text: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.table import check_names
 
@@ -128,8 +129,12 @@ def header(stream: BinaryIO, start: int, uri: str) -> tuple[tuple[str, ...], int
     try:
         found = next((record for record in csv.reader(lines(), strict=True) if record), [])
     except UnicodeDecodeError as error:
-        raise PreflightError(f"source: {uri} is not UTF-8 text ({error.reason}); convert it.") from error
+        raise PreflightError(
+            f"source: {shown_uri(uri)} is not UTF-8 text ({error.reason}); convert it."
+        ) from error
     except csv.Error as error:
-        raise PreflightError(f"source: the header of {uri} is not CSV ({error}); mend the file.") from error
+        raise PreflightError(
+            f"source: the header of {shown_uri(uri)} is not CSV ({error}); mend the file."
+        ) from error
     check_names(found, uri)
     return tuple(found), position

@@ -17,6 +17,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.job.input.addresses import Reach, reach_of
 from airflow_provider_raybatch.storage.errors import StorageError
 
@@ -74,9 +75,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         assert isinstance(req, GuardedRequest)
         fp.close()  # its body may be endless, and is read otherwise
         new = urlsplit(newurl)
-        here = req.full_url.partition("?")[0]
+        here = shown_uri(req.full_url)
         if new.scheme not in {"https", urlsplit(here).scheme}:
-            raise _refused(f"{here} redirects to {newurl.partition('?')[0]}")
+            raise _refused(f"{here} redirects to {shown_uri(newurl)}")
         if "@" in new.netloc:
             raise _refused(f"{here} redirects to {new.hostname} with a login")
         request = GuardedRequest(newurl)
@@ -142,7 +143,7 @@ def _checked(req: urllib.request.Request) -> list[Any]:
     reaches = {str(address[0]): reach_of(str(address[0])) for address in addresses}
     for address, reach in reaches.items():
         if reach is Reach.NEVER or (reach is Reach.PRIVATE and req.is_after_public):
-            leads = f"{req.named} redirects to" if req.named else f"{req.full_url.partition('?')[0]} is at"
+            leads = f"{req.named} redirects to" if req.named else f"{shown_uri(req.full_url)} is at"
             why = f"the {reach.value} address {address}"
             whose = f", the address of {parts.hostname}" if parts.hostname != address else ""
             raise _refused(f"{leads} {why}{whose}")

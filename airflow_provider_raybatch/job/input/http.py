@@ -17,6 +17,7 @@ from typing import IO
 from urllib.parse import quote, urlsplit
 
 from airflow_provider_raybatch.contract.failures import FailureClass
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.job.input.guarded_http import GuardedRequest, build_opener
 from airflow_provider_raybatch.storage.errors import FULL, StorageError
 
@@ -78,7 +79,7 @@ def _errors(url: str) -> Iterator[None]:
         raise _error(url, error) from error
     except ValueError as error:
         raise StorageError(
-            f"source: {_named(url)} is not a URL that can be read ({error}); check it.",
+            f"source: {shown_uri(url)} is not a URL that can be read ({error}); check it.",
             FailureClass.USER_ERROR,
         ) from error
 
@@ -126,7 +127,7 @@ def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes] | None) ->
 def _check_size(url: str, size: int) -> None:
     if size > MOST_BYTES:
         raise StorageError(
-            f"source: {_named(url)} has more than {MOST_BYTES // 2**30} GiB, the most that is read from a "
+            f"source: {shown_uri(url)} has more than {MOST_BYTES // 2**30} GiB, the most that is read from a "
             "URL; copy it into a bucket, or split it.",
             FailureClass.USER_ERROR,
         )
@@ -137,10 +138,6 @@ def _error(url: str, error: Exception) -> StorageError:
     reason = f"the server answered {code}" if code else str(getattr(error, "reason", error))
     lasting = code is not None and 400 <= code < 500 and code not in (408, 429)
     return StorageError(
-        f"source: {_named(url)} can't be read, {reason}.",
+        f"source: {shown_uri(url)} can't be read, {reason}.",
         FailureClass.USER_ERROR if lasting else FailureClass.STORAGE,
     )
-
-
-def _named(url: str) -> str:
-    return url.partition("?")[0]  # the query may hold a signature

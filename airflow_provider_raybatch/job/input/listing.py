@@ -19,6 +19,7 @@ from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, split_s3
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.tables import Tables
 from airflow_provider_raybatch.storage.entry import Entry
@@ -43,6 +44,11 @@ class SourceFile:
     uri: str
     size: int
     version: str
+
+    @property
+    def shown(self) -> str:
+        """Its URI as a message may show it."""
+        return shown_uri(self.uri)
 
     @property
     def compression(self) -> str | None:
@@ -85,9 +91,9 @@ def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listi
             kind = wanted.format or _format_of(file.uri)
             if kind is None:
                 raise PreflightError(
-                    f"source: {file.uri} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
+                    f"source: {file.shown} has no known extension; set format to 'parquet', 'jsonl' or 'csv'."
                 )
-            formats.setdefault(kind, file.uri)
+            formats.setdefault(kind, file.shown)
             files.append(file)
     if len(formats) > 1:
         examples = " and ".join(f"{uri} is {kind}" for kind, uri in formats.items())
@@ -96,7 +102,9 @@ def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listi
         )
     (uri, times), *_ = Counter(file.uri for file in files).most_common(1)
     if times > 1:
-        raise PreflightError(f"source: {uri} is named {times} times; its rows would come out as often.")
+        raise PreflightError(
+            f"source: {shown_uri(uri)} is named {times} times; its rows would come out as often."
+        )
     return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files))
 
 

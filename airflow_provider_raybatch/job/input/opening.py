@@ -55,7 +55,7 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
 def changed(file: SourceFile) -> StorageError:
     """The error of a file that was replaced since it was listed."""
     remedy = " Where it changes with each answer, copy it into a bucket." if http.is_url(file.uri) else ""
-    return StorageError(f"source: {file.uri} changed while the job ran; run the task again.{remedy}")
+    return StorageError(f"source: {file.shown} changed while the job ran; run the task again.{remedy}")
 
 
 @functools.lru_cache(_MOST_SPOOLS)
@@ -68,8 +68,9 @@ def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
         with contextlib.suppress(OSError):
             spool.close()  # gives its room back, and fails as the flush did
         raise StorageError(
-            f"source: {file.uri} can't be unpacked into {tempfile.gettempdir()} ({error.strerror or error}); "
-            "make room there, or set TMPDIR to another folder on the cluster's nodes."
+            f"source: {file.shown} can't be unpacked into {tempfile.gettempdir()} "
+            f"({error.strerror or error}); make room there, or set TMPDIR to another folder on the cluster's "
+            "nodes."
         ) from error
     return spool
 
@@ -119,7 +120,7 @@ def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of a disk, which says nothing of the content
         raise PreflightError(
-            f"source: {file.uri} can't be unpacked as {file.compression} ({error}); check it, or rename it "
+            f"source: {file.shown} can't be unpacked as {file.compression} ({error}); check it, or rename it "
             "if it is not compressed."
         ) from error
 
@@ -130,7 +131,7 @@ def _copy(file: SourceFile, unpacked: Any, into: IO[bytes]) -> None:
         copied += len(block)
         if copied > MOST_UNPACKED:
             raise PreflightError(
-                f"source: {file.uri} unpacks to more than {MOST_UNPACKED // 2**30} GiB; split it, or write "
+                f"source: {file.shown} unpacks to more than {MOST_UNPACKED // 2**30} GiB; split it, or write "
                 "it as Parquet."
             )
         into.write(block)

@@ -140,7 +140,7 @@ class Reader:
                 raise changed(file) from error
             except (pa.ArrowException, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:
-                    raise StorageError(f"source: {file.uri} can't be read ({error}).") from error
+                    raise StorageError(f"source: {file.shown} can't be read ({error}).") from error
                 raise self._damaged(file, chunk.group, error) from error
             # However large it is: the chunks in work are slices of it, and would each keep a copy.
             self._group = (key, table)
@@ -178,7 +178,7 @@ class Reader:
                 where = f"row group {group}"
         reason = " ".join(str(error).split())[:200].rstrip(".")
         return StorageError(
-            f"source: {file.uri} is damaged, {where} can't be decoded ({reason}); write the file again.",
+            f"source: {file.shown} is damaged, {where} can't be decoded ({reason}); write the file again.",
             FailureClass.USER_ERROR,
         )
 

@@ -166,7 +166,7 @@ def _look_parquet(
         except (pa.ArrowInvalid, OSError) as error:
             why = (str(error).strip().splitlines() or ["unknown reason"])[0][:200]
             raise PreflightError(
-                f"source: {file.uri} is not a readable Parquet file ({why}); write it again."
+                f"source: {file.shown} is not a readable Parquet file ({why}); write it again."
             ) from error
         meta = parquet.metadata
         pieces = [
@@ -201,13 +201,13 @@ def _look_text(
         except LongRowError as error:
             why = "is a quote never closed?" if is_csv else "JSONL has one object a line."
             raise PreflightError(
-                f"source: {file.uri} is not {'CSV' if is_csv else 'JSONL'}, {error}; {why}"
+                f"source: {file.shown} is not {'CSV' if is_csv else 'JSONL'}, {error}; {why}"
             ) from error
         except csv_records.OpenQuoteError as error:
             line = csv_records.line_of_open_quote(stream, error.offset)
             raise PreflightError(
-                f"source: {file.uri} ends inside a quoted field that begins in line {line}; close the quote "
-                "there, or write the file again if it was cut off."
+                f"source: {file.shown} ends inside a quoted field that begins in line {line}; close the "
+                "quote there, or write the file again if it was cut off."
             ) from error
     pieces = [Chunk(number, 0, cell.rows, -1, cell.start, cell.stop) for cell in cells]
     return pieces, pa.schema([(name, pa.string()) for name in columns]) if is_csv else None

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.failures import PreflightError
+from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.job.input.json_types import STRING, TEXT, Kind, arrow_type, kind_of
 from airflow_provider_raybatch.storage.checksum import with_footer_checksum
 
@@ -97,7 +98,7 @@ def check_names(names: Sequence[str], uri: str) -> None:
     (name, times) = Counter(names).most_common(1)[0] if names else ("", 0)
     if times > 1:
         raise PreflightError(
-            f"source: {uri} has the column {name!r} {times} times; rename all but one in the file."
+            f"source: {shown_uri(uri)} has the column {name!r} {times} times; rename all but one in the file."
         )
 
 

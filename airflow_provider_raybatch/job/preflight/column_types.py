@@ -30,7 +30,7 @@ def check_types(files: Sequence[SourceFile], schemas: Sequence[pa.Schema | None]
                 _try(column.type)
             except (pa.ArrowException, NotImplementedError, TypeError) as error:
                 raise PreflightError(
-                    f"source: column {column.name!r} of {file.uri} has the Arrow type {column.type}, which "
+                    f"source: column {column.name!r} of {file.shown} has the Arrow type {column.type}, which "
                     f"can't be carried to the dataset ({' '.join(str(error).split())[:200]}); write the file "
                     "again with another type, or without the column."
                 ) from error

@@ -123,7 +123,7 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
     bad = [row for rows in read for row in rows.rows if isinstance(row, BadRow)]
     if bad and len(bad) == sum(len(rows) for rows in read):
         raise PreflightError(
-            f"source: none of the first {len(bad)} lines of {listing.files[0].uri} is a row: "
+            f"source: none of the first {len(bad)} lines of {listing.files[0].shown} is a row: "
             f"{bad[0].reason}; JSONL has one JSON object a line."
         )
     kinds: dict[str, Kind] = {}
@@ -133,7 +133,7 @@ def _schema(listing: Listing, surveyed: Surveyed, credentials: AwsCredentials | 
     # JSONL rows bring their own columns, and the dataset holds every column for every row.
     if len(kinds) > postprocess.MOST_COLUMNS:
         raise PreflightError(
-            f"source: the first {_SAMPLE_ROWS} rows of {listing.files[0].uri} have {len(kinds)} different "
+            f"source: the first {_SAMPLE_ROWS} rows of {listing.files[0].shown} have {len(kinds)} different "
             f"keys, and a dataset may have {postprocess.MOST_COLUMNS} columns; put what differs from row to "
             "row into one object."
         )

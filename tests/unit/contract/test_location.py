@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_raybatch.contract.failures import SpecError
 from airflow_provider_raybatch.contract.location import local_path, plain
+from airflow_provider_raybatch.contract.shown_uri import shown_uri, without_queries
 from tests.support.specs import spec
 
 HERE = str(Path.cwd())
@@ -169,3 +170,52 @@ def test_chat_template_is_not_a_path(template: str) -> None:
     assert "so each row would ask the same; give the template's text, not the path" in refusal(
         model="m", chat_template=template
     )
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("https://host/a b.csv?X-Amz-Signature=s3cret', b", "https://host/a b.csv"),
+        ("HTTP://me:s3cret@host:1/a.csv#s3cret", "HTTP://host:1/a.csv"),
+        ("https:/host/a?s3cret", "https:/host/a"),
+        ("abfss://c@account/a?sig=s3cret", "abfss://account/a"),
+        ("s3://bucket/day=?/a@b#c.csv", "s3://bucket/day=?/a@b#c.csv"),
+        ("file:///a?.csv", "file:///a?.csv"),
+        ("/a?b@c.csv", "/a?b@c.csv"),
+    ],
+)
+def test_what_may_be_a_secret_of_a_uri_is_not_shown(uri: str, shown: str) -> None:
+    assert shown_uri(uri) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("source: https://a/b.csv?X=s3cret,s3cret&b=1 is", "source: https://a/b.csv is"),
+        ("(see 'http://b/?c=s3cret;s3cret').", "(see 'http://b/')."),
+        ("['https://a/b?s3cret', 'az://c/d?s3cret']", "['https://a/b', 'az://c/d']"),
+        ('{"uri": "https://a/b?s3cret"}', '{"uri": "https://a/b"}'),
+        ("which rows? s3://b/x?.csv, see https://docs.example/x.", None),
+    ],
+)
+def test_queries_of_urls_are_cut_from_a_text(text: str, shown: str | None) -> None:
+    assert without_queries(text) == (text if shown is None else shown)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"source": ["https://host/x.csv?sig=s3cret "]},
+        {"source": ["https://host/{{ x }}?sig=s3cret"]},
+        {"source": ["HTTPS://host/x.csv?sig=s3cret"]},
+        {"source": ["https:/host/x.csv?sig=s3cret"]},
+        {"source": ["https://?sig=s3cret"]},
+        {"source": ["abfss://c@a/x?sig=s3cret"]},
+        {"source": "https://host/x.csv?sig=s3cret"},
+        {"limit": "https://host/x.csv?sig=s3cret"},
+        {"destination": "https://host/x?sig=s3cret"},
+        {"model": "https://host/x?sig=s3cret"},
+    ],
+)
+def test_a_refused_location_shows_no_signature(fields: dict[str, Any]) -> None:
+    assert "s3cret" not in refusal(**fields)

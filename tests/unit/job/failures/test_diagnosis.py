@@ -10,7 +10,6 @@ from airflow_provider_raybatch.job.failures.diagnosis import (
     diagnose,
     reason_of,
     start_failure,
-    without_queries,
 )
 
 
@@ -170,16 +169,6 @@ def test_an_engine_that_did_not_start(cause: str, failure: FailureClass) -> None
     assert isinstance(error, RaybatchError)
     assert error.failure_class is failure
     assert str(error).startswith("engine_args: the engine did not start: ")
-
-
-def test_signatures_of_urls_are_not_shown() -> None:
-    text = "source: https://lake.example/a.csv?X-Amz-Signature=s3cret&b=1 is named 2 times; 'http://b/?c=s3cret'."
-    text = "source: https://lake.example/a.csv is named 2 times; 'http://b/'."
-    assert without_queries(text) == text
-    assert (
-        without_queries("which rows? see https://docs.example/x.")
-        == "which rows? see https://docs.example/x."
-    )
 
 
 def test_a_refused_argument_is_named() -> None:

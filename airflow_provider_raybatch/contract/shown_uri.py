@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How messages show URIs: without what lets their reader open the file."""
+
+from __future__ import annotations
+
+import re
+
+_URL = re.compile(r"((?!file:|s3[an]?:)[A-Za-z][A-Za-z0-9+.-]+:/*)(?:[^/?#]*@)?([^?#]*)", re.IGNORECASE)
+_QUERY = re.compile(
+    r"(\b(?!file:|s3[an]?:)[a-z][a-z0-9+.-]+:/+[^\s?]*)\?\S*?(?=[)\]}>'\",.;:]*(?:\s|$))", re.IGNORECASE
+)
+
+
+def shown_uri(uri: str) -> str:
+    """`uri` as a message may show it.
+
+    A URL loses its login, query and fragment: whoever has a presigned URL's signature can open the file.
+    """
+    found = _URL.match(uri)
+    return uri if found is None else found[1] + found[2]
+
+
+def without_queries(text: str) -> str:
+    """A text as it may be shown that may have URLs somewhere; see :func:`shown_uri`."""
+    return _QUERY.sub(r"\1", text)
