@@ -37,7 +37,8 @@ Call = tuple[int, str, Any]
 Answer = tuple[int, Any, BaseException | None]
 """The number of the call, what it returned or what it raised."""
 RESTS = "rests"
-"""What comes instead of answers when the engine rests: there are none any more."""
+"""What comes instead of answers when the engine rests: there are none any more. And as the answer to the call
+``rest`` while it does."""
 _LOOK_SECONDS = 1.0
 """Between two looks whether an engine that rests has died."""
 
@@ -59,7 +60,10 @@ def serve(connection: Connection) -> None:
             if isinstance(message, list):
                 if resting is None:
                     return  # calls of an engine that could not be opened
-                continue  # or that rests already
+                # Asked whether it rests still: for ever, if it hangs; then whoever keeps it ends it.
+                loop.run_until_complete(resting.settled())
+                connection.send(RESTS)
+                continue
             opens, function, arguments = message
             try:
                 if opens and resting is not None:

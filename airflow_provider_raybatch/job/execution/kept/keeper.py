@@ -9,41 +9,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from multiprocessing.reduction import ForkingPickler
 from typing import Literal
 
 import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.control.private_package import set_environment
-from airflow_provider_raybatch.job.engine import loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.engine.gpu import GpuMeter, assigned
-from airflow_provider_raybatch.job.engine.host import GONE, RESTS
+from airflow_provider_raybatch.job.engine.host import GONE
 from airflow_provider_raybatch.job.execution.kept.demand import must_make_room
+from airflow_provider_raybatch.job.execution.kept.meter import Meter
 from airflow_provider_raybatch.job.execution.kept.roll import KeptState, Roll
 from airflow_provider_raybatch.job.execution.kept.tenancy import LONGEST_START, GivenAwayError, Tenancy, User
-from airflow_provider_raybatch.job.execution.kept.way import Heard
+from airflow_provider_raybatch.job.execution.kept.way import REST, SAYS_REST, Heard, post
 
 _LONGEST_WAIT = 2.0
 _MORE = 0.002
 """Seconds in which further messages are waited for, so that a call takes several of a busy engine."""
 _LOOKS = (1.0, 2.0)
 """Seconds between two looks, by chance, so that engines do not all ask Ray at the same time."""
-_MEASURED_EVERY = 1.0
+_ANSWER_SECONDS = 30.0
+"""For an engine that rests to answer before it is opened again; one that does not hangs."""
 _LAST_WORD = 10.0
 """Seconds for the user to hear of the engine's death."""
 _END_SECONDS = 60.0
-_REST = pickle.dumps([(0, "rest", None)])
-_RESTS = bytes(ForkingPickler.dumps(RESTS))
-"""As they go through the front end's pipe."""
 
 
 class KeptEngine:
@@ -68,6 +64,8 @@ class KeptEngine:
         """The process that the user talks to."""
         self._resting: OwnFrontEnd | None = None
         """One with an engine that no user has opened since its rest."""
+        self._answered: OwnFrontEnd | None = None
+        """The one that has said last that its engine rests still."""
         self._identity = ""
         """Over all that decides the engine."""
         self._of_vllm = True
@@ -78,8 +76,7 @@ class KeptEngine:
         self._actor, self._node = context.current_actor, context.get_node_id()
         self._name, self._gpus = context.get_actor_name(), assigned(context)
         self._amounts = {name: float(one) for name, one in context.get_assigned_resources().items() if one}
-        self._gpu, self._steps = GpuMeter(), 0
-        threading.Thread(target=self._measure, name="raybatch-measure", daemon=True).start()
+        self._meter = Meter()
         threading.Thread(target=self._watch, name="raybatch-watch", daemon=True).start()
 
     def __repr__(self) -> str:
@@ -118,7 +115,7 @@ class KeptEngine:
             if was_free and is_users:
                 self._messages.clear()
                 self._messages_are = "questions"
-                self._gpu = gpu
+                self._meter.gpu = gpu
             return is_users
 
     def decline(self, user: User) -> None:
@@ -177,7 +174,7 @@ class KeptEngine:
         with self._posting:
             self._check(user)
             if self._front_end is not None:
-                _post(self._front_end, *messages)
+                post(self._front_end, *messages)
             if messages and self._messages_are == "the order to open":
                 self._messages_are = "calls"
 
@@ -188,9 +185,13 @@ class KeptEngine:
 
         :param identity: over all that decides the engine.
         :raises GivenAwayError: the caller is not the user.
+        :raises EngineDeadError: the engine that rests does not answer. This actor ends with it.
         """
         with self._waited_for(user):
+            if self._resting is not None:
+                self._ask(self._resting)
             with self._changed:
+                self._check(user)  # it may have left meanwhile
                 resting, self._resting = self._resting, None
                 fresh = self._front_end
                 is_equal = resting is not None and identity == self._identity
@@ -223,7 +224,7 @@ class KeptEngine:
                 raise GivenAwayError("The kept engine has another user.")
             messages = list(self._messages)
             self._messages.clear()
-        return Heard(messages, self._steps, self._gpu.mean)
+        return Heard(messages, self._meter.steps, self._meter.gpu.mean)
 
     def give_back(self, user: User, seconds: float, is_open: bool) -> None:
         """Let the engine rest for the next user.
@@ -238,7 +239,7 @@ class KeptEngine:
                 self._messages.clear()
                 keeps = seconds > 0 and (is_open or self._resting is not None)
             if keeps and is_open and self._front_end is not None:
-                _post(self._front_end, _REST)
+                post(self._front_end, REST)
         if not keeps:
             self.end()
         if not is_open:
@@ -298,8 +299,8 @@ class KeptEngine:
             else:
                 if self._messages_are != "calls":
                     self._identity = identity
-                    _post(self._front_end, order)
-                _post(self._front_end, _REST)
+                    post(self._front_end, order)
+                post(self._front_end, REST)
 
     def _rest_as_before(self) -> None:
         """The user has not opened the engine that rests, if one does, but asked, or failed to open one."""
@@ -329,6 +330,19 @@ class KeptEngine:
         with self._changed:
             self._tenancy.hear(user, time.monotonic())
 
+    def _ask(self, resting: OwnFrontEnd) -> None:
+        self._answered = None
+        post(resting, REST)
+        with self._changed:
+            if self._changed.wait_for(lambda: self._answered is resting or self._death, _ANSWER_SECONDS):
+                return  # a death is told to the user where it hears
+            self._death = EngineDeadError(
+                f"The kept engine did not answer within {_ANSWER_SECONDS:g} s at rest, so it was ended."
+            )
+        # Not this front end alone: its engine's processes, which may be stopped, end with the actor.
+        self.end(at_once=True)
+        raise self._death
+
     def _start(self) -> None:
         """Start a front end for the user."""
         made = OwnFrontEnd(self._of_vllm)
@@ -341,12 +355,12 @@ class KeptEngine:
             while True:
                 message = front_end.connection.recv_bytes()
                 with self._changed:
-                    if front_end is not self._front_end:
-                        continue
-                    if message == _RESTS:
+                    if message == SAYS_REST and front_end is not self._front_end:
+                        self._answered = front_end
+                    elif message == SAYS_REST:
                         self._front_end, self._resting = None, front_end
                         self._tenancy.has_come_to_rest(time.monotonic())
-                    else:
+                    elif front_end is self._front_end:
                         self._messages.append(message)
                     self._changed.notify_all()
         with self._changed:
@@ -361,15 +375,6 @@ class KeptEngine:
         if not was_free:
             time.sleep(_LAST_WORD)
         self.end()
-
-    def _measure(self) -> None:
-        """In a thread of its own: what hangs or fails here must not keep the engine alive."""
-        while True:
-            time.sleep(_MEASURED_EVERY)
-            with contextlib.suppress(Exception):  # of NVML's
-                self._gpu.sample()
-            with contextlib.suppress(Exception):  # of the system's
-                self._steps = loading.steps()
 
     def _watch(self) -> None:
         was_wanted, roll = False, Roll()
@@ -392,9 +397,3 @@ class KeptEngine:
 
 def _leave() -> None:
     os._exit(1)
-
-
-def _post(front_end: OwnFrontEnd, *messages: bytes) -> None:
-    with contextlib.suppress(*GONE):  # which the thread that hears finds out
-        for message in messages:
-            front_end.pass_on(message)

@@ -10,16 +10,22 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import ray
 from pydantic import SecretStr
 
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
+from airflow_provider_raybatch.job.engine.host import GONE, RESTS
 from airflow_provider_raybatch.job.engine.opening import identity, opener
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.kept.tenancy import GivenAwayError, User
 
+REST = pickle.dumps([(0, "rest", None)])
+SAYS_REST = bytes(ForkingPickler.dumps(RESTS))
+"""Order and answer, as they go through the front end's pipe."""
 _HEARTBEAT = 2.0
 _TOGETHER = 0.002
 """Seconds in which messages are gathered for one call."""
@@ -40,6 +46,13 @@ class Heard:
     messages: list[bytes]
     steps: int
     gpu_utilization: float | None
+
+
+def post(front_end: OwnFrontEnd, *messages: bytes) -> None:
+    """Pass messages on to a front end, if it is there still."""
+    with contextlib.suppress(*GONE):  # which the thread that hears finds out
+        for message in messages:
+            front_end.pass_on(message)
 
 
 def to_open(model: Model) -> tuple[str, bytes]:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +18,10 @@ import psutil
 import pytest
 import ray
 
-from airflow_provider_raybatch.job.engine import host
+from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.job.engine import host, loading
 from airflow_provider_raybatch.job.engine.base import EngineDeadError
+from airflow_provider_raybatch.job.engine.echo import EchoEngine
 from airflow_provider_raybatch.job.engine.front_end import OwnFrontEnd
 from airflow_provider_raybatch.job.execution.kept import demand, tenancy
 from airflow_provider_raybatch.job.execution.kept import keeper as module
@@ -87,11 +92,16 @@ def engine(cluster: Cluster) -> Iterator[KeptEngine]:
         assert not psutil.pid_exists(process.pid or 0)
 
 
-def open_echo(engine: KeptEngine, user: User = FIRST, identity: str = "echo") -> int:
+def open_echo(
+    engine: KeptEngine,
+    user: User = FIRST,
+    identity: str = "echo",
+    opens: Callable[[BatchInferenceSpec], Any] = host.open_echo,
+) -> int:
     """The process in which it is then."""
     asked = spec(engine="echo")
     engine.prepare(user, identity)
-    engine.send(user, [pickle.dumps((True, host.open_echo, (asked,)))])
+    engine.send(user, [pickle.dumps((True, opens, (asked,)))])
     assert answers(engine, user) == [(0, host.open_echo(asked).info, None)]
     assert engine._front_end is not None
     return engine._front_end.process.pid or 0
@@ -116,8 +126,12 @@ def eventually(ask: Callable[[], Any]) -> Any:
     return found
 
 
-def rest(engine: KeptEngine, seconds: float = 60.0) -> int:
-    pid = open_echo(engine)
+def rest(
+    engine: KeptEngine,
+    seconds: float = 60.0,
+    opens: Callable[[BatchInferenceSpec], Any] = host.open_echo,
+) -> int:
+    pid = open_echo(engine, opens=opens)
     engine.give_back(FIRST, seconds, is_open=True)
     eventually(lambda: engine.state().is_free)
     return pid
@@ -319,7 +333,7 @@ def test_what_it_can_not_look_at_leaves_its_limits_in_force(
     def fails() -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(module.loading, "steps", fails)
+    monkeypatch.setattr(loading, "steps", fails)
     monkeypatch.setattr(demand, "pending", fails)
     time.sleep(0.5)
     rest(engine, 1.0)
@@ -382,6 +396,55 @@ def test_an_engine_that_dies_at_rest_is_not_handed_on(
     os.kill(rest(engine), 9)
     assert cluster.killed.wait(30)
     assert not engine.take(SECOND)
+
+
+class Hanging(EchoEngine):
+    """Comes to rest, and hangs then."""
+
+    def __init__(self, asked: BatchInferenceSpec) -> None:
+        super().__init__(asked)
+        self.has_rested = False
+
+    async def settled(self) -> None:
+        if self.has_rested:
+            await asyncio.Event().wait()
+        self.has_rested = True
+
+
+@pytest.mark.parametrize(
+    ("hangs", "identity"), [("the engine", "echo"), ("its front end", "echo"), ("the engine", "other files")]
+)
+def test_an_engine_that_hangs_at_rest_is_not_handed_on(
+    engine: KeptEngine, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, hangs: str, identity: str
+) -> None:
+    """Else the next job stands for `no_progress_timeout`.
+
+    One of other files is ended in any case, but if it hangs, its processes end with the actor alone.
+    """
+    monkeypatch.setattr(module, "_ANSWER_SECONDS", 1.0)
+    pid = rest(engine, opens=Hanging if hangs == "the engine" else host.open_echo)
+    if hangs == "its front end":
+        os.kill(pid, signal.SIGSTOP)
+    assert engine.take(SECOND)
+    engine.begin(SECOND, {}, of_vllm=False)
+    with pytest.raises(EngineDeadError, match="did not answer"):
+        engine.prepare(SECOND, identity)
+    assert cluster.killed.wait(30)
+    eventually(lambda: not psutil.pid_exists(pid))
+
+
+def test_who_leaves_while_it_is_asked_does_not_get_it(engine: KeptEngine) -> None:
+    pid = rest(engine)
+    assert engine.take(SECOND)
+    psutil.Process(pid).suspend()
+    preparing = ThreadPoolExecutor(1).submit(engine.prepare, SECOND, "echo")
+    eventually(lambda: engine._preparing.locked())
+    engine.give_back(SECOND, 60, is_open=False)
+    psutil.Process(pid).resume()
+    with pytest.raises(GivenAwayError):
+        preparing.result(30)
+    assert engine.take(FIRST)
+    assert open_echo(engine) == pid
 
 
 def test_an_end_that_hangs_is_cut_short(
