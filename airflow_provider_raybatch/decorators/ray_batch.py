@@ -17,6 +17,7 @@ from airflow.sdk.definitions.context import context_merge
 
 from airflow_provider_raybatch.contract.base import shown
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
+from airflow_provider_raybatch.decorators.returned import keep, kept
 from airflow_provider_raybatch.exceptions import RayBatchFailException
 from airflow_provider_raybatch.operators.arguments import ARGUMENTS, check_names
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
@@ -56,11 +57,28 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
     def execute(self, context: Context) -> Any:
         """Call the function, take its word for the arguments, and go on as the operator does."""
         context_merge(context, self.op_kwargs)
-        kwargs = determine_kwargs(self.python_callable, self.op_args, context)
-        returned = self.python_callable(*self.op_args, **kwargs)
         with self._leaving_no_job(context):
+            kwargs = determine_kwargs(self.python_callable, self.op_args, context)
+            returned = self.python_callable(*self.op_args, **kwargs)
             self._take(returned)
+        if self.deferrable:
+            self._keep(context, returned)
         return RayBatchInferenceOperator.execute(self, context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """As the operator's, with the arguments that the function returned before the task was deferred."""
+        try:
+            for argument, value in kept(context["task_state_store"]).items():
+                setattr(self, argument, value)
+        except Exception as error:
+            self.log.warning("Rendered fields lack what the function returned: %s", error)
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def _keep(self, context: Context, returned: Mapping[str, Any]) -> None:
+        try:
+            keep(context["task_state_store"], returned)
+        except Exception as error:
+            self.log.warning("After the deferral, rendered fields lack what the function returned: %s", error)
 
     def _take(self, returned: object) -> None:
         name = self.python_callable.__name__

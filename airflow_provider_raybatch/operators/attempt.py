@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from airflow.sdk.definitions.retry_policy import RetryAction
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.submission import TaskKey
+from airflow_provider_raybatch.exceptions import airflow_exception
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.hooks.ray import RayHook
@@ -19,6 +24,7 @@ from airflow_provider_raybatch.operators.run_record import RunRecord, current_ru
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions.retry_policy import RetryPolicy
 
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
@@ -76,6 +82,23 @@ class Attempt:
             log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
         except RaybatchError as error:
             log.error("The job could not be stopped: %s", error)
+
+    def ends_with(self, error: BaseException, policy: RetryPolicy | None) -> bool:
+        """Whether the task ends with `error`, so that no next attempt takes over what this one leaves.
+
+        :param policy: the task's `retry_policy`.
+        """
+        if isinstance(error, RaybatchError):
+            error = airflow_exception(error)
+        ti = self.context["ti"]
+        if isinstance(error, (AirflowFailException, AirflowSkipException)):
+            return True
+        if policy is None or ti.try_number > ti.max_tries:
+            return ti.try_number > ti.max_tries and not isinstance(error, AirflowRescheduleException)
+        decision = None
+        with suppress(Exception):  # Airflow then retries
+            decision = policy.evaluate(error, ti.try_number, ti.max_tries, self.context)
+        return decision is not None and decision.action is RetryAction.FAIL
 
     def _run_of(self, connection: RayConnection, record: RunRecord) -> TaskRun:
         return TaskRun(

@@ -193,7 +193,8 @@ class RayOperator(LiteralTextOperator):
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """As Airflow's; where the trigger is gone, the job itself is asked what became of it."""
-        self._settle()
+        with self._leaving_no_job(context, resumed=True):
+            self._settle()
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
@@ -229,15 +230,21 @@ class RayOperator(LiteralTextOperator):
         return self._end(context, self._follow(address, run, plan, submitted), handle)
 
     @contextmanager
-    def _leaving_no_job(self, context: Context) -> Iterator[None]:
-        """For what may refuse an attempt before it asks the cluster."""
+    def _leaving_no_job(self, context: Context, *, resumed: bool = False) -> Iterator[None]:
+        """For what may end an attempt before it asks the cluster; a first one has no job, unless resumed."""
+        self._killing.begins(self._attempt(context).stop_left_behind)
         try:
             yield
-        except RaybatchError as error:
-            if not error.failure_class.retryable and context["ti"].try_number > 1:
-                # An earlier attempt may have left a job to this one, and none follows that would take it.
-                self._attempt(context).stop_left_behind(self.log)
+        except BaseException as error:
+            if resumed or context["ti"].try_number > 1:
+                self.before_failing(error, context)
             raise
+
+    def before_failing(self, error: BaseException, context: Context) -> None:
+        """Stop the job that an earlier attempt has left, if no next one follows that would take it."""
+        attempt = self._attempt(context)
+        if "task_state_store" in context and attempt.ends_with(error, self.retry_policy):
+            attempt.stop_left_behind(self.log)
 
     def _execute_embedded(self, context: Context, run: TaskRun, plan: JobPlan) -> Any:
         from airflow_provider_raybatch.cluster.local.cluster import embedded_cluster

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,16 @@ class Killing:
     """
 
     def __init__(self) -> None:
+        self._left_behind: Callable[[Log], None] | None = None
         self._target: _Target | None = None
         self._killed = False
+
+    def begins(self, stop_left_behind: Callable[[Log], None]) -> None:
+        """From here on there may be a job that an earlier attempt has left.
+
+        :param stop_left_behind: stops it.
+        """
+        self._left_behind = stop_left_behind
 
     def concerns(
         self,
@@ -113,10 +122,11 @@ class Killing:
         :param submission_id: of the job that is there; by default whichever there is of `key`.
         """
         self._target = _Target(address, key, store, control, submission_id)
+        self._left_behind = None
 
     def concerns_nothing(self) -> None:
         """From here on a kill stops nothing."""
-        self._target = None
+        self._target = self._left_behind = None
 
     def lease_of(self, submission_id: str) -> Lease | None:
         """The lease that this attempt keeps of the job; a kill in doubt shortens it."""
@@ -156,6 +166,9 @@ class Killing:
         self._killed = True
         target = self._target
         if target is None:
+            if (stop := self._left_behind) is not None:
+                with suppress(TimeoutError):  # in a thread, for the reason in `_Target.check`
+                    call_within(_TIMEOUT, lambda: stop(log))
             return
         try:
             target.check()

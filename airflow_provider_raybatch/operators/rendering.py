@@ -42,13 +42,22 @@ class LiteralTextOperator(BaseOperator):
 
         try:
             return super().render_template(content, context, jinja_env, seen_oids)
-        except TemplateError as error:
+        except Exception as error:
             field = next(
                 (name for name in self.template_fields if getattr(self, name, None) is content), None
             )
             if field is None:
                 raise  # a part of a field's value: the call for the whole of it comes by here, too
-            raise RayBatchFailException(f"{field}: {_sentence(error)}", FailureClass.USER_ERROR) from error
+            failure = error
+            if isinstance(error, TemplateError):
+                failure = RayBatchFailException(f"{field}: {_sentence(error)}", FailureClass.USER_ERROR)
+            self.before_failing(failure, context)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def before_failing(self, error: BaseException, context: Context) -> None:
+        """Called with what ends an attempt before it has begun."""
 
 
 def _sentence(error: jinja2.TemplateError) -> str:

@@ -13,6 +13,7 @@ _ATTEMPT = "operators/attempt.py"
 _RECORDED = ("operators/test_run_record.py",)
 _ONE = ("operators/test_one_submission.py",)
 _RESUMED = ("operators/test_resuming.py",)
+_DECORATED = ("decorators/test_ray_batch.py",)
 
 MUTANTS = (
     Mutant(
@@ -274,10 +275,34 @@ MUTANTS = (
     Mutant(
         "last-attempt-leaves-a-job",
         _BASE,
-        '            if not error.failure_class.retryable and context["ti"].try_number > 1:\n',
+        '            if resumed or context["ti"].try_number > 1:\n',
         "            if False:\n",
         "An attempt that can submit nothing leaves the job of the one before it without a follower.",
         _ONE,
+    ),
+    Mutant(
+        "template-that-fails-leaves-a-job",
+        "operators/rendering.py",
+        "            self.before_failing(failure, context)\n",
+        "",
+        "A last attempt whose template fails leaves the GPU job of the one before it.",
+        _DECORATED,
+    ),
+    Mutant(
+        "last-error-leaves-a-job",
+        _ATTEMPT,
+        "        if policy is None or ti.try_number > ti.max_tries:\n",
+        "        if policy is None:\n            return False\n        if ti.try_number > ti.max_tries:\n",
+        "A function that fails in the last attempt leaves the GPU job of the one before it.",
+        _DECORATED,
+    ),
+    Mutant(
+        "kill-before-the-job-is-found",
+        _KILLING,
+        "            if (stop := self._left_behind) is not None:\n",
+        "            if (stop := None) is not None:\n",
+        "A kill while a decorated function runs leaves the GPU job of the attempt before.",
+        _DECORATED,
     ),
     Mutant(
         "submits-past-the-deadline",
