@@ -64,6 +64,20 @@ def parse(model: type[Model], data: Any) -> Model:
         raise SpecError(sentence(error)) from None
 
 
+def parse_file(model: type[Model], content: bytes, file: str, what: str, remedy: str) -> Model:
+    """Validate a document that was read from storage: it may be broken, foreign or of another version.
+
+    :param file: where it lies.
+    :param what: it should be, such as ``a manifest``.
+    :param remedy: what the user can do.
+    :raises SpecError: names the file, and the field that is wrong in it.
+    """
+    try:
+        return parse(model, content)
+    except SpecError as error:
+        raise SpecError(f"{file}: it is not {what} that this version writes ({error}); {remedy}.") from None
+
+
 def sentence(error: ValidationError) -> str:
     """The first of pydantic's errors as one sentence, with the number of the others."""
     errors = error.errors(include_url=False)

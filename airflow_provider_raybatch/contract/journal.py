@@ -6,9 +6,14 @@ Written by :mod:`airflow_provider_raybatch.job.output.journal`; read also where 
 
 from __future__ import annotations
 
+import datetime
 from typing import Literal
 
-from airflow_provider_raybatch.contract.base import ContractModel
+from pydantic import field_validator
+
+from airflow_provider_raybatch.contract.base import ContractModel, parse_file
+from airflow_provider_raybatch.contract.failures import SpecError
+from airflow_provider_raybatch.contract.layout import journal_entry
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 
@@ -38,3 +43,27 @@ class JournalEntry(ContractModel):
     at: str
     nonce: str = ""
     published: Published | None = None
+
+    @field_validator("at")
+    @classmethod
+    def _is_a_time(cls, at: str) -> str:
+        try:
+            datetime.datetime.fromisoformat(at)
+        except ValueError:
+            raise ValueError(f"it must be a time in ISO 8601, but it is {at!r}") from None
+        return at
+
+
+_REMEDY = "restore it, remove it if it came from elsewhere, or choose another destination"
+
+
+def parse_entry(content: bytes, file: str) -> JournalEntry:
+    """The entry in a file of a journal.
+
+    :param file: where it lies.
+    :raises SpecError: names the file, which is broken, foreign or another entry's copy.
+    """
+    entry = parse_file(JournalEntry, content, file, "an entry of a journal", _REMEDY)
+    if not file.endswith(journal_entry(entry.number)):
+        raise SpecError(f"{file}: it holds entry {entry.number}, so it is a copy; {_REMEDY}.")
+    return entry

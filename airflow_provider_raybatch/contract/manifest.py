@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from airflow_provider_raybatch.contract.arguments.output import OutputFormat
-from airflow_provider_raybatch.contract.base import ContractModel
+from airflow_provider_raybatch.contract.base import ContractModel, parse_file
 from airflow_provider_raybatch.contract.submission import TaskKey
 
 
@@ -202,6 +202,17 @@ class BatchManifest(ContractModel):
             tokens=self.tokens,
             output_tokens_per_second=self.timing.output_tokens_per_second,
         )
+
+
+def parse_manifest(content: bytes, file: str) -> BatchManifest:
+    """The manifest in a file.
+
+    :param file: where it lies.
+    :raises SpecError: names the file, which is broken, foreign or of another version.
+    """
+    return parse_file(
+        BatchManifest, content, file, "a manifest", "restore it, or make the dataset again in another folder"
+    )
 
 
 class Summary(ContractModel):

@@ -17,7 +17,11 @@ from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined] # exported, b
 from airflow_provider_raybatch.contract.control import new_run_key
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.run_token import new_run_token
-from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchUnavailableException
+from airflow_provider_raybatch.exceptions import (
+    RayBatchException,
+    RayBatchFailException,
+    RayBatchUnavailableException,
+)
 from airflow_provider_raybatch.operators.run_key import open_run_key, seal_run_key
 
 _log = logging.getLogger(__name__)
@@ -89,6 +93,8 @@ class RunRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunRecord:
         """The reverse of :meth:`to_json`; older versions wrote fewer fields."""
+        if not (isinstance(data.get("token"), str) and isinstance(data.get("max_tries"), int)):
+            raise ValueError("it has no 'token' and 'max_tries'")
         fields = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         if fields.get("earlier") is not None:
             fields["earlier"] = tuple(fields["earlier"])
@@ -98,10 +104,18 @@ class RunRecord:
 def recorded_run(store: Store) -> RunRecord | None:
     """The record, ``None`` where there is none.
 
-    :raises RayBatchException: the store gives no answer.
+    :raises RayBatchException: the store gives no answer, or something else than a record.
     """
     data = _asked(lambda: store.get(KEY))
-    return RunRecord.from_json(data) if isinstance(data, dict) else None
+    if data is None:
+        return None
+    try:
+        return RunRecord.from_json(data)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RayBatchFailException(
+            f"task_state_store: the value of {KEY!r} is not the record of a run ({error}); delete that key "
+            "of the task, and clear the task.",
+        ) from error
 
 
 def current_run(

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from airflow_provider_raybatch.contract.manifest import BatchManifest
 from airflow_provider_raybatch.dataset import Result
+from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.places import place
 from airflow_provider_raybatch.workflows.rows import Rows
 from airflow_provider_raybatch.workflows.sift import DROP_COLUMNS
@@ -28,7 +29,7 @@ def failed_rows(
     :param step: name for ``dropped_by``; ``rule`` is the step of the job that failed, such as ``engine``.
     :param schema: schema of the dataset that gets the rows; columns that a row lacks are null.
     :param aws_conn_id: connection of type ``aws`` for ``s3://``; by default the worker's own identity.
-    :raises WorkflowError: `result` has no manifest that can be read.
+    :raises WorkflowError: `result` has no manifest that can be read, or a file of its dead letters is broken.
     :raises StorageError: the dead letters can't be read.
     """
     for manifest in Rows(result, aws_conn_id=aws_conn_id).manifests:
@@ -37,14 +38,22 @@ def failed_rows(
         folder = place(manifest.dead_letter_uri, aws_conn_id)
         for file in folder.list():
             with folder.open(file.path, file.size) as lines:
-                while rows := [_row(json.loads(line), step) for line in islice(lines, _BATCH_ROWS)]:
+                place_of = f"{folder.uri}/{file.path}"
+                while rows := [_row(line, step, place_of) for line in islice(lines, _BATCH_ROWS)]:
                     arrays = [_array([row.get(one.name) for row in rows], one.type) for one in schema]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _row(letter: dict[str, Any], step: str) -> dict[str, Any]:
-    drop = dict(zip(DROP_COLUMNS, (step, letter["step"], letter["reason"]), strict=True))
-    return {**(letter["row"] or {}), **drop}
+def _row(line: bytes, step: str, file: str) -> dict[str, Any]:
+    try:
+        letter = json.loads(line)
+        drop = dict(zip(DROP_COLUMNS, (step, letter["step"], letter["reason"]), strict=True))
+        return {**(letter["row"] or {}), **drop}
+    except (ValueError, LookupError, TypeError) as error:
+        raise WorkflowError(
+            f"dead_letter_uri: {file} has a line that is not a dead letter ({error}); remove the file if it "
+            "came from elsewhere, or run the batch inference again."
+        ) from error
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments, SourceFormat
-from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.digest import hex_digest
 from airflow_provider_raybatch.contract.failures import PreflightError
-from airflow_provider_raybatch.contract.journal import JournalEntry
+from airflow_provider_raybatch.contract.journal import parse_entry
 from airflow_provider_raybatch.contract.layout import JOURNAL
 from airflow_provider_raybatch.contract.location import WILDCARDS, local_path, split_s3
-from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.manifest import parse_manifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.job.input import http
@@ -187,13 +186,19 @@ def _uri(place: Folder, path: str) -> str:
 def _published(place: Folder, inside: str, entries: Sequence[Entry]) -> list[SourceFile] | None:
     """The files of the newest dataset, where the folder is a destination of this package."""
     prefix = f"{inside}/" if inside else ""
-    journal = [entry.path for entry in entries if entry.path.startswith(f"{prefix}{JOURNAL}/")]
+    journal = [
+        entry.path
+        for entry in entries
+        if entry.path.startswith(f"{prefix}{JOURNAL}/") and entry.path.endswith(".json")
+    ]
     if not journal:
         return None
-    published = parse(JournalEntry, place.read(max(journal))).published
+    last = max(journal)
+    published = parse_entry(place.read(last), f"source: {_uri(place, last)}").published
     if published is None:
         return None
-    manifest = parse(BatchManifest, place.read(prefix + published.manifest))
+    at = prefix + published.manifest
+    manifest = parse_manifest(place.read(at), f"source: {_uri(place, at)}")
     # Relative to here and not to the manifest's uri, so that a dataset may be moved as a whole.
     data = prefix + "/".join(manifest.uri.rsplit("/", 2)[-2:])
     there = {entry.path: entry for entry in entries}

@@ -14,11 +14,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Literal
 
-from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, PreflightError, RaybatchError
-from airflow_provider_raybatch.contract.journal import JournalEntry, Published
+from airflow_provider_raybatch.contract.journal import JournalEntry, Published, parse_entry
 from airflow_provider_raybatch.contract.layout import JOURNAL, PROBES, journal_entry
-from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 from airflow_provider_raybatch.contract.submission import Submission
 from airflow_provider_raybatch.job.output.fence import is_overtaken
 from airflow_provider_raybatch.storage.conditional import check_conditional_writes
@@ -68,7 +67,10 @@ class Journal:
     def _entries(self, paths: Sequence[str], contents: Sequence[bytes]) -> list[JournalEntry]:
         if paths:
             self._newest = paths[-1], contents[-1]
-        return [parse(JournalEntry, content) for content in contents]
+        return [parse_entry(content, self._file(path)) for path, content in zip(paths, contents, strict=True)]
+
+    def _file(self, path: str) -> str:
+        return f"destination: {self._folder.uri}/{path}"
 
     def _paths(self) -> list[str]:
         return sorted(entry.path for entry in self._folder.list(JOURNAL) if entry.path.endswith(".json"))
@@ -85,7 +87,8 @@ class Journal:
             return None
         with error_prefix("destination"):
             self._folder.sync(JOURNAL)  # it is about to be reported; its writer may have died before this
-            return parse(BatchManifest, self._folder.read(published.manifest))
+            content = self._folder.read(published.manifest)
+        return parse_manifest(content, self._file(published.manifest))
 
     def check_conditional_writes(self) -> None:
         """Check that the destination's store keeps claims apart; call it after :meth:`check_owner`.

@@ -12,6 +12,7 @@ from airflow_provider_raybatch.contract.run_token import run_number
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.operators import run_record
 from airflow_provider_raybatch.operators.run_record import (
+    KEY,
     RunRecord,
     forget_earlier,
     record_result,
@@ -138,3 +139,14 @@ def test_a_store_that_forgets_at_once_is_not_trusted() -> None:
 
     with pytest.raises(RayBatchException, match="doesn't give back what was written"):
         current_run(Forgetful(), attempt(1, 0))
+
+
+@pytest.mark.parametrize("value", ["text", 3, [], {}, {"token": "t"}, {"token": 1, "max_tries": 2}])
+def test_a_value_that_is_not_a_record_is_named(value: Any) -> None:
+    """Users write to the task state store, too; a new run would leave the old one's job."""
+    store = Store()
+    store.set(KEY, value)
+    for ask in (recorded_run, lambda store: current_run(store, attempt(1, 2))):
+        with pytest.raises(RayBatchFailException, match="the value of 'raybatch_run' is not the record"):
+            ask(store)
+    assert store.get(KEY) == value

@@ -55,7 +55,7 @@ def reading(folder: Folder, entry: Entry, read: Callable[[], T]) -> T:
     """
     try:
         return read()
-    except (StorageError, pa.ArrowException, OSError, ValueError, LookupError) as error:
+    except (StorageError, pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         there = folder.head(entry.path)
         if there is None:
             raise GoneError(f"{entry.path} is gone") from error

@@ -68,6 +68,17 @@ def test_a_segment_that_points_out_of_the_store(local: Shop) -> None:
     assert "is not the name of a data file" in local.notices[0]
 
 
+@pytest.mark.parametrize("files", [b"5", b"[5]", b"null", b'{"a": 1}'])
+def test_segment_with_something_else_for_its_files(local: Shop, files: bytes) -> None:
+    local.store().add("s", [table([1])])
+    content, names = local.folder.read(indexed("s")), f'["{stored("s")}"]'.encode()
+    changed = content.replace(names, files.ljust(len(names)))
+    assert changed != content
+    local.folder.write(indexed("s"), with_footer_checksum(changed))
+    assert local.answers([1]) == {}
+    assert f"{indexed('s')} can't be read" in local.notices[0]
+
+
 @pytest.mark.parametrize("content", [None, b"", b"no parquet", b"PAR1" + b"x" * 100 + b"PAR1"])
 def test_rows_of_a_lost_or_damaged_data_file_are_misses(shop: Shop, content: bytes | None) -> None:
     shop.store().add("s", [table([1, 2])])
