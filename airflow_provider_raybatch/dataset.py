@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from airflow_provider_raybatch.contract.base import parse, shown
+from airflow_provider_raybatch.contract.base import ContractModel, shown
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
-from airflow_provider_raybatch.contract.layout import NEWEST_MANIFEST
+from airflow_provider_raybatch.contract.layout import MANIFESTS, NEWEST_MANIFEST
 from airflow_provider_raybatch.contract.location import split_s3
-from airflow_provider_raybatch.contract.manifest import BatchManifest
+from airflow_provider_raybatch.contract.manifest import BatchManifest, parse_manifest
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.contract.secrets import AwsCredentials
     from airflow_provider_raybatch.storage.folder import Folder
 
+Manifest = TypeVar("Manifest", bound=ContractModel)
 
 Result: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 """What a task returned, the `extra` of an asset event, the uri of a manifest, or a destination (its newest
@@ -39,13 +40,16 @@ class DatasetError(RaybatchError):
 def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
     """Open a committed dataset, and check that the files its manifest lists are there and whole.
 
+    The files are looked for beside the manifest that is opened, so a destination may be copied or moved as a
+    whole.
+
     :param result: what the batch inference task returned, the `extra` of its outlet's event, the manifest's
         uri, or the destination, whose newest dataset is meant then.
     :param aws_conn_id: Airflow connection of type ``aws`` for ``s3://``; by default the environment's own
         identity.
     :raises DatasetError: there is no manifest; or a file of the dataset is missing, of another size, or one
         too many.
-    :raises SpecError: the file is not a manifest of this version.
+    :raises SpecError: the file is not a manifest of this version; the message names it.
     :raises RayConnectionError: the connection can't be used.
     """
     from airflow_provider_raybatch.storage.errors import StorageError
@@ -62,9 +66,37 @@ def open_dataset(result: Result, aws_conn_id: str | None = None) -> Dataset:
         content = folder(parent or ".", credentials).read(name)
     except StorageError as error:
         raise DatasetError(f"manifest: {uri!r} can't be read ({error})") from error
-    dataset = Dataset(parse(BatchManifest, content), credentials)
+    manifest = parse_manifest(content, f"manifest: {uri!r}")
+    dataset = Dataset(as_opened(manifest, uri), credentials)
     dataset.check_files()
     return dataset
+
+
+def as_opened(manifest: Manifest, uri: str) -> Manifest:
+    """`manifest` with the locations that belong to the place where it was opened.
+
+    So a dataset that was copied or moved as a whole is read where it is now, and not where it was made.
+
+    :param uri: where the manifest was opened: below its destination in ``manifests/``, or its copy
+        ``manifest.json`` there.
+    """
+    from airflow_provider_raybatch.storage.folder import folder
+
+    places = manifest.model_dump(include={"uri", "manifest_uri", "dead_letter_uri"}, exclude_none=True)
+    made = _destination_of(places["manifest_uri"])
+    here = folder(_destination_of(uri) or ("/" if uri.startswith("/") else ".")).uri.rstrip("/")
+    return manifest.model_copy(
+        update={
+            name: f"{here}{place.removeprefix(made)}"
+            for name, place in places.items()
+            if place.startswith(f"{made}/")
+        }
+    )
+
+
+def _destination_of(manifest_uri: str) -> str:
+    folder, _, name = manifest_uri.rpartition("/")[0].rpartition("/")
+    return folder if name == MANIFESTS else manifest_uri.rpartition("/")[0]
 
 
 class Dataset:

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raybatch.contract.base import parse, shown
+from airflow_provider_raybatch.contract.base import parse_file, shown
 from airflow_provider_raybatch.contract.layout import HIVE_NULL
-from airflow_provider_raybatch.contract.manifest import BatchManifest, ManifestFile
-from airflow_provider_raybatch.dataset import Dataset, Result, manifest_uri_of, s3_credentials
+from airflow_provider_raybatch.contract.manifest import BatchManifest, ManifestFile, parse_manifest
+from airflow_provider_raybatch.dataset import Dataset, Result, as_opened, manifest_uri_of, s3_credentials
 from airflow_provider_raybatch.storage.checksum import checked_footer
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder
@@ -132,9 +132,13 @@ def open_result(result: Result, aws_conn_id: str | None) -> Opened:
         raise WorkflowError(
             f"manifest_uri: {uri!r} is not a manifest ({error}); name the one of a dataset."
         ) from error
-    kind: type[DerivedManifest | BatchManifest] = DerivedManifest if derived else BatchManifest
-    manifest = parse(kind, content)
-    if isinstance(manifest, BatchManifest):
+    manifest: DerivedManifest | BatchManifest
+    if derived:
+        remedy = "restore it, or make the dataset again"
+        found = parse_file(DerivedManifest, content, f"manifest_uri: {uri!r}", "a manifest", remedy)
+        manifest = as_opened(found, uri)
+    else:
+        manifest = as_opened(parse_manifest(content, f"manifest_uri: {uri!r}"), uri)
         Dataset(manifest, s3_credentials(manifest.uri, aws_conn_id)).check_files()
     return Opened(manifest, place(manifest.uri, aws_conn_id))
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +22,13 @@ import pytest
 from airflow_provider_raybatch.contract.manifest import BatchManifest, Counts, ManifestFile
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.submission import TaskKey
-from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset
+from airflow_provider_raybatch.dataset import Dataset, DatasetError, open_dataset, s3_credentials
 from airflow_provider_raybatch.exceptions import RayConnectionError
 from airflow_provider_raybatch.storage.folder import LocalFolder, folder
 from airflow_provider_raybatch.workflows.errors import WorkflowError
 from airflow_provider_raybatch.workflows.opened import Opened
+from airflow_provider_raybatch.workflows.rows import Rows
+from airflow_provider_raybatch.workflows.writer import DatasetWriter
 from tests.support.damage import flipped
 from tests.support.publishing import part, publish
 from tests.support.s3_server import serving
@@ -213,3 +217,71 @@ def test_each_flipped_bit_is_noticed_or_harmless(tmp_path: Path) -> None:
             assert found.equals(right.replace_schema_metadata(None))
     assert len(told) > 0.8 * FLIPS
     assert {one.partition(" (")[0] for one in told} == {f"files: {manifest.uri} can't be read"}
+
+
+def copied(source: Path, target: Path) -> None:
+    shutil.copytree(source, target)
+    assert {path.relative_to(source) for path in source.rglob("*")} == {
+        path.relative_to(target) for path in target.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("opened", ["", "manifest.json", "manifests/c1.json"])
+@pytest.mark.parametrize("original", ["kept", "changed", "gone"])
+def test_a_copy_is_read_where_it_lies(tmp_path: Path, opened: str, original: str) -> None:
+    """The manifest names the place where the dataset was made, which a copy must not read."""
+    made, copy = tmp_path / "made", tmp_path / "elsewhere/copy"
+    commit(str(made), "parquet")
+    shutil.copy(made / "manifests/c1.json", made / "manifest.json")
+    copied(made, copy)
+    if original == "changed":
+        (made / "data/c1/part-00003.parquet").unlink()
+    if original == "gone":
+        shutil.rmtree(made)
+    dataset = open_dataset(str(copy / opened))
+    assert dataset.files == [f"{copy}/data/c1/part-{number:05d}.parquet" for number in range(PARTS)]
+    assert (dataset.manifest.uri, dataset.manifest.manifest_uri) == (
+        f"{copy}/data/c1",
+        f"{copy}/manifests/c1.json",
+    )
+    assert_readable(dataset)
+    rows = Rows(str(copy / opened))
+    assert rows.manifests[0].uri == f"{copy}/data/c1"
+    assert sum(batch.num_rows for batch in rows.batches()) == ROWS
+
+
+def test_a_damaged_copy_is_not_hidden_by_the_original(tmp_path: Path) -> None:
+    commit(str(tmp_path / "made"), "parquet")
+    copied(tmp_path / "made", tmp_path / "copy")
+    (tmp_path / "copy/data/c1/part-00003.parquet").unlink()
+    with pytest.raises(
+        DatasetError, match=re.escape(f"'part-00003.parquet' of {tmp_path}/copy/data/c1 is gone")
+    ):
+        open_dataset(str(tmp_path / "copy/manifests/c1.json"))
+
+
+def test_a_copy_in_another_bucket_is_read_there(aws: None, tmp_path: Path) -> None:
+    credentials = s3_credentials("s3://lake-1/copy", "lake")
+    commit(str(tmp_path / "made"), "parquet")
+    target = folder("s3://lake-1/copy", credentials)
+    for path in (tmp_path / "made").rglob("*.*"):
+        target.write(str(path.relative_to(tmp_path / "made")), path.read_bytes())
+    dataset = open_dataset("s3://lake-1/copy/manifests/c1.json", aws_conn_id="lake")
+    assert dataset.files[0] == "s3://lake-1/copy/data/c1/part-00000.parquet"
+    assert_readable(dataset)
+
+
+def test_the_result_of_a_task_opens_what_it_names(tmp_path: Path) -> None:
+    result = commit(str(tmp_path / "made"), "parquet")
+    assert open_dataset(result).manifest.uri == result["uri"]
+
+
+def test_a_copied_dataset_of_a_writer_is_read_where_it_lies(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pylist([{"id": 1, "day": "a"}, {"id": 2, "day": "b"}])
+    with DatasetWriter(str(tmp_path / "made"), partition_by=["day"]) as writer:
+        writer.write(batch)
+    copied(tmp_path / "made", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "made")
+    rows = Rows(str(tmp_path / "copy"))
+    assert rows.manifests[0].uri.startswith(f"{tmp_path}/copy/data/")
+    assert [row for found in rows.batches() for row in found.to_pylist()] == batch.to_pylist()
