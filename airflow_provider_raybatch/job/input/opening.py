@@ -21,6 +21,7 @@ from airflow_provider_raybatch.job.input import http
 from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
+from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.ranged_file import RangedFile
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
@@ -84,8 +85,11 @@ def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None
             packed.seek(0)
             _unpack(file, packed, spool)
     else:
-        with _open_plain(file, credentials) as packed_file:
-            _unpack(file, packed_file, spool)
+        try:
+            with _open_plain(file, credentials) as packed_file:
+                _unpack(file, packed_file, spool)
+        finally:  # what was replaced meanwhile may look damaged, or have become a mixture
+            _listed(file, credentials)
 
 
 def _fetch(file: SourceFile, into: IO[bytes]) -> None:
@@ -94,6 +98,17 @@ def _fetch(file: SourceFile, into: IO[bytes]) -> None:
 
 
 def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: bool = True) -> BinaryIO:
+    place, path = _listed(file, credentials)
+    if not ahead:
+        return cast(BinaryIO, RangedFile(place, Entry(path, file.size, file.version)))
+    return place.open(path, file.size)
+
+
+def _listed(file: SourceFile, credentials: AwsCredentials | None) -> tuple[Folder, str]:
+    """Where a file lies.
+
+    :raises StorageError: it is no longer the one that was listed.
+    """
     place, path = open_place(file.uri, credentials)
     found = place.head(path)
     # A disk's modification time is not compared: not every network file system shows all nodes the same.
@@ -103,9 +118,7 @@ def _open_plain(file: SourceFile, credentials: AwsCredentials | None, ahead: boo
         or (isinstance(place, S3Folder) and found.version != file.version)
     ):
         raise changed(file)
-    if not ahead:
-        return cast(BinaryIO, RangedFile(place, Entry(path, file.size, file.version)))
-    return place.open(path, file.size)
+    return place, path
 
 
 def _unpack(file: SourceFile, packed: IO[bytes], into: IO[bytes]) -> None:

@@ -125,6 +125,23 @@ class TestChangedFiles:
         with pytest.raises(StorageError, match="changed while the job ran"):
             Reader(listing, None, s3_server.credentials).read(found[0])
 
+    @pytest.mark.parametrize("new", [gzip.compress(b'{"a": 2}\n'), b"no archive"])
+    def test_a_packed_object_that_is_replaced_while_it_is_read(
+        self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, new: bytes
+    ) -> None:
+        place = S3Folder(s3_server.new_bucket(), "", s3_server.credentials)
+        place.write("x.jsonl.gz", gzip.compress(b'{"a": 1}\n'))
+        listing = resolve(InputArguments(source=[place.uri]), s3_server.credentials)
+        unpack = opening._unpack
+
+        def slowly(*arguments: Any) -> None:
+            place.write("x.jsonl.gz", new)
+            unpack(*arguments)
+
+        monkeypatch.setattr(opening, "_unpack", slowly)
+        with pytest.raises(StorageError, match="changed while the job ran"):
+            survey(listing, s3_server.credentials)
+
 
 class TestPacked:
     # Damage inside a zstd archive is found only if the archive has a checksum.
