@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -53,3 +55,9 @@ def cut_to(longest: int, text: str) -> str:
         return text
     mark = f" [{len(text) - longest:,} more characters]"
     return text[: max(0, longest - len(mark))] + mark
+
+
+def write_utf8() -> None:
+    """Let this process write its output as UTF-8, which followers read, whatever this node's locale is."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")

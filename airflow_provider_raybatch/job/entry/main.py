@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from airflow_provider_raybatch.contract.base import parse
 from airflow_provider_raybatch.contract.failures import FailureClass, SpecError
 from airflow_provider_raybatch.contract.shown_uri import without_queries
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
+from airflow_provider_raybatch.contract.text import write_utf8
 from airflow_provider_raybatch.job.control import private_package as credentials
 from airflow_provider_raybatch.job.control.control import Control, EventWriter, orders_for, stop_on_sigterm
 from airflow_provider_raybatch.job.driver import run
@@ -25,9 +25,7 @@ from airflow_provider_raybatch.job.failures.diagnosis import diagnose
 def main(arguments: Sequence[str]) -> int:
     """Run the job of the spec file named by the one argument; the exit status says whether it delivered."""
     writer = EventWriter()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Followers read UTF-8, whatever this node's locale is.
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    write_utf8()
     try:
         spec = parse(BatchInferenceSpec, Path(arguments[0]).read_bytes())
         if spec.submission is None:

@@ -7,6 +7,7 @@ import time
 
 import ray
 
+from airflow_provider_raybatch.contract.text import write_utf8
 from airflow_provider_raybatch.job.execution.kept.roll import Roll
 
 _ANSWER_SECONDS = 30.0
@@ -14,6 +15,7 @@ _ANSWER_SECONDS = 30.0
 parser = argparse.ArgumentParser(prog="python -m airflow_provider_raybatch.job.execution.kept")
 parser.add_argument("--end", action="store_true", help="end those that no job uses")
 arguments = parser.parse_args()
+write_utf8()
 ray.init("auto", log_to_driver=False, logging_level="ERROR")
 roll = Roll()
 states = listed = roll.look()
