@@ -8,6 +8,7 @@ can't store an event. So each way in is tried with each way out.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,7 @@ def committed(ray: FakeRay, body: dict[str, Any]) -> Script:
 JOBS: list[Scripting] = [failed, setup, logged, told, committed]
 
 
-def job(**arguments: Any) -> RayJobOperator:
+def command(**arguments: Any) -> RayJobOperator:
     return RayJobOperator(task_id="t", entrypoint="true", poll_interval=0.05, **arguments)
 
 
@@ -71,7 +72,7 @@ def end(task: Any, run: Run) -> list[Any]:
         return [error]
 
 
-@pytest.mark.parametrize("kind", [batch, job])
+@pytest.mark.parametrize("kind", [batch, command])
 @pytest.mark.parametrize("script", JOBS)
 def test_a_task_that_blocks(
     ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str], script: Scripting, kind: Any
@@ -83,19 +84,21 @@ def test_a_task_that_blocks(
     assert unfit_for_logs([*ends, *capsys.readouterr().out.splitlines()]) == []
 
 
-@pytest.mark.parametrize("kind", [batch, job])
+@pytest.mark.parametrize("kind", [batch, command])
 @pytest.mark.parametrize("script", JOBS)
 async def test_a_deferred_task(
     ray: FakeRay, run: Run, capsys: pytest.CaptureFixture[str], script: Scripting, kind: Any
 ) -> None:
     def lasting(ray: FakeRay, body: dict[str, Any]) -> Script:
         done = script(ray, body)
-        done.seconds = 0.5
+        done.seconds = math.inf
         return done
 
     ray.script = lasting
     with pytest.raises(TaskDeferred) as caught:
         kind(deferrable=True).execute(run.context())
+    for job in ray.jobs.values():
+        job.script.seconds = 0.0
     trigger = caught.value.trigger
     assert refused(trigger.serialize()[1]) == []
     (event,) = [event async for event in trigger.run()]
@@ -120,7 +123,7 @@ def test_an_answer_of_another_server(
     monkeypatch.setattr(RetryPolicy, "wait", lambda policy, attempt: 0.0)
     for path in ("/api/version", "/api/jobs/"):
         ray.stage("POST" if path.endswith("jobs/") else "GET", path, (code, f"status code 400 {HOSTILE}"))
-    for task in (job(), job()):
+    for task in (command(), command()):
         assert unfit_for_logs(end(task, run)) == []
 
 
