@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of a driver, by the number of chunks of its input.
 
-Each line is its own process, which does the driver's steps with chunks: the list of work and its texts for
-Ray, the reports of finished chunks, the listing of parts, and their footers when the dataset is published. No
-Ray runs, so the memory of Ray Data itself is not included.
+Each line is its own process. One table has the driver's steps with chunks: the list of work and its texts
+for Ray, the reports of finished chunks, the listing of parts, and their footers when the dataset is
+published. The other has what the survey keeps of text files: where each can be cut. No Ray runs, so the
+memory of Ray Data itself is not included.
 
     python benchmarks/driver_memory.py [CHUNKS ...] > benchmarks/results/driver_memory.md
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import pickle
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +46,16 @@ Made by `python benchmarks/driver_memory.py`, which runs no Ray.
 |---|---|---|---|---|---|---|---|---|---|"""
 
 
+ROWS_SURVEYED = 20_000_000
+ROWS_PER_FILE = (10_000, ROWS_SURVEYED)
+SURVEY_HEAD = f"""
+Growth after the survey of {ROWS_SURVEYED:,} rows of JSONL, of 60 bytes each. Files below 4 MiB can be cut
+every 8 rows, larger ones every 128.
+
+| rows a file | survey, MiB | bytes a row | chunks of 4,096 rows, MiB |
+|---|---|---|---|"""
+
+
 class Growth:
     """Measures the MiB by which this process has grown since the last call."""
 
@@ -58,6 +72,7 @@ class Growth:
     def _now() -> int:
         gc.collect()
         pa.default_memory_pool().release_unused()
+        ctypes.CDLL(None).malloc_trim(0)
         return int(psutil.Process().memory_full_info().uss)
 
 
@@ -121,6 +136,25 @@ def measure(chunks: int, state: str) -> list[float]:
     return found
 
 
+def measure_survey(rows_per_file: int) -> list[float]:
+    """Measure one line of the other table."""
+    from airflow_provider_raybatch.contract.arguments.input import InputArguments
+    from airflow_provider_raybatch.job.input.listing import resolve
+    from airflow_provider_raybatch.job.input.survey import ROWS_PER_CHUNK, cut, survey
+
+    with tempfile.TemporaryDirectory() as place:
+        for number in range(ROWS_SURVEYED // rows_per_file):
+            Path(place, f"{number}.jsonl").write_bytes((b'{"text": "%s"}\n' % (b"x" * 46)) * rows_per_file)
+        listing = resolve(InputArguments(source=[place]), None)
+        survey(replace(listing, files=listing.files[:32]), None)  # what readers take once
+        grown = Growth()
+        surveyed = survey(listing, None)
+        kept = grown()
+        chunks = cut(surveyed, ROWS_PER_CHUNK, None)
+        assert surveyed.rows == sum(chunk.rows for chunk in chunks) == ROWS_SURVEYED
+        return [kept, kept * 2**20 / ROWS_SURVEYED, grown()]
+
+
 def _parts(place: str) -> tuple[Any, list[Any]]:
     from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
     from airflow_provider_raybatch.job.parts.part import Part, write
@@ -159,10 +193,19 @@ def main(sizes: list[int]) -> None:
             *grown, message, report = json.loads(done.stdout.splitlines()[-1])
             figures = [*(f"{max(0.0, one):,.0f}" for one in grown), f"{message:,.0f}", f"{report:,.0f}"]
             print(f"| {chunks:,} | {state} | {' | '.join(figures)} |", flush=True)
+    print(SURVEY_HEAD)
+    for rows in ROWS_PER_FILE:
+        done = subprocess.run(
+            [sys.executable, __file__, "--survey", str(rows)], stdout=subprocess.PIPE, text=True, check=True
+        )
+        kept, a_row, of_chunks = json.loads(done.stdout.splitlines()[-1])
+        print(f"| {rows:,} | {kept:,.0f} | {a_row:.1f} | {of_chunks:,.0f} |", flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
+    if sys.argv[1:2] == ["--survey"]:
+        print(json.dumps(measure_survey(int(sys.argv[2]))))
+    elif sys.argv[1:2] == ["--measure"]:
         print(json.dumps(measure(int(sys.argv[2]), sys.argv[3])))
     else:
         main([int(size) for size in sys.argv[1:]] or list(CHUNKS))

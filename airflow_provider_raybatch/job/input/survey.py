@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import BinaryIO
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -27,12 +30,15 @@ _SMALL_FILE = 4 * 1024 * 1024
 _SMALL_CELL = 8
 CHUNK_BYTES = 64 * 1024 * 1024
 """Bytes of a chunk, unless a single row or index cell has more: long rows make chunks of few rows."""
+_MOST_ROWS = 2**31 - 1
+"""Of a piece."""
 _BOM = b"\xef\xbb\xbf"
 ROWS_PER_CHUNK = 4096
 """Size of a chunk that is only read, without requests to an engine."""
+Numbers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A run of rows of one file.
 
@@ -54,19 +60,30 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Surveyed:
-    """Result of one pass over all files.
+    """Result of one pass over all files: where they can be cut, and their columns.
 
-    :param pieces: per file: Parquet row groups or index cells, still without ordinals.
+    Its pieces are row groups of Parquet, cut where they are large, or index cells of text. They lie in
+    arrays, since a small text file has a cell for every few rows.
+
+    :param bounds: place of each file's first piece, and the number of all pieces.
+    :param starts: of each piece, its first row within the row group, or its first byte.
+    :param sizes: of each piece, its rows.
+    :param groups: of each piece, its Parquet row group; empty for text.
+    :param ends: of each text file, one past the last byte of its rows.
     :param schemas: columns of each file; for JSONL unknown until rows are read.
     """
 
-    pieces: tuple[tuple[Chunk, ...], ...]
+    bounds: Numbers
+    starts: Numbers
+    sizes: Numbers
+    groups: Numbers
+    ends: Numbers
     schemas: tuple[pa.Schema | None, ...]
 
     @property
     def rows(self) -> int:
         """Rows of the whole input."""
-        return sum(piece.rows for pieces in self.pieces for piece in pieces)
+        return int(self.sizes.sum(dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -96,15 +113,30 @@ def survey(listing: Listing, credentials: AwsCredentials | None) -> Surveyed:
     :raises StorageError: a file can't be read.
     """
 
-    def look(numbered: tuple[int, SourceFile]) -> tuple[list[Chunk], pa.Schema | None]:
-        number, file = numbered
+    def look(file: SourceFile) -> _Look:
         if listing.format == "parquet":
-            return _look_parquet(number, file, credentials)
-        return _look_text(number, file, listing.format == "csv", credentials)
+            return _look_parquet(file, credentials)
+        return _look_text(file, listing.format == "csv", credentials)
 
+    found, bounds, ends = _Look(), array("q", [0]), array("q")
+    schemas: list[pa.Schema | None] = []
+    same: dict[pa.Schema, pa.Schema] = {}
     with error_prefix("source"), ThreadPoolExecutor(_THREADS) as pool:
-        looks = list(pool.map(look, enumerate(listing.files)))
-    return Surveyed(tuple(tuple(look[0]) for look in looks), tuple(look[1] for look in looks))
+        for one in pool.map(look, listing.files):
+            found.starts.extend(one.starts)
+            found.sizes.extend(one.sizes)
+            found.groups.extend(one.groups)
+            bounds.append(len(found.starts))
+            ends.append(one.end)
+            schemas.append(None if one.schema is None else same.setdefault(one.schema, one.schema))
+    return Surveyed(
+        np.asarray(bounds),
+        np.asarray(found.starts),
+        np.asarray(found.sizes),
+        np.asarray(found.groups),
+        np.asarray(ends),
+        tuple(schemas),
+    )
 
 
 def cut(surveyed: Surveyed, rows_per_chunk: int, limit: int | None) -> list[Chunk]:
@@ -114,50 +146,62 @@ def cut(surveyed: Surveyed, rows_per_chunk: int, limit: int | None) -> list[Chun
     """
     chunks: list[Chunk] = []
     ordinal = 0
-    for pieces in surveyed.pieces:
-        for piece in _join(pieces, rows_per_chunk):
-            for part in _split(piece, rows_per_chunk):
-                if limit is not None and ordinal + part.rows > limit:
-                    # A text chunk keeps its bytes: the reader stops after `rows` rows.
-                    left = limit - ordinal
-                    stop = part.start + left if part.group >= 0 else part.stop
-                    part = replace(part, rows=left, stop=stop)
-                if part.rows > 0:
-                    chunks.append(replace(part, ordinal=ordinal))
-                    ordinal += part.rows
-                if limit is not None and ordinal >= limit:
-                    return chunks
+    pieces = _joined if not len(surveyed.groups) else _split
+    for file in range(len(surveyed.schemas)):
+        for part in pieces(surveyed, file, rows_per_chunk):
+            if limit is not None and ordinal + part.rows > limit:
+                # A text chunk keeps its bytes: the reader stops after `rows` rows.
+                left = limit - ordinal
+                stop = part.start + left if part.group >= 0 else part.stop
+                part = replace(part, rows=left, stop=stop)
+            if part.rows > 0:
+                chunks.append(replace(part, ordinal=ordinal))
+                ordinal += part.rows
+            if limit is not None and ordinal >= limit:
+                return chunks
     return chunks
 
 
-def _join(pieces: Sequence[Chunk], rows_per_chunk: int) -> list[Chunk]:
-    """Neighbouring cells of a text file, up to the wanted size; row groups stay apart."""
-    joined: list[Chunk] = []
-    for piece in pieces:
-        if (
-            joined
-            and piece.group < 0
-            and joined[-1].rows + piece.rows <= rows_per_chunk
-            and piece.stop - joined[-1].start <= CHUNK_BYTES
-        ):
-            joined[-1] = replace(joined[-1], rows=joined[-1].rows + piece.rows, stop=piece.stop)
-        else:
-            joined.append(piece)
-    return joined
+def _joined(surveyed: Surveyed, file: int, rows_per_chunk: int) -> Iterator[Chunk]:
+    """Neighbouring cells of a text file, up to the wanted size."""
+    cells = slice(*surveyed.bounds[file : file + 2].tolist())
+    starts = surveyed.starts[cells]
+    stops = np.append(starts[1:], surveyed.ends[file])
+    rows = np.cumsum(surveyed.sizes[cells], dtype=np.int64)
+    first = before = 0
+    while first < len(starts):
+        start = int(starts[first])
+        last = min(
+            int(np.searchsorted(rows, before + rows_per_chunk, "right")),
+            int(np.searchsorted(stops, start + CHUNK_BYTES, "right")),
+        )
+        last = max(first, last - 1)
+        yield Chunk(file, 0, int(rows[last]) - before, -1, start, int(stops[last]))
+        first, before = last + 1, int(rows[last])
 
 
-def _split(piece: Chunk, rows_per_chunk: int) -> Iterable[Chunk]:
-    if piece.group < 0:
-        yield piece
-        return
-    for start in range(piece.start, piece.stop, rows_per_chunk):
-        stop = min(start + rows_per_chunk, piece.stop)
-        yield replace(piece, start=start, stop=stop, rows=stop - start)
+def _split(surveyed: Surveyed, file: int, rows_per_chunk: int) -> Iterator[Chunk]:
+    """Row groups of a Parquet file, which stay apart."""
+    for piece in range(*surveyed.bounds[file : file + 2].tolist()):
+        first, end = int(surveyed.starts[piece]), int(surveyed.starts[piece] + surveyed.sizes[piece])
+        for start in range(first, end, rows_per_chunk):
+            stop = min(start + rows_per_chunk, end)
+            yield Chunk(file, 0, stop - start, int(surveyed.groups[piece]), start, stop)
 
 
-def _look_parquet(
-    number: int, file: SourceFile, credentials: AwsCredentials | None
-) -> tuple[list[Chunk], pa.Schema]:
+@dataclass
+class _Look:
+    """What one file has; see :class:`Surveyed`."""
+
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("i"))
+    groups: array[int] = field(default_factory=lambda: array("i"))
+    end: int = 0
+    schema: pa.Schema | None = None
+
+
+def _look_parquet(file: SourceFile, credentials: AwsCredentials | None) -> _Look:
+    look = _Look()
     with open_file(file, credentials) as stream:
         try:
             parquet = pq.ParquetFile(
@@ -169,35 +213,34 @@ def _look_parquet(
                 f"source: {file.shown} is not a readable Parquet file ({why}); write it again."
             ) from error
         meta = parquet.metadata
-        pieces = [
-            piece
-            for group in range(meta.num_row_groups)
-            for piece in _split(_group(number, group, meta.row_group(group)), rows_of_bytes(meta, group))
-        ]
-        schema = plain_schema(parquet.schema_arrow)
-    check_names(schema.names, file.uri)
-    return pieces, schema
-
-
-def _group(number: int, group: int, meta: pq.RowGroupMetaData) -> Chunk:
-    return Chunk(number, 0, meta.num_rows, group, 0, meta.num_rows)
+        for group in range(meta.num_row_groups):
+            rows, step = meta.row_group(group).num_rows, rows_of_bytes(meta, group)
+            for start in range(0, rows, step):
+                look.starts.append(start)
+                look.sizes.append(min(step, rows - start))
+                look.groups.append(group)
+        look.schema = plain_schema(parquet.schema_arrow)
+    check_names(look.schema.names, file.uri)
+    return look
 
 
 def rows_of_bytes(meta: pq.FileMetaData, group: int) -> int:
     """Rows of a row group that :data:`CHUNK_BYTES` hold, if all are of one size; at least 1."""
     found = meta.row_group(group)
-    return max(1, int(CHUNK_BYTES * found.num_rows / max(1, found.total_byte_size)))
+    return max(1, min(_MOST_ROWS, int(CHUNK_BYTES * found.num_rows / max(1, found.total_byte_size))))
 
 
-def _look_text(
-    number: int, file: SourceFile, is_csv: bool, credentials: AwsCredentials | None
-) -> tuple[list[Chunk], pa.Schema | None]:
+def _look_text(file: SourceFile, is_csv: bool, credentials: AwsCredentials | None) -> _Look:
+    look = _Look()
     # A small file may have to feed several replicas; a large one's index must not fill the memory.
     cell_rows = _SMALL_CELL if file.size < _SMALL_FILE else CELL_ROWS
     with open_file(file, credentials) as stream:
         columns, start = text_start(file, stream, is_csv)
         try:
-            cells = list(index(stream, quoted=is_csv, start=start, cell_rows=cell_rows))
+            for cell in index(stream, quoted=is_csv, start=start, cell_rows=cell_rows):
+                look.starts.append(cell.start)
+                look.sizes.append(cell.rows)
+                look.end = cell.stop  # where the next one starts
         except LongRowError as error:
             why = "is a quote never closed?" if is_csv else "JSONL has one object a line."
             raise PreflightError(
@@ -209,8 +252,8 @@ def _look_text(
                 f"source: {file.shown} ends inside a quoted field that begins in line {line}; close the "
                 "quote there, or write the file again if it was cut off."
             ) from error
-    pieces = [Chunk(number, 0, cell.rows, -1, cell.start, cell.stop) for cell in cells]
-    return pieces, pa.schema([(name, pa.string()) for name in columns]) if is_csv else None
+    look.schema = pa.schema([(name, pa.string()) for name in columns]) if is_csv else None
+    return look
 
 
 def text_start(file: SourceFile, stream: BinaryIO, is_csv: bool) -> tuple[tuple[str, ...], int]:

@@ -88,7 +88,7 @@ def test_a_retry_has_other_input_if_content_without_validators_changed(web: Web)
 
 def test_names_that_are_not_ascii_are_read(web: Web) -> None:
     web.serve("https://hub.example/t%C3%A4glich%20a/x.jsonl", Answer(OLD))
-    assert len(survey(listing_of("https://hub.example/täglich a/x.jsonl?day=ä"), None).pieces) == 1
+    assert len(survey(listing_of("https://hub.example/täglich a/x.jsonl?day=ä"), None).schemas) == 1
 
 
 @pytest.mark.parametrize("url", ["http://hub.example:99999/x.jsonl", "http://[::1/x.jsonl"])

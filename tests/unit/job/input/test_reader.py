@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +22,7 @@ from airflow_provider_raybatch.job.input import survey as chunks_module
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.listing import resolve
 from airflow_provider_raybatch.job.input.reader import Reader
-from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
+from airflow_provider_raybatch.job.input.survey import cut, survey
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.reading import ROWS, WRITERS, as_jsonl, as_parquet, listing_of, packed, read_all, text_of
 from tests.support.s3_server import S3Server
@@ -79,25 +80,25 @@ def test_files_follow_each_other(tmp_path: Path, kind: str) -> None:
 def test_chunks_cover_each_row_once(
     sizes: list[int], rows_per_chunk: int, limit: int | None, text: bool
 ) -> None:
-    pieces = tuple(
-        tuple(
-            Chunk(
-                number, 0, min(8, size - start), -1 if text else start // 8, start if text else 0, start + 8
-            )
-            if text
-            else Chunk(number, 0, min(8, size - start), start // 8, 0, min(8, size - start))
-            for start in range(0, size, 8)
-        )
-        for number, size in enumerate(sizes)
+    pieces = [(start, min(8, size - start)) for size in sizes for start in range(0, size, 8)]
+    surveyed = chunks_module.Surveyed(
+        bounds=np.cumsum([0, *(-(-size // 8) for size in sizes)]),
+        starts=np.array([start if text else 0 for start, _ in pieces], np.int64),
+        sizes=np.array([rows for _, rows in pieces], np.int32),
+        groups=np.array([start // 8 for start, _ in pieces if not text], np.int32),
+        ends=np.array(sizes, np.int64),
+        schemas=(None,) * len(sizes),
     )
-    surveyed = chunks_module.Surveyed(pieces, (None,) * len(sizes))
     total = sum(sizes) if limit is None else min(limit, sum(sizes))
     found = cut(surveyed, rows_per_chunk, limit)
     assert [chunk.ordinal for chunk in found] == [sum(c.rows for c in found[:i]) for i in range(len(found))]
     assert sum(chunk.rows for chunk in found) == total
     assert all(chunk.rows > 0 for chunk in found)
     assert all(chunk.rows <= max(rows_per_chunk, 8) for chunk in found)
-    if not text:
+    if text:  # a row has a byte, and a limit leaves the last chunk its bytes
+        assert all(chunk.rows == chunk.stop - chunk.start for chunk in found[:-1])
+        assert all(chunk.group == -1 and chunk.rows <= chunk.stop - chunk.start for chunk in found[-1:])
+    else:
         assert all(chunk.rows == chunk.stop - chunk.start <= rows_per_chunk for chunk in found)
 
 
