@@ -70,6 +70,11 @@ def order_package(key: str) -> str:
     return f"_ray_pkg_{sign(key, 'name', 'order')}.zip"
 
 
+def cleared_package(run_key: str) -> str:
+    """Name of the package that tells the next attempt of a task that a user has cleared the run."""
+    return f"_ray_pkg_{sign(run_key, 'name', 'cleared')}.zip"
+
+
 def write_order(order: Order, key: str) -> bytes:
     """`order` as the package's content."""
     document = order.model_dump_json()

@@ -20,6 +20,7 @@ from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators.deadline import Deadline
 from airflow_provider_raybatch.operators.plan import TaskRun
+from airflow_provider_raybatch.operators.run_key import open_run_key
 from airflow_provider_raybatch.operators.run_record import RunRecord, current_run, recorded_run
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ class Attempt:
         store, ti = self.context["task_state_store"], self.context["ti"]
         team = getattr(self.context.get("dag_run"), "team_name", None)
         record = current_run(
-            store, ti, lambda: connection.namespace or installation_id(team), connection.secret_seal_key
+            store,
+            ti,
+            lambda: connection.namespace or installation_id(team),
+            connection.secret_seal_key,
+            lambda known: self._was_cleared(connection, known),
         )
         return self._run_of(connection, record)
 
@@ -99,6 +104,15 @@ class Attempt:
         with suppress(Exception):  # Airflow then retries
             decision = policy.evaluate(error, ti.try_number, ti.max_tries, self.context)
         return decision is not None and decision.action is RetryAction.FAIL
+
+    def _was_cleared(self, connection: RayConnection, known: RunRecord) -> bool:
+        from airflow_provider_raybatch.cluster.follow.clears import was_cleared
+
+        run_key = open_run_key(known.key, connection.secret_seal_key)
+        is_first = self.context["ti"].try_number <= known.try_number
+        if is_first or connection.embedded or known.fingerprint is not None or not run_key:
+            return False
+        return run_blocking(was_cleared(connection.address(), run_key))
 
     def _run_of(self, connection: RayConnection, record: RunRecord) -> TaskRun:
         return TaskRun(

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import call_within, run_blocking
 from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchError
@@ -31,6 +31,7 @@ class _Target:
     :param store: has the record of the run; ``None`` for a job that no other attempt can follow.
     :param control: what this attempt tells the job of a submission id; ``None`` for one that doesn't listen.
     :param submission_id: of the job that counts, as soon as that is known.
+    :param run_key: of the run record.
     :param posts: whether that job is being submitted, so that the cluster may not know it yet.
     """
 
@@ -39,6 +40,7 @@ class _Target:
     store: Store | None
     control: Callable[[str], Control | None] | None
     submission_id: str | None = None
+    run_key: str = ""
     posts: bool = False
     leases: dict[str, Lease] = field(default_factory=dict)
 
@@ -61,6 +63,26 @@ class _Target:
             raise RayBatchUnavailableException(
                 f"task_state_store: it has not answered for {_STORE_TIMEOUT:g} s."
             ) from None
+
+    def is_cleared(self) -> bool:
+        """Whether a user has cleared the task while it ran; ``False`` if Airflow doesn't say."""
+        from airflow_provider_raybatch.hooks.task_state import task_state
+
+        task = self.key.task
+        with suppress(Exception):
+            state = call_within(
+                _STORE_TIMEOUT, lambda: task_state(task.dag_id, task.run_id, task.task_id, task.map_index)
+            )
+            return state == "restarting"
+        return False
+
+    async def end_run(self) -> list[str]:
+        """Tell the next attempt of the clear, which Airflow may count as a retry, and stop the job."""
+        from airflow_provider_raybatch.cluster.follow.clears import mark_cleared
+
+        if self.run_key:
+            await mark_cleared(self.address, self.run_key)
+        return await self.stop()
 
     def lease_of(self, submission_id: str) -> Lease | None:
         from airflow_provider_raybatch.cluster.follow.control import Lease
@@ -113,6 +135,7 @@ class Killing:
         store: Store | None,
         control: Callable[[str], Control | None] | None = None,
         submission_id: str | None = None,
+        run_key: str = "",
     ) -> None:
         """From here on there may be a job.
 
@@ -120,8 +143,9 @@ class Killing:
         :param control: what this attempt tells the job of a submission id; ``None`` for one that doesn't
             listen.
         :param submission_id: of the job that is there; by default whichever there is of `key`.
+        :param run_key: of the run record.
         """
-        self._target = _Target(address, key, store, control, submission_id)
+        self._target = _Target(address, key, store, control, submission_id, run_key)
         self._left_behind = None
 
     def concerns_nothing(self) -> None:
@@ -175,15 +199,18 @@ class Killing:
         except RayBatchUnavailableException as error:
             _leave_in_doubt(target, error, log)
         except RayBatchException as error:
-            log.info("The task is being killed, and its job goes on for the next attempt: %s", error)
+            if target.is_cleared():
+                _stop(target.end_run(), log)
+            else:
+                log.info("The task is being killed, and its job goes on for the next attempt: %s", error)
         else:
-            _stop(target, log)
+            _stop(target.stop(), log)
 
 
-def _stop(target: _Target, log: Log) -> None:
+def _stop(stop: Coroutine[Any, Any, list[str]], log: Log) -> None:
     log.info("The task is being killed; stopping its job.")
     try:
-        stopped = run_blocking(target.stop())
+        stopped = run_blocking(stop)
     except RaybatchError as error:
         log.error("The job could not be stopped: %s", error)
     else:

@@ -66,8 +66,8 @@ class TaskRun:
             "fingerprint": fingerprint,
         }
 
-    def key_of_job(self, submission_id: str) -> str:
-        """The key that one of its jobs shares with its followers.
+    def opened_key(self) -> str:
+        """The run's key.
 
         :raises RayConnectionError: the connection's seal key does not open the run's.
         """
@@ -77,7 +77,14 @@ class TaskRun:
                 f"Connection {self.connection.conn_id!r}, field secret_seal_key in extra: it does not open "
                 "the key of this task's run, which another one sealed; restore it, or clear the task."
             )
-        return key_of_job(run_key, submission_id)
+        return run_key
+
+    def key_of_job(self, submission_id: str) -> str:
+        """The key that one of its jobs shares with its followers.
+
+        :raises RayConnectionError: see :meth:`opened_key`.
+        """
+        return key_of_job(self.opened_key(), submission_id)
 
 
 @dataclass(frozen=True)

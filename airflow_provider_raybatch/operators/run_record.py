@@ -119,7 +119,11 @@ def recorded_run(store: Store) -> RunRecord | None:
 
 
 def current_run(
-    store: Store, attempt: AttemptLike, namespace: Callable[[], str], seal_key: str | None = None
+    store: Store,
+    attempt: AttemptLike,
+    namespace: Callable[[], str],
+    seal_key: str | None = None,
+    was_cleared: Callable[[RunRecord], bool] = lambda known: False,
 ) -> RunRecord:
     """The run that `attempt` belongs to: the recorded one, or a new one, which is recorded.
 
@@ -127,11 +131,12 @@ def current_run(
 
     :param namespace: of a task without a record; called only for one.
     :param seal_key: the connection's.
+    :param was_cleared: whether a user has cleared a run that seems to go on.
     :raises RayBatchException: the store gives no answer; nothing was submitted, and a retry makes sense.
     :raises SpecError: the seal key is no Fernet key.
     """
     known = recorded_run(store)
-    if known is not None and known.goes_on_in(attempt):
+    if known is not None and known.goes_on_in(attempt) and not was_cleared(known):
         if known.fingerprint is not None or open_run_key(known.key, seal_key) is not None:
             return known
         _log.warning(

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # heavy, so not inside a coroutine
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
@@ -22,6 +21,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass, RaybatchEr
 from airflow_provider_raybatch.contract.text import all_storable, clean
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.hooks.ray import RayHook
+from airflow_provider_raybatch.hooks.task_state import task_state
 
 if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
@@ -206,17 +206,11 @@ class RayJobTrigger(BaseTrigger):
         ti = self.task_instance
         if ti is None:
             return None
-        key = f"{ti.task_id}_{ti.map_index}" if ti.map_index >= 0 else ti.task_id
         for wait in (*_STATE_WAITS, None):
             try:
-                states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
-                    dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
-                )
+                return await sync_to_async(task_state)(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
             except Exception as error:
                 self.log.warning("Airflow did not return the task's state: %s", error)
-            else:
-                state = (states.get(ti.run_id) or {}).get(key)
-                return None if state is None else str(state)
             if wait is not None:
                 await asyncio.sleep(wait)
         return _UNREADABLE

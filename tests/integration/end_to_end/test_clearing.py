@@ -38,6 +38,8 @@ def test_cleared_while_it_runs(mode, tasks, jobs):
     task.wait(FOLLOWED_IN[mode], timeout=60)
     task.clear()
     assert_a_new_run_followed(task, jobs)
+    if mode == "blocking":  # Airflow tells the killed attempt `restarting`, and its own record no more
+        assert any("stopping its job" in line for line in task.log(1))
 
 
 def assert_a_new_run_followed(task, jobs):

@@ -136,7 +136,7 @@ class Airflow(Judged):
     def states(self, **asked: Any) -> dict[str, Any]:
         if self.silent or self.step("task state") is not None:
             raise ConnectionError("the API server is away")
-        return {"r": {"t": self.state}}
+        return {"r": {"t": "restarting" if self.restarting else self.state}}
 
 
 def _fresh(operator: RayBatchInferenceOperator) -> RayBatchInferenceOperator:

@@ -43,7 +43,7 @@ class _Answer:
 class _Store(Store):
     """Airflow gives a task a new id with each try and forgets the old one: its reads find nothing.
 
-    Where a user ends a task, its process is killed before the next try gets its id.
+    Where a user marks a task, its process ends before the next try gets its id. A clear gives it at once.
     """
 
     def __init__(self, world: Steps) -> None:
@@ -54,6 +54,7 @@ class _Store(Store):
         if self.world.step("store get") is not None:
             raise ConnectionError("the API server is away")
         has_id = self.world.is_heard or self.world.process is self.world.told_to_end
+        has_id = has_id and not self.world.restarting
         return super().get(key, default) if has_id else default
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
@@ -74,6 +75,7 @@ class Steps:
     :ivar process: the one that runs now.
     :ivar told_to_end: the one whose task a user ends.
     :ivar silent: whether Airflow answers no process.
+    :ivar restarting: whether a running task is cleared, and not yet ended.
     :ivar is_alone: whether one event alone happens.
     """
 
@@ -102,7 +104,7 @@ class Steps:
         self.store_was_away = False
         self.may_fail = False
         self.was_informed = self.silent = self.in_doubt = False
-        self.is_alone = False
+        self.is_alone = self.restarting = False
         self.evicted: Process | None = None
         self.straggling: set[str] = set()
         self.may_freeze = False

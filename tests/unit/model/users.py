@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_raybatch.contract.control import cleared_package
 from airflow_provider_raybatch.triggers.ray_job import RayJobTrigger
 
 from .airflow import TRIGGERER_TIMEOUT, Airflow
@@ -54,7 +55,14 @@ class Users(Airflow):
                 self.ray.never_end()
         self.try_number += 1
         self.resume = None
-        self._user_ends("queued", informed)
+        record = self.record
+        self.restarting = self.current is not None and self.current.operator is not None
+        try:
+            self._user_ends("queued", informed)
+        finally:
+            self.restarting = False
+            if record is not None and cleared_package(record.key) in self.ray.packages:
+                self.old_tokens.add(record.token)  # the next attempt knows, whatever Airflow counts
 
     def mark_failed(self, informed: bool = True, silently: bool = False) -> None:
         """A user marks the task, and Airflow may answer nothing meanwhile."""

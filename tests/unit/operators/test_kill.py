@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_raybatch.cluster.submit import resolve
 from airflow_provider_raybatch.contract.failures import FailureClass
@@ -25,7 +26,7 @@ from airflow_provider_raybatch.operators import killing
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run
 from tests.support.batches import Died, batch, defer
-from tests.support.fake_ray import FakeRay, Script, lasting
+from tests.support.fake_ray import FakeRay, Script, committing, lasting
 
 
 @pytest.fixture(autouse=True)
@@ -139,6 +140,39 @@ def test_a_job_that_the_next_attempt_follows_goes_on(ray: FakeRay, run: Run) -> 
     """A killed scheduler's successor begins the next attempt before the first one is ended."""
     assert kill_while_it_follows(ray, run, batch(), given_up)["rows"] == 2
     assert leases(ray) == [6 * 3600]
+
+
+@pytest.mark.parametrize("state", ["restarting", "up_for_retry", None])
+def test_a_clear_that_airflow_counts_as_a_retry_begins_a_new_run(
+    ray: FakeRay, run: Run, state: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow leaves `max_tries` where the executor of a cleared task reports a failure."""
+
+    @contextlib.contextmanager
+    def cleared(run: Run) -> Iterator[None]:
+        known = dict(run.store.values)  # the next attempt's, whose id the task has already
+        run.store.values.clear()
+        yield
+        run.store.values.update(known)
+
+    def states(**asked: Any) -> Any:
+        assert asked == {"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": -1}
+        return {"r": {"t": state}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+    if state == "restarting":
+        with pytest.raises(RayBatchException, match="stopped"):
+            kill_while_it_follows(ray, run, batch(), cleared)
+    else:
+        kill_while_it_follows(ray, run, batch(), cleared)
+        run.store.values["raybatch_run"].update(fingerprint=None, result=None)
+    run.try_number += 1
+    ray.script = committing
+    batch().execute(run.context())
+    assert len({job.body["metadata"][resolve.RUN_TOKEN] for job in ray.jobs.values()}) == 1 + (
+        state == "restarting"
+    )
+    assert not ray.active
 
 
 @pytest.mark.parametrize("store", [broken, silent])
