@@ -13,6 +13,8 @@ _KEEPER_TESTS, _TENANCY_TESTS, _DEMAND_TESTS, _WANTED_TESTS, _BROKER_TESTS, _ROL
     for name in ("keeper", "tenancy", "demand", "wanted", "broker", "roll")
 )
 
+_OPENING, _OPENING_TESTS = "job/engine/opening.py", "job/engine/test_opening.py"
+_REPLICA, _REPLICA_TESTS = "job/execution/replica/replica.py", "job/execution/kept/test_kept_replica.py"
 _COORDINATOR, _COORDINATOR_TESTS = "job/execution/coordinator.py", "job/execution/test_coordinator.py"
 
 MUTANTS = (
@@ -203,5 +205,69 @@ MUTANTS = (
         'name.split(":")[3]',
         "A job whose model has a colon in its name ends the actor that it waits for.",
         (f"{_ROLL_TESTS}::test_those_that_wait_for_a_living_job_are_left_alone",),
+    ),
+    Mutant(
+        "one-identity-for-all-files",
+        _OPENING,
+        "json_digest([spec.engine, spec.model, spec.engine_args, files])",
+        "json_digest([spec.engine, spec.model, spec.engine_args])",
+        "After a model's files were replaced, rows are answered by the old ones.",
+        (f"{_OPENING_TESTS}::test_what_an_engine_is_made_of_makes_another_one",),
+    ),
+    Mutant(
+        "replica-tells-no-files",
+        _REPLICA,
+        "open_engine(checked.spec, spans_nodes, apart, checked.files)",
+        "open_engine(checked.spec, spans_nodes, apart)",
+        "After a model's files were replaced, rows are answered by the old ones.",
+        (f"{_REPLICA_TESTS}::test_an_engine_of_other_files_is_another_one",),
+    ),
+    Mutant(
+        "opened-alone-without-its-files",
+        "job/execution/kept/way.py",
+        "identity(model.spec, model.files)",
+        'identity(model.spec, "")',
+        "An engine that started for the next job is ended by that job, which starts another one.",
+        (f"{_BROKER_TESTS}::test_one_that_still_starts_is_opened_for_the_next_job",),
+    ),
+    Mutant(
+        "waiting-told-as-starting",
+        _REPLICA,
+        'state = "starting" if wanted is None else "waiting"',
+        'state = "starting"',
+        "A job is billed for GPUs that its replicas wait for, and is never told that nothing moves.",
+        (f"{_REPLICA_TESTS}::test_a_replica_is_billed_from_when_it_has_an_engine",),
+    ),
+    Mutant(
+        "waiting-without-end",
+        _REPLICA,
+        'self.report.state, self.report.started = "starting", time.time()',
+        "self.report.started = time.time()",
+        "Engines that load their model are not billed, and count as stalled.",
+        (f"{_REPLICA_TESTS}::test_a_replica_is_billed_from_when_it_has_an_engine",),
+    ),
+    Mutant(
+        "waiting-is-billed",
+        "job/monitor/budget.py",
+        'report.state not in {"waiting", "ended"}',
+        'report.state != "ended"',
+        "A job reaches max_gpu_hours while it waits for engines that others have.",
+        ("job/monitor/test_budget.py::test_gpu_hours_are_those_that_replicas_hold",),
+    ),
+    Mutant(
+        "closed-without-killing",
+        _BROKER,
+        "        for actor in self._made.values():\n            ray.kill(actor)\n",
+        "",
+        "After a job that waited for a GPU, an engine without a job takes it.",
+        (f"{_BROKER_TESTS}::test_what_waits_for_room_ends_with_its_job",),
+    ),
+    Mutant(
+        "waits-for-room-without-its-replica",
+        _BROKER,
+        "            ray.kill(self._made.pop(name))\n",
+        "            pass\n",
+        "A job that needs fewer engines than it began keeps the others waiting for GPUs.",
+        (f"{_BROKER_TESTS}::test_what_waits_for_room_ends_with_the_replica_that_waits_for_it",),
     ),
 )

@@ -52,6 +52,8 @@ def test_gpu_hours_are_those_that_replicas_hold() -> None:
     gone = [replace(REPORTS[0], state="ended"), replace(REPORTS[1], seen=NOW - 61)]
     Budget(limits, 0, 4, 0.0).check(gone, PROGRESS, NOW)
     Budget(limits, 0, 4, 0.0).check([], PROGRESS, NOW)
+    waiting = [replace(one, state="waiting") for one in REPORTS]  # for kept engines, which others have
+    Budget(limits, 0, 4, 0.0).check(waiting, PROGRESS, NOW)
 
 
 def test_gpu_hours_add_up_as_replicas_come_and_go() -> None:

@@ -17,6 +17,7 @@ import pytest
 import ray
 
 from airflow_provider_raybatch.job.engine.host import open_echo
+from airflow_provider_raybatch.job.engine.opening import identity
 from airflow_provider_raybatch.job.execution.calls import Model
 from airflow_provider_raybatch.job.execution.kept import broker as module
 from airflow_provider_raybatch.job.execution.kept.broker import Broker
@@ -36,7 +37,7 @@ class Cluster:
     calls: list[tuple[str, str]] = field(default_factory=list)
     reserved_for: str = ""
     opened: dict[str, Any] = field(default_factory=dict)
-    """The order to open each that no one waits for."""
+    """With which identity and order each is opened that no one waits for."""
 
     def look(self) -> dict[str, KeptState | None]:
         return {
@@ -53,7 +54,7 @@ class Cluster:
             return SimpleNamespace(remote=lambda user: self.calls.append((what, name)))
 
         def open_alone(user: User, seconds: float, identity: str, order: bytes) -> None:
-            self.opened[name] = pickle.loads(order)
+            self.opened[name] = identity, pickle.loads(order)
 
         return SimpleNamespace(
             take=SimpleNamespace(remote=take),
@@ -160,7 +161,8 @@ def test_one_that_still_starts_is_opened_for_the_next_job(
         assert asked.engine_for(FIRST, "node")
     model = Model(spec(engine="echo"), "files")
     asked.close(model)
-    assert cluster.opened == ({"one": (True, open_echo, (model.spec,))} if opens else {})
+    order = identity(model.spec, "files"), (True, open_echo, (model.spec,))
+    assert cluster.opened == ({"one": order} if opens else {})
     assert asked.has_given is not opens
 
 
@@ -187,4 +189,60 @@ def test_a_look_that_fails_is_repeated(cluster: Cluster, monkeypatch: pytest.Mon
     monkeypatch.setattr(cluster, "look", look)
     asked = broker(most=1)
     assert eventually(lambda: asked.engine_for(FIRST, "node"))
+    asked.close()
+
+
+class FullCluster:
+    """Without room, so that what is made waits, and belongs to no job.
+
+    :ivar waiting: names of the actors that wait for room.
+    """
+
+    exceptions = ray.exceptions
+
+    def __init__(self) -> None:
+        self.waiting: set[str] = set()
+
+    def look(self) -> dict[str, KeptState | None]:
+        return dict.fromkeys(self.waiting)
+
+    def remote(self, kind: type) -> Any:
+        return self
+
+    def options(self, name: str, **_: Any) -> Any:
+        def make(title: str, maker: str) -> str:
+            self.waiting.add(name)
+            return name
+
+        return SimpleNamespace(remote=make)
+
+    def kill(self, actor: str) -> None:
+        self.waiting.remove(actor)
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> FullCluster:
+    made = FullCluster()
+    monkeypatch.setattr(module, "Roll", lambda key: made)
+    monkeypatch.setattr(module, "ray", made)
+    return made
+
+
+def test_what_waits_for_room_ends_with_its_job(full: FullCluster) -> None:
+    """Ray would keep it, and load a model with no one to use it when there is room."""
+    asked = broker(most=2)
+    for user in (FIRST, SECOND):
+        assert asked.engine_for(user, "node") is None
+    eventually(lambda: len(full.waiting) == 2)
+    asked.close(Model(spec(engine="echo")))
+    assert not full.waiting
+
+
+def test_what_waits_for_room_ends_with_the_replica_that_waits_for_it(full: FullCluster) -> None:
+    asked = broker(most=2)
+    for user in (FIRST, SECOND):
+        assert asked.engine_for(user, "node") is None
+    eventually(lambda: len(full.waiting) == 2)
+    asked.gone(FIRST.process)
+    eventually(lambda: len(full.waiting) == 1)
     asked.close()
