@@ -239,14 +239,6 @@ MUTANTS = (
         (f"{_REPLICA_TESTS}::test_a_replica_is_billed_from_when_it_has_an_engine",),
     ),
     Mutant(
-        "waiting-without-end",
-        _REPLICA,
-        'self.report.state, self.report.started = "starting", time.time()',
-        "self.report.started = time.time()",
-        "Engines that load their model are not billed, and count as stalled.",
-        (f"{_REPLICA_TESTS}::test_a_replica_is_billed_from_when_it_has_an_engine",),
-    ),
-    Mutant(
         "waiting-is-billed",
         "job/monitor/budget.py",
         'report.state not in {"waiting", "ended"}',
