@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 import textwrap
 import time
@@ -92,7 +93,7 @@ async def test_a_long_log_is_read_by_its_end(client, name):
     code = "print(*(f'{50 * chr(120)} {n}' for n in range(50000)), sep=chr(10))"
     outcome, lines = await run(client, JobRequest(python(code), name))
     assert outcome.state == "succeeded"
-    tail = await client.log_tail(outcome.info, 5)
+    tail = (await client.log_tail(outcome.info, 5)).lines
     assert tail == [f"{'x' * 50} {number}" for number in range(49995, 50000)]
     assert lines[-1].text == tail[-1]
     assert len(lines) < 5000
@@ -100,8 +101,23 @@ async def test_a_long_log_is_read_by_its_end(client, name):
     assert (await client.logs(name)).count("\n") >= 50000
 
 
+async def test_very_long_lines_are_cut(client, name):
+    """Ray's answer is broken off, and the next one has fewer lines."""
+    code = "print(*(f'{300_000 * chr(120)} {n}' for n in range(100)), sep=chr(10)); print('after')"
+    outcome, lines = await run(client, JobRequest(python(code), name))
+    assert outcome.state == "succeeded"
+    assert lines[-1].text == "after"
+    assert lines[-2].text.endswith(" more bytes in this line] ")
+    assert sum(len(line.text) for line in lines) < 2_000_000
+    assert any("left out" in line.text for line in lines)
+
+
 async def test_a_failing_driver(client, name):
-    outcome, _ = await run(client, JobRequest(python("1 / 0"), name))
+    """Ray hands on what it printed, NUL bytes included."""
+    outcome, lines = await run(client, JobRequest(python("print(chr(0)); 1 / 0"), name))
+    assert "\0" not in json.dumps(outcome.to_json(), ensure_ascii=False)
+    assert "\ufffd" in [line.text for line in lines]
+    assert "\0" not in outcome.info.message
     assert (outcome.state, outcome.failure_class) == ("failed", FailureClass.INTERNAL)
     assert outcome.message == "The job failed (exit code 1): ZeroDivisionError: division by zero"
 
