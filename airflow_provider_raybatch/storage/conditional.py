@@ -44,7 +44,7 @@ def check_conditional_writes(place: Folder, unused: str, known: tuple[str, bytes
     :raises StorageError: the store or file system does not keep the condition; or it can't be written.
     """
     if isinstance(place, LocalFolder):
-        _check_disk(Path(place.root))
+        _check_disk(place)
     elif isinstance(place, S3Folder):
         if known is None:
             _check_creation(place, unused)
@@ -54,13 +54,18 @@ def check_conditional_writes(place: Folder, unused: str, known: tuple[str, bytes
             _check(place, "If-Match", not _put(place, path, content, {"e_tag": _NEVER}))
 
 
-def _check_disk(root: Path) -> None:
+def _check_disk(place: LocalFolder) -> None:
+    root = Path(place.root)
     with local_errors("write", root):
         while not root.is_dir() and root != root.parent:
             root = root.parent
     above, name = LocalFolder(str(root)), f"{SCRATCH}{uuid.uuid4().hex}"
-    above.create(name, b"")
-    above.delete([name])
+    try:
+        above.create(name, b"")
+        above.delete([name])
+    except StorageError as error:
+        said = str(error).replace(str(root / name), place.root, 1)
+        raise StorageError(said, error.failure_class) from error
 
 
 def _check_creation(place: S3Folder, path: str) -> None:

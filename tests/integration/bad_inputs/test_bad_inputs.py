@@ -264,8 +264,7 @@ PREFLIGHT = [
     case(
         "destination where nobody may write",
         {"destination": "/proc/raybatch"},
-        "/proc/raybatch/_raybatch/journal",
-        "can't write it",
+        "/proc/raybatch: can't write it",
         "check the path",
     ),
     case(
