@@ -38,7 +38,7 @@ from airflow_provider_raybatch.job.request.repetitions import Repetitions
 from airflow_provider_raybatch.job.reuse.remaining import work as work_of
 from airflow_provider_raybatch.job.work import Done, Job
 from airflow_provider_raybatch.storage.folder import LocalFolder
-from tests.support.specs import submitted
+from tests.support.specs import asking, submitted
 
 CLUSTER = Cluster(({"CPU": 2.0},))
 
@@ -129,7 +129,7 @@ class Place:
         """
         spec = submitted(**{
             "source": [str(self.source)],
-            "prompt": "{row.text}",
+            **asking("{row.text}", fields),
             "destination": self.out.uri,
             **fields,
         })

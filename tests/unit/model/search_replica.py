@@ -72,7 +72,7 @@ class Stepped(Replica):
         self.flight, self._parts, self.cpu_before = None, 0, 0.0
         self._has_job, self._has_left, self._kept = True, False, None
         scope = world.scope
-        self.job: Any = SimpleNamespace(spec=SimpleNamespace(flush_interval=FLUSH))
+        self.job: Any = SimpleNamespace(spec=SimpleNamespace(flush_interval=FLUSH, prompt_function=None))
         self.plan: Any = SimpleNamespace(
             rows_in_engine=scope.slots, grows=False, rows_per_chunk=2, replicas=scope.replicas
         )
@@ -111,6 +111,9 @@ class Stepped(Replica):
     def ask(self, rows: Sequence[int], repetitions: Any) -> list[Asked]:
         bad = RowFailure("render", "the row makes no request")
         return [Asked(bad if row in self.world.scope.bad else Request(prompt=str(row))) for row in rows]
+
+    def ask_of_killers(self, rows: Sequence[int], repetitions: Any, failure: RowFailure) -> list[Asked]:
+        return self.ask(rows, repetitions)
 
     def encode(self, requests: Sequence[Request]) -> list[int]:
         return [int(request.prompt or "") for request in requests]

@@ -40,6 +40,7 @@ class Asker:
         self._render = render
         self._keyer = keyer
         self._id_column = spec.id_column
+        self._calls_users_code = spec.prompt_function is not None
 
     def ask(self, rows: Sequence[Any], repetitions: Mapping[int, int] | None = None) -> list[Asked]:
         """The requests of `rows`.
@@ -52,6 +53,19 @@ class Asker:
             self._one(row, made, numbers.get(place, 0))
             for place, (row, made) in enumerate(zip(rows, render_all(self._render, rows), strict=True))
         ]
+
+    def ask_of_killers(
+        self, rows: Sequence[Any], repetitions: Mapping[int, int] | None, failure: RowFailure
+    ) -> list[Asked]:
+        """As :meth:`ask`, of rows that end the process.
+
+        A user's function may be what ends it, so it is not called again.
+
+        :param failure: what they failed with.
+        """
+        if self._calls_users_code:
+            return [self._one(row, failure, 0) for row in rows]
+        return self.ask(rows, repetitions)
 
     def _one(self, row: Any, made: Request | RowFailure, number: int) -> Asked:
         if isinstance(row, BadRow):

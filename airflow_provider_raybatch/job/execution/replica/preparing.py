@@ -161,9 +161,11 @@ class Preparer:
                 for place, row in enumerate(batch.tolist())
                 if row in order.repetitions
             }
-            asked = await self._thread(
-                self._asker.ask, [found.rows[place] for found, place, _ in rows], numbers
-            )
+            found_rows = [found.rows[place] for found, place, _ in rows]
+            if failure is None:
+                asked = await self._thread(self._asker.ask, found_rows, numbers)
+            else:
+                asked = await self._thread(self._asker.ask_of_killers, found_rows, numbers, failure)
             watch.add("render", start)
             made = [
                 Row(ordinal, position, one, found, place, label=_label(one))

@@ -39,6 +39,17 @@ _MANY = 1024
 _KILLER = RowFailure("engine", "the engine's process dies of this row, and did so with this row alone in it")
 
 
+def _killer(prompt_function: str | None) -> RowFailure:
+    """The failure of such a row; which of the two ended the process isn't known."""
+    if prompt_function is None:
+        return _KILLER
+    return RowFailure(
+        "engine",
+        f"the process of the engine and of prompt_function {prompt_function!r} dies of this row, and did so "
+        "with this row alone in it",
+    )
+
+
 class Shift:
     """The time in which a replica works: from the first call of the coordinator to the last."""
 
@@ -48,6 +59,7 @@ class Shift:
         self._process = replica.process
         self._report = replica.report
         self._limits: Limits = replica.job.spec
+        self._killer = _killer(replica.job.spec.prompt_function)
         self._wake = asyncio.Event()
         self._watch = Stopwatch()
         plan = replica.plan
@@ -181,7 +193,7 @@ class Shift:
         if grant.give_back:
             await self._give_back(grant.give_back)
         if got:
-            work = asyncio.ensure_future(self._preparer.prepare(order, self._watch, _KILLER))
+            work = asyncio.ensure_future(self._preparer.prepare(order, self._watch, self._killer))
             self._preparing.add(work)
             work.add_done_callback(lambda _: self._wake.set())
 
@@ -220,7 +232,7 @@ class Shift:
             written = await self._replica.thread(self._replica.write, rows)
             self._watch.add("write", start)
             # Not before: another process repeats what is not written, and counts it then.
-            self._report.killers += sum(row.result is _KILLER for row in rows)
+            self._report.killers += sum(row.result is self._killer for row in rows)
             self._report.errors += sum(part.rows - part.ok for part in written)
             self._report.written += sum(part.rows for part in written)
             self._new_parts += written

@@ -8,7 +8,9 @@ import errno
 import json
 import math
 import os
+import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,6 +94,10 @@ class World:
                 out[row["ordinal"]] = row["ok"]
         return out
 
+    def reasons(self) -> list[str]:
+        tables = (pq.read_table(path) for path in Path(self.place.out.root, "parts/0").iterdir())
+        return [row["failure"]["reason"] for table in tables for row in table.to_pylist() if not row["ok"]]
+
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
@@ -120,6 +126,30 @@ def test_row_that_kills_the_process_in_tokenising_is_found(world: World, place: 
     assert world.rows() == {number: number != place for number in range(ROWS)}
     # Rows that were prepared together die once more before they are halved.
     assert world.deaths <= math.ceil(math.log2(4 * IN_FLIGHT)) + 2 + BLAMED_AFTER
+
+
+def test_row_for_which_a_users_function_ends_the_process_is_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To write its dead letter, the function isn't called for it again."""
+    module = types.ModuleType("ending_prompts")
+    calls: list[str] = []
+
+    def make(row: dict[str, str]) -> str:
+        calls.append(row["text"])
+        if row["text"].startswith("end"):
+            Deadly.loop.call_soon_threadsafe(Deadly.killed.set)
+            Deadly.ended.wait(30)
+        return row["text"]
+
+    module.make = make  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ending_prompts", module)
+    write(world, 13, "end")
+    world.run(prompt_function="ending_prompts:make")
+    assert world.rows() == {number: number != 13 for number in range(ROWS)}
+    assert calls.count("end 13") == world.deaths
+    (reason,) = world.reasons()
+    assert "prompt_function 'ending_prompts:make'" in reason
 
 
 def test_only_what_was_begun_is_suspected(world: World) -> None:
