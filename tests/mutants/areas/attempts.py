@@ -203,8 +203,8 @@ MUTANTS = (
     Mutant(
         "unstopped-runs-forgotten",
         _ATTEMPT,
-        "        return False\n",
-        "        return True\n",
+        'may still be there: %s", error)\n        return False\n',
+        'may still be there: %s", error)\n        return True\n',
         "A job that could not be stopped at once runs on for good.",
         ("operators/test_earlier_runs.py::test_unstopped_job_is_stopped_by_the_next_attempt",),
     ),
