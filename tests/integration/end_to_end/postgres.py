@@ -40,8 +40,8 @@ _START_TIMEOUT = 120.0
 def postgres() -> Iterator[str]:
     """Run a server on a free port of the loopback interface; yields its SQLAlchemy URL.
 
-    PostgreSQL refuses to run as root, so root starts it as `nobody`, from a copy of the programs: the
-    environment may lie in a folder that only root can enter.
+    PostgreSQL refuses to run as root. Root starts it as an unprivileged user, from a copy of the programs,
+    because only root may be able to enter the environment's folder.
     """
     home = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     try:
