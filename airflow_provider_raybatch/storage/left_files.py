@@ -19,9 +19,12 @@ from pathlib import Path
 FILE = "raybatch-begun-"
 """How names of files begin."""
 _FOLDER = "raybatch-engine-"
+_SHARED_MEMORY = Path("/dev/shm")
 _AGE = 7 * 86400.0
 """Seconds without a change after which a file may go. On a memory disk, writing to a mapped file is none,
 and a process may live for days."""
+_NEW = 60.0
+"""Seconds in which a folder may not be held yet."""
 
 
 def held_folder() -> Path:
@@ -35,18 +38,35 @@ def held_folder() -> Path:
     return path
 
 
+def own_prefix(folder: Path) -> str:
+    """How names of shared memory begin that are deleted with a held folder; empty for another folder."""
+    return f"r{folder.name.removeprefix(_FOLDER)}" if folder.name.startswith(_FOLDER) else ""
+
+
 def sweep() -> None:
     """Delete what processes of this user have left on this node. What can't be deleted stays."""
-    folder = Path(tempfile.gettempdir())
-    for path in (*folder.glob(f"{FILE}*"), *folder.glob(f"{_FOLDER}*")):
+    temporary = Path(tempfile.gettempdir())
+    for path in temporary.glob(f"{FILE}*"):
         with contextlib.suppress(OSError):
-            found = path.lstat()
-            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _AGE:
-                continue
-            if stat.S_ISREG(found.st_mode):
+            if stat.S_ISREG(_mode_if_left(path, _AGE)):
                 path.unlink()
-            elif stat.S_ISDIR(found.st_mode) and not _is_held(path):
+    for path in temporary.glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(_mode_if_left(path, _NEW)) and not _is_held(path):
+                for left in _shared_memory(path):
+                    left.unlink()
                 shutil.rmtree(path)
+
+
+def _mode_if_left(path: Path, age: float) -> int:
+    """The mode of what is this user's and has not changed for so long; 0 for anything else."""
+    found = path.lstat()
+    return found.st_mode if found.st_uid == os.getuid() and time.time() - found.st_mtime >= age else 0
+
+
+def _shared_memory(folder: Path) -> list[Path]:
+    prefix = own_prefix(folder)
+    return [*_SHARED_MEMORY.glob(f"{prefix}*"), *_SHARED_MEMORY.glob(f"sem.{prefix}-*")]
 
 
 def _is_held(path: Path) -> bool:

@@ -22,12 +22,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from multiprocessing import context, forkserver
+from multiprocessing import context, forkserver, process, shared_memory
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_raybatch.job.engine import vllm_compat
-from airflow_provider_raybatch.storage.left_files import held_folder
+from airflow_provider_raybatch.storage.left_files import held_folder, own_prefix
 
 _PRELOADED = f"{__package__}.preloaded"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -48,7 +48,9 @@ class _Process(context.ForkServerProcess):
     def run(self) -> None:
         _end_with_server()
         _use(self._environment)
-        vllm_compat.use_kept_folder()
+        if folder := vllm_compat.kept_folder():
+            vllm_compat.use(folder)
+            _name_shared_memory(own_prefix(folder))
         # Else it would start a server of its own: only the server's parent knows that it runs.
         forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -145,6 +147,16 @@ def _set_openmp(environment: Mapping[str, str]) -> None:
         torch.set_num_threads(int(threads))
     if re.fullmatch(r"\{\d+(,\d+)*\}", places):
         os.sched_setaffinity(0, {int(cpu) for cpu in places[1:-1].split(",")})
+
+
+def _name_shared_memory(prefix: str) -> None:
+    """Let shared memory and semaphores of this process and those below it have names that tell the owner.
+
+    Python's resource tracker deletes them after a kill, but Ray kills the tracker, too.
+    """
+    if prefix:
+        shared_memory._SHM_NAME_PREFIX = f"/{prefix}"  # type: ignore[attr-defined]
+        process.current_process()._config["semprefix"] = f"/{prefix}"  # type: ignore[attr-defined]
 
 
 def _end_with_server() -> None:

@@ -74,15 +74,20 @@ def keep_files_in(folder: Path | None) -> None:
         os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder))
 
 
-def use_kept_folder() -> None:
+def kept_folder() -> Path | None:
+    """The folder of :func:`keep_files_in`, in a process of the engine."""
+    folder = os.environ.get("VLLM_RPC_BASE_PATH")
+    return Path(folder) if folder else None
+
+
+def use(folder: Path) -> None:
     """In a process of the engine, put the file by which its workers meet there, too.
 
     vLLM puts it into ``TMPDIR`` and never deletes it.
     """
-    folder = os.environ.get("VLLM_RPC_BASE_PATH")
     for name in ("uniproc_executor", "multiproc_executor"):
         executor: Any = sys.modules.get(f"vllm.v1.executor.{name}")
-        if folder is not None and hasattr(executor, "get_file_store_init_method"):
+        if hasattr(executor, "get_file_store_init_method"):
             executor.get_file_store_init_method = lambda: f"file://{folder}/vllm_dist_{uuid.uuid4().hex}"
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raybatch.storage.left_files import FILE, held_folder, sweep
+from airflow_provider_raybatch.storage import left_files
+from airflow_provider_raybatch.storage.left_files import FILE, held_folder, own_prefix, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +51,26 @@ def test_a_folder_of_a_process_that_was_killed_is_deleted(end: str) -> None:
     left = in_another_process(end)
     sweep()
     assert left.exists()  # its lock might not be taken yet
-    grow_old(left, 8)
+    grow_old(left, 0.01)
     sweep()
     assert not left.exists()
+
+
+def test_shared_memory_goes_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    monkeypatch.setattr(left_files, "_SHARED_MEMORY", shared)
+    left, held = in_another_process("SIGKILL"), held_folder()
+    theirs = [shared / f"{own_prefix(left)}12ab", shared / f"sem.{own_prefix(left)}-x"]
+    others = [shared / f"{own_prefix(held)}12ab", shared / "psm_12345678", shared / "sem.mp-x"]
+    for path in (*theirs, *others):
+        path.touch()
+    for path in (left, held):
+        grow_old(path, 100)
+    sweep()
+    assert not any(path.exists() for path in theirs)
+    assert all(path.exists() for path in others)
+    assert own_prefix(tmp_path) == ""
 
 
 def test_a_folder_that_is_held_stays() -> None:

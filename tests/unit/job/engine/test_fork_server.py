@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_provider_raybatch.storage.left_files import sweep
+from airflow_provider_raybatch.storage.left_files import own_prefix, sweep
 
 # The children ask for spawn, as vLLM does; the grandchild is started by the child.
 SCRIPT = """
@@ -28,7 +28,8 @@ try:
     from setproctitle import setproctitle
 except ImportError:  # on a cluster without vLLM
     def setproctitle(title): pass
-from airflow_provider_raybatch.job.engine import fork_server
+from multiprocessing import shared_memory
+from airflow_provider_raybatch.job.engine import fork_server, vllm_compat
 
 def tell(say):
     setproctitle("VLLM::Engine")
@@ -42,6 +43,7 @@ def tell(say):
     })
 
 def child(say):
+    kept = shared_memory.SharedMemory(create=True, size=8), multiprocessing.get_context("spawn").Lock()
     tell(say)
     os.environ["OMP_PLACES"] = "{%d}" % min(os.sched_getaffinity(0))
     process = multiprocessing.get_context("spawn").Process(target=grandchild, args=(say,))
@@ -56,6 +58,7 @@ def grandchild(say):
 if __name__ == "__main__":
     fork_server._PRELOADED = "slow_to_import"
     fork_server.start()
+    vllm_compat.keep_files_in(fork_server.folder_of_sockets())
     os.environ["LATE"] = "after the server's start"
     os.environ["FIRST"] = "changed"
     context = multiprocessing.get_context("spawn")
@@ -166,16 +169,23 @@ def test_log_tells_where_one_crashed(told: Told, parent: subprocess.Popen[str], 
     assert "in child" in log
 
 
-def test_sockets_that_a_killed_parent_leaves_are_deleted_later(
+def test_what_killed_processes_leave_is_deleted_later(
     told: Told, parent: subprocess.Popen[str], scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child, grandchild = told
+    """Ray kills a replica with all its children, and with them Python's own tracker of shared memory."""
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    (folder,) = scratch.iterdir()
+    os.utime(folder, (0, 0))
     sweep()
-    assert [path.is_socket() for path in scratch.glob("*/*/*")] == [True]
-    parent.kill()
-    assert gone(child["pid"], grandchild["pid"], child["server"])
-    for path in scratch.iterdir():
-        os.utime(path, (0, 0))
+    assert [path.is_socket() for path in folder.glob("*/*")] == [True]
+    processes = [psutil.Process(parent.pid), *psutil.Process(parent.pid).children(recursive=True)]
+    for process in processes:
+        process.suspend()  # so that none tidies up
+    for process in processes:
+        process.kill()
+    assert gone(*(process.pid for process in processes))
+    prefix = own_prefix(folder)
+    assert len([*Path("/dev/shm").glob(f"{prefix}*"), *Path("/dev/shm").glob(f"sem.{prefix}*")]) == 2
     sweep()
     assert list(scratch.iterdir()) == []
+    assert [*Path("/dev/shm").glob(f"{prefix}*"), *Path("/dev/shm").glob(f"sem.{prefix}*")] == []
