@@ -28,8 +28,8 @@ class RayJobOperator(RayOperator):
 
     :param entrypoint: the command, such as ``python train.py``.
     :param runtime_env: Ray's runtime environment. `working_dir` and the entries of `py_modules` may be
-        folders of the Airflow worker, which are zipped and uploaded. Its `env_vars` can be read by everyone
-        who reaches the Jobs API, so keep secrets out of them.
+        folders of the Airflow worker, which are zipped and uploaded, without `.env` files. Its `env_vars` can
+        be read by everyone who reaches the Jobs API, so keep secrets out of them.
     :param entrypoint_num_cpus: CPUs reserved for the driver; by default none, and the driver runs on the head
         node.
     :param entrypoint_num_gpus: GPUs reserved for the driver; by default none.
