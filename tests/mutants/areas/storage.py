@@ -10,6 +10,7 @@ _FOLDER = "storage/folder.py"
 _S3 = "storage/s3_folder.py"
 _RETRY = "storage/retry.py"
 _ERRORS = "storage/errors.py"
+_CONDITIONAL = "storage/conditional.py"
 
 MUTANTS = (
     Mutant(
@@ -252,5 +253,37 @@ MUTANTS = (
         "",
         "A request that S3 asks to repeat ends the job.",
         ("storage/test_faults.py::TestCreate::test_object_created_by_another_is_not_ours",),
+    ),
+    Mutant(
+        "ignored-conditions-are-not-seen",
+        _CONDITIONAL,
+        "    if not kept:\n",
+        "    if False:\n",
+        "Where a store ignores If-None-Match, two jobs publish at once.",
+        ("storage/test_conditional.py::test_a_store_without_a_condition_is_refused",),
+    ),
+    Mutant(
+        "probe-stays-after-a-refusal",
+        _CONDITIONAL,
+        "        with contextlib.suppress(StorageError):\n            place.delete([path])\n",
+        "",
+        "A file stays in a destination that was refused.",
+        ("storage/test_conditional.py::test_a_probe_that_fails_later_leaves_nothing",),
+    ),
+    Mutant(
+        "missing-keys-are-a-matter-of-rights",
+        _S3,
+        "            if self._is_listed(store, key):\n                raise\n",
+        "            raise\n",
+        "A role that is limited to a prefix can't run a job.",
+        ("job/test_limited_stores.py::test_a_missing_file_is_not_a_matter_of_rights",),
+    ),
+    Mutant(
+        "hidden-files-are-missing",
+        _S3,
+        "            if self._is_listed(store, key):\n                raise\n",
+        "",
+        "A file that may not be read counts as missing.",
+        ("job/test_limited_stores.py::test_a_missing_file_is_not_a_matter_of_rights",),
     ),
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.storage.conditional import check_conditional_writes
 from airflow_provider_raybatch.storage.errors import StorageError
 from airflow_provider_raybatch.storage.folder import Folder, LocalFolder
+from airflow_provider_raybatch.storage.retry import RetryLimits
 from airflow_provider_raybatch.storage.s3_folder import S3Folder
 from tests.support.faulty_s3 import Fault, FaultyS3, first
 from tests.support.poor_s3 import IF_MATCH, IF_NONE_MATCH, PoorStore
@@ -139,3 +141,14 @@ def test_another_refusal_is_told_as_it_is(bucket: S3Folder, store: PoorStore, an
     with pytest.raises(StorageError, match=r"can't write it") as caught:
         check_conditional_writes(bucket, "_raybatch/probes/x", None)
     assert "its store" not in str(caught.value)
+
+
+def test_a_probe_that_fails_later_leaves_nothing(
+    s3_server: S3Server, proxy: FaultyS3, brief: RetryLimits
+) -> None:
+    place = S3Folder(s3_server.new_bucket(), "out", proxy.api.credentials)
+    puts = itertools.count()
+    proxy.choose = lambda call: Fault.ERROR_500 if call.method == "PUT" and next(puts) else None
+    with pytest.raises(StorageError, match=r"can't write it \(InternalError\)"):
+        check_conditional_writes(place, "_raybatch/probes/x", None)
+    assert place.list() == []
