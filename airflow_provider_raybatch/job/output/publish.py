@@ -91,12 +91,15 @@ class PublishedRange:
 
 
 def ranges(
-    parts: Sequence[Part], rows_per_range: int, total: int, decoded: Mapping[str, int] | None = None
+    parts: Sequence[Part],
+    rows_per_range: int,
+    total: int,
+    decoded: Mapping[str, bytes] | None = None,
 ) -> list[Range]:
     """Cut the ordinals 0 to `total` into ranges of `rows_per_range`, with the parts that reach into each.
 
-    :param decoded: bytes that the rows of a part take in memory, by its path. A range of too many of them is
-        cut in halves.
+    :param decoded: what the rows of a part take in memory (:func:`decoded_bytes`), by its path. A range of
+        too many bytes is cut in halves.
     """
     ordered = sorted(parts, key=lambda part: part.first)
     firsts = [part.first for part in ordered]
@@ -117,9 +120,12 @@ def ranges(
     return out
 
 
-def _share(part: Part, first: int, stop: int, decoded: Mapping[str, int]) -> float:
-    """Bytes of a part's rows that lie in a range, if all are of one size."""
-    return decoded.get(part.path, 0) * part.inside(first, stop) / part.inside(part.first, part.last + 1)
+def _share(part: Part, first: int, stop: int, decoded: Mapping[str, bytes]) -> float:
+    """Bytes of a part's rows that lie in a range."""
+    ordinals, sizes = np.frombuffer(decoded.get(part.path, b""), np.int64).reshape(-1, 2).T
+    ends = np.concatenate([[part.first - 1], ordinals])
+    before, until = np.interp((first - 1, stop - 1), ends, np.concatenate([[0], sizes]))
+    return float(until - before)
 
 
 def publish(range_: Range, target: Target) -> PublishedRange:

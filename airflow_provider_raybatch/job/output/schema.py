@@ -30,14 +30,14 @@ class Footer:
     :param inputs: its input columns, if it has any.
     :param extreme: those of them, or of the values inside of them, that a wider type would not keep; as
         Parquet's paths.
-    :param decoded: bytes that its rows take in memory.
+    :param decoded: see :func:`~airflow_provider_raybatch.job.parts.part.decoded_bytes`.
     :param kinds: of the input columns, where the source has no types.
     :param filled: tokens of its texts that were filled in instead of generated.
     """
 
     inputs: pa.StructType | None
     extreme: frozenset[str]
-    decoded: int
+    decoded: bytes
     kinds: dict[str, Kind] = field(default_factory=dict)
     filled: int = 0
 

@@ -15,6 +15,7 @@ Each run is a row group of the file: who needs rows of one run reads only that.
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raybatch.contract.layout import DAMAGED
 from airflow_provider_raybatch.job.input.table import KINDS, one_array
 from airflow_provider_raybatch.job.parts.reading import read_part
+from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES, cumulated, portions, together
 from airflow_provider_raybatch.job.request.key_array import KEY
 from airflow_provider_raybatch.job.row import Response, RowFailure, RowOutcome
 from airflow_provider_raybatch.job.tasks.base import Task
@@ -43,6 +45,7 @@ task, in the response store, or with an equal request of the same input."""
 _DECODED = b"raybatch.decoded"
 _TOKENS = b"raybatch.tokens"
 _FILLED = b"raybatch.filled"
+_STEPS = 16
 _FOUND = ("carried-", "stored-", "duplicate-")
 _NAME = re.compile(r"\.(\d+)\.(\d+-\d+(?:_\d+-\d+)*)\.(\d+)\.(\d+)\.parquet$")
 _MOST_RUNS = 6
@@ -94,17 +97,25 @@ class Part:
         return self.path.split("/")[-2]
 
 
-def write(folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[RowOutcome], task: Task) -> Part:
-    """Write rows of a chunk, at least one, as one part.
+def write_all(
+    folder: Folder,
+    stem: str,
+    columns: pa.Table,
+    outcomes: Sequence[RowOutcome],
+    task: Task,
+    most: int = MOST_BYTES,
+) -> list[Part]:
+    """Write rows of a chunk, in as many parts as their outcomes need.
 
     :param stem: the path, relative to `folder`, to which ordinals and counts are added.
     :param columns: the input columns of exactly these rows.
     :param task: what the rows yield.
-    :raises StorageError: it can't be written.
+    :param most: bytes of outcomes in one part, unless it has one row.
+    :raises StorageError: they can't be written.
     """
     size = len(outcomes)
     outputs = [None if isinstance(one.result, RowFailure) else task.output(one.result) for one in outcomes]
-    arrays: dict[str, pa.Array] = {
+    arrays: dict[str, pa.Array | pa.ChunkedArray] = {
         "ordinal": pa.array([outcome.ordinal for outcome in outcomes], pa.uint64()),
         "ok": pa.array([isinstance(outcome.result, Response) for outcome in outcomes], pa.bool_()),
         "key": pa.array([outcome.key for outcome in outcomes], KEY),
@@ -114,9 +125,22 @@ def write(folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[RowOu
         "failure": pa.array([_failure(outcome) for outcome in outcomes], FAILURE),
         "output": pa.array(outputs, task.output_type),
     }
-    tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in outcomes)
-    filled = sum(one.result.filled_tokens for one in outcomes if isinstance(one.result, Response))
-    return write_arrays(folder, stem, columns, arrays, tokens, filled)
+    sizes = together([arrays["failure"], arrays["output"]], size)
+    written = []
+    for start, stop in portions(sizes.tolist(), most):
+        some = outcomes[start:stop]
+        tokens = sum(outcome.result.input_tokens + outcome.result.output_tokens for outcome in some)
+        filled = sum(one.result.filled_tokens for one in some if isinstance(one.result, Response))
+        cut = {name: _one_array(array.slice(start, stop - start)) for name, array in arrays.items()}
+        rows = columns.slice(start, stop - start)
+        written.append(write_arrays(folder, stem, rows, cut, tokens, filled))
+    return written
+
+
+def write(folder: Folder, stem: str, columns: pa.Table, outcomes: Sequence[RowOutcome], task: Task) -> Part:
+    """As :func:`write_all`, of rows that fit one part."""
+    (part,) = write_all(folder, stem, columns, outcomes, task)
+    return part
 
 
 def write_arrays(
@@ -140,13 +164,14 @@ def write_arrays(
         )
     buffer = io.BytesIO()
     table = pa.table(arrays)
+    ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes = together(table.columns, len(ordinals))
     table = table.replace_schema_metadata({
-        _DECODED: str(table.nbytes),
+        _DECODED: json.dumps(cumulated(ordinals, sizes, _STEPS)),
         _TOKENS: str(tokens),
         _FILLED: str(filled),
         **{name: value for name, value in (columns.schema.metadata or {}).items() if name == KINDS},
     })
-    ordinals = arrays["ordinal"].to_numpy(zero_copy_only=False).astype(np.int64)
     borders = _borders(ordinals)
     with pq.ParquetWriter(buffer, table.schema, compression="zstd", write_page_checksum=True) as writer:
         for start, stop in pairwise(borders):
@@ -159,6 +184,11 @@ def write_arrays(
     path = f"{stem}.{len(content)}.{told}.{rows}.{ok}.parquet"
     folder.write(path, content)
     return Part(path, rows, ok, runs[0][0], runs[-1][1], len(content))
+
+
+def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Arrow makes chunks of values that one array can't hold."""
+    return one_array(array) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _borders(ordinals: npt.NDArray[np.int64]) -> list[int]:
@@ -223,12 +253,14 @@ def listed(entries: Sequence[Entry], damaged: bool = False) -> list[Part]:
     return found
 
 
-def decoded_bytes(metadata: pq.FileMetaData) -> int:
-    """What the rows of a part take in memory, by its footer.
+def decoded_bytes(metadata: pq.FileMetaData) -> bytes:
+    """What the rows of a part take in memory, by its footer: pairs of an ordinal and the bytes up to it.
 
     The size of its file tells little of it where rows repeat themselves.
+
+    :returns: 64-bit integers; the driver has them of all parts.
     """
-    return int(metadata.metadata[_DECODED])
+    return bytes(np.array(json.loads(metadata.metadata[_DECODED]), np.int64))
 
 
 def filled_tokens(metadata: pq.FileMetaData) -> int:

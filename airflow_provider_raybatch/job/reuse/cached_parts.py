@@ -17,6 +17,7 @@ from airflow_provider_raybatch.job.input.survey import Chunk
 from airflow_provider_raybatch.job.input.table import as_text, one_array
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Origin, Part
+from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import Keys
 from airflow_provider_raybatch.job.reuse.duplicates import Followers
@@ -63,11 +64,17 @@ def _spread(
 
 
 def write_parts(
-    job: Job, chunks: Sequence[Chunk], cached: CachedRows, source: Responses, origin: Origin
+    job: Job,
+    chunks: Sequence[Chunk],
+    cached: CachedRows,
+    source: Responses,
+    origin: Origin,
+    most: int = MOST_BYTES,
 ) -> tuple[list[Part], CachedRows]:
     """Write cached outcomes as parts of this submission.
 
     :param chunks: of the input, in order.
+    :param most: bytes of the outcomes that are in memory at once.
     :returns: the parts, and rows that `source` has no more, by ordinal.
     :raises StorageError: a response or the source can't be read, or a part can't be written.
     """
@@ -78,8 +85,7 @@ def write_parts(
     reader = Reader(job.listing, [] if id_column is None else [id_column], job.credentials)
     written: list[Part] = []
     is_lost: npt.NDArray[np.bool_] = np.ones(len(cached), np.bool_)
-    for group, low, high in _groups(_near(chunks, cached.ordinals), cached.ordinals):
-        found = source.read(cached.take(slice(low, high))).sort_by("hit")
+    for group, low, found in _outcomes(chunks, cached, source, most):
         places = found["hit"].to_numpy() + low
         is_lost[places] = False
         for chunk in group:
@@ -107,6 +113,25 @@ def write_parts(
                 written.append(parts.write_arrays(job.folder, stem, columns, cut))
                 start += len(portion)
     return written, cached.take(np.flatnonzero(is_lost))
+
+
+def _outcomes(
+    chunks: Sequence[Chunk], cached: CachedRows, source: Responses, most: int
+) -> Iterator[tuple[list[Chunk], int, pa.Table]]:
+    """Outcomes of rows that follow each other, with the chunks that have them and the place of the first.
+
+    By bytes, since many rows may share a long one.
+    """
+    for group, low, high in _groups(_near(chunks, cached.ordinals), cached.ordinals):
+        step = high - low
+        while low < high:
+            some = cached.take(slice(low, min(high, low + step)))
+            found = source.read(some, most)
+            if found is None:
+                step = len(some) // 2
+            else:
+                yield group, low, found.sort_by("hit")
+                low += len(some)
 
 
 def _near(chunks: Sequence[Chunk], ordinals: npt.NDArray[np.int64]) -> Sequence[Chunk]:

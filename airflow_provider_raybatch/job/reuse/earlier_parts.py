@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.job.parts.part import Part, read_columns
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.parts.sizes import together
 from airflow_provider_raybatch.job.request import key_array
 from airflow_provider_raybatch.job.request.key_array import KEY, Keys
-from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
+from airflow_provider_raybatch.job.reuse.hits import NO_OUTCOMES, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.partitions import Partitions
 from airflow_provider_raybatch.storage.folder import Folder
 from airflow_provider_raybatch.storage.in_order import in_order
@@ -112,14 +113,19 @@ class LedgerResponses:
             files.append(np.full(len(inside), number, np.int64))
         return _last(places, files, rows)
 
-    def read(self, rows: CachedRows) -> pa.Table:
+    def read(self, rows: CachedRows, most: int) -> pa.Table | None:
         """See :class:`~airflow_provider_raybatch.job.reuse.hits.Responses`."""
-        tables = []
+        tables = [NO_OUTCOMES]
+        size = 0
         for number in np.unique(rows.file):
             part, inside = self._parts[int(number)], np.flatnonzero(rows.file == number)
             whole = self._columns(part, _COLUMNS)
             if whole is None:
                 continue
+            sizes = together([whole["output"], whole["failure"]], whole.num_rows)
+            size += int(sizes[rows.row[inside]].sum())
+            if size > most and len(rows) > 1:
+                return None
             table = whole.take(pa.array(rows.row[inside]))
             payers = pc.fill_null(table["paid_by"], part.submission_id)
             table = table.set_column(table.schema.get_field_index("paid_by"), "paid_by", payers)

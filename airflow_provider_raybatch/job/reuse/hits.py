@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_provider_raybatch.job.parts.part import FAILURE
 from airflow_provider_raybatch.job.request.key_array import Keys
 
 
@@ -69,10 +70,22 @@ class Responses(Protocol):
         :raises StorageError: it can't be read.
         """
 
-    def read(self, rows: CachedRows) -> pa.Table:
+    def read(self, rows: CachedRows, most: int) -> pa.Table | None:
         """The outcomes: ``hit`` (position in `rows`), ``ok``, ``failure``, ``output`` and ``paid_by``.
 
         A row that is not in the table counts as a miss: its file is gone.
 
+        :param most: bytes of the outcomes of several rows. If they are more, the answer is ``None``. One row
+            is read whatever it has.
         :raises StorageError: it can't be read.
         """
+
+
+NO_OUTCOMES = pa.table({
+    "output": pa.nulls(0),
+    "paid_by": pa.array([], pa.string()),
+    "hit": pa.array([], pa.int64()),
+    "ok": pa.array([], pa.bool_()),
+    "failure": pa.array([], FAILURE),
+})
+"""Of no rows: the columns of :meth:`Responses.read`, and room for others."""

@@ -19,8 +19,9 @@ from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.parts import part as parts
 from airflow_provider_raybatch.job.parts.part import Part
 from airflow_provider_raybatch.job.parts.reading import DamagedPartError
+from airflow_provider_raybatch.job.parts.sizes import row_bytes
 from airflow_provider_raybatch.job.request.key_array import Keys
-from airflow_provider_raybatch.job.reuse.hits import CachedRows, Hits
+from airflow_provider_raybatch.job.reuse.hits import NO_OUTCOMES, CachedRows, Hits
 from airflow_provider_raybatch.job.reuse.store.files import AT_ONCE
 from airflow_provider_raybatch.job.reuse.store.index import StoreHits
 from airflow_provider_raybatch.job.reuse.store.segment import Entries
@@ -59,7 +60,7 @@ class StoredResponses:
         number = np.array(numbers, np.int64)
         return Hits(found.position, number[found.entries.file], found.entries.row)
 
-    def read(self, rows: CachedRows) -> pa.Table:
+    def read(self, rows: CachedRows, most: int) -> pa.Table | None:
         """The responses of rows that lookups found. Rows with the same one each get it."""
         order = np.lexsort((rows.row, rows.file))
         file, row = rows.file[order], rows.row[order]
@@ -72,9 +73,13 @@ class StoredResponses:
         files = list(self._numbers)
         names = tuple(files[number] for number in used.tolist())
         wanted = Entries(asked.keys, local, asked.row, no_time, no_time, names)
-        tables = [_NOTHING]
+        tables = [NO_OUTCOMES]
+        size = 0
         for table in self._store.read(StoreHits(np.arange(len(asked)), wanted)):
             place = table["position"].to_numpy()
+            size += int((row_bytes(table["output"]) * times[place]).sum())
+            if size > most and len(rows) > 1:
+                return None
             source: npt.NDArray[np.int64] = np.repeat(np.arange(table.num_rows), times[place])
             within = np.arange(len(source)) - np.repeat(np.cumsum(times[place]) - times[place], times[place])
             found = table.select(["output", "paid_by"]).take(pa.array(source))
@@ -82,15 +87,6 @@ class StoredResponses:
             found = found.append_column("ok", pa.array(np.ones(len(source), np.bool_)))
             tables.append(found.append_column("failure", pa.nulls(len(source), parts.FAILURE)))
         return pa.concat_tables(tables, promote_options="permissive")
-
-
-_NOTHING = pa.table({
-    "output": pa.nulls(0),
-    "paid_by": pa.array([], pa.string()),
-    "hit": pa.array([], pa.int64()),
-    "ok": pa.array([], pa.bool_()),
-    "failure": pa.array([], parts.FAILURE),
-})
 
 
 def remember(store: ResponseStore, place: Folder, ledger: Sequence[Part], emit: Emit, task: Task) -> None:

@@ -144,14 +144,11 @@ def write(batch: pa.Table, job: Job) -> dict[str, list[bytes]]:
         inputs.append(columns)
     first = min(outcome.ordinal for outcomes, _ in groups.values() for outcome in outcomes)
     written = [
-        parts.write(
-            job.folder,
-            f"{job.part_folder}/{first:012d}",
-            pa.concat_tables(inputs),
-            outcomes,
-            job.task,
-        )
+        part
         for outcomes, inputs in groups.values()
+        for part in parts.write_all(
+            job.folder, f"{job.part_folder}/{first:012d}", pa.concat_tables(inputs), outcomes, job.task
+        )
     ]
     results = [outcome.result for outcomes, _ in groups.values() for outcome in outcomes]
     report = ReplicaReport(

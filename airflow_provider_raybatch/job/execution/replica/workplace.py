@@ -83,7 +83,7 @@ class Workplace:
                 for place in places
             ]
             name = stem(self.job.part_folder, self.process, f"{self._parts:06d}")
-            written.append(parts.write(self.job.folder, name, table, outcomes, task))
+            written += parts.write_all(self.job.folder, name, table, outcomes, task)
         return written
 
     def decode(self, rows: Sequence[Row]) -> None:

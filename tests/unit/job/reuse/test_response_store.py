@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_raybatch.contract.events import Notice
 from airflow_provider_raybatch.job.input.table import table_of
 from airflow_provider_raybatch.job.parts.part import Part, write
+from airflow_provider_raybatch.job.parts.sizes import MOST_BYTES
 from airflow_provider_raybatch.job.request import keys
 from airflow_provider_raybatch.job.reuse.cached_parts import matched
 from airflow_provider_raybatch.job.reuse.earlier_parts import LedgerResponses
@@ -53,7 +54,7 @@ def store(tmp_path: Path, notices: list[Notice]) -> ResponseStore:
 def found(responses: Responses, *wanted: str) -> dict[int, tuple[Any, ...]]:
     """Return by row the found answer or failure, and the submission that paid for it."""
     adopted = matched(np.arange(len(wanted)), keys.as_array([key(name) for name in wanted]), responses)
-    table = responses.read(adopted)
+    table = responses.read(adopted, MOST_BYTES)
     return {
         int(adopted.ordinals[row["hit"]]): (
             row["output"]["response"] if row["ok"] else row["failure"]["reason"],
@@ -126,7 +127,7 @@ def test_output_without_completions_gets_a_list_of_its_own(disk: LocalFolder) ->
     ]
     responses = LedgerResponses(disk, parts)
     adopted = matched(np.arange(2), keys.as_array([key("a"), key("b")]), responses)
-    table = responses.read(adopted).sort_by("hit")
+    table = responses.read(adopted, MOST_BYTES).sort_by("hit")
     outputs = SEVERAL.adapted(table["output"].combine_chunks(), SEVERAL.output_type).to_pylist()
     assert [[one["text"] for one in output["completions"]] for output in outputs] == [["A"], ["B"]]
 

@@ -29,7 +29,7 @@ class HasMost:
         places = np.flatnonzero(key_array.first_halves(keys) % 4 > 0)
         return Hits(places, places // 1000, places % 1000)
 
-    def read(self, rows: CachedRows) -> pa.Table:
+    def read(self, rows: CachedRows, most: int) -> pa.Table:
         raise NotImplementedError
 
 
