@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -31,6 +32,27 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     with serving(FakeRay()) as fake:
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", connection(fake.url))
         yield fake
+
+
+class Clock:
+    """The wall clock, which a test sets forward instead of waiting."""
+
+    def __init__(self) -> None:
+        self._time, self._ahead = time.time, 0.0
+
+    def __call__(self) -> float:
+        return self._time() + self._ahead
+
+    def forward(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stands for ``time.time`` of operators, triggers and the fake cluster."""
+    clock = Clock()
+    monkeypatch.setattr(time, "time", clock)
+    return clock
 
 
 def connection(host: str | None, **fields: Any) -> str:

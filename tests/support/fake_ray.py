@@ -155,6 +155,20 @@ class FakeRay:
         self.url = ""
         self._staged: list[tuple[str, str, Callable[[Callable[[], Answer]], Answer]]] = []
 
+    def at_poll(self, number: int, what: Callable[[], object]) -> None:
+        """Do something before the answer to a poll of a running job's log, once.
+
+        :param number: of the poll, from 1.
+        """
+        log = "/api/v0/logs/file"
+        self.stage("GET", log, lambda answer: answer(), times=number - 1)
+        self.stage("GET", log, lambda answer: (what(), answer())[1])
+
+    def end_jobs(self) -> None:
+        """End all jobs as their scripts say."""
+        for job in self.jobs.values():
+            job.script.pending = job.script.seconds = 0.0
+
     @property
     def active(self) -> list[str]:
         return [name for name, job in self.jobs.items() if job.status in {"PENDING", "RUNNING"}]

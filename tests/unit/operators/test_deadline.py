@@ -14,7 +14,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException, RayBatchFailException
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
-from tests.support.airflow_tasks import Run
+from tests.support.airflow_tasks import Clock, Run
 from tests.support.batches import Died, batch, defer, die
 from tests.support.fake_ray import FakeRay, lasting
 
@@ -74,22 +74,25 @@ def test_that_a_template_leaves_empty_counts_as_not_given(ray: FakeRay, run: Run
 
 
 def test_that_has_passed_does_not_hold_back_a_result(
-    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    deadline = datetime.now(UTC) + timedelta(seconds=5)
+    deadline = datetime.now(UTC) + timedelta(hours=1)
     with monkeypatch.context() as patched:
         patched.setattr(RayBatchInferenceOperator, "_end", die)
         with pytest.raises(Died):
             batch(deadline=deadline).execute(run.context())
-    time.sleep(max(0.0, deadline.timestamp() - time.time()))
+    clock.forward(3600)
     assert batch(deadline=deadline).execute(run.context())["rows"] == 2
 
 
-@pytest.mark.parametrize(("arguments", "final"), [({"deadline": True}, True), ({"timeout": 0.5}, False)])
-def test_of_the_run_leaves_no_retry(ray: FakeRay, run: Run, arguments: dict[str, Any], final: bool) -> None:
-    ray.script = lasting(60)
+@pytest.mark.parametrize(("arguments", "final"), [({"deadline": True}, True), ({"timeout": 3600}, False)])
+def test_of_the_run_leaves_no_retry(
+    ray: FakeRay, run: Run, clock: Clock, arguments: dict[str, Any], final: bool
+) -> None:
+    ray.script = lasting(7200)
+    ray.at_poll(2, lambda: clock.forward(3600))
     if "deadline" in arguments:
-        arguments = {"deadline": datetime.now(UTC) + timedelta(seconds=4)}
+        arguments = {"deadline": datetime.now(UTC) + timedelta(hours=1)}
     operator = RayJobOperator(task_id="t", entrypoint="sleep 60", poll_interval=0.05, **arguments)
     with pytest.raises(RayBatchException, match="still RUNNING at its deadline") as caught:
         operator.execute(run.context())
@@ -99,10 +102,11 @@ def test_of_the_run_leaves_no_retry(ray: FakeRay, run: Run, arguments: dict[str,
 
 
 @pytest.mark.parametrize("cancel", [True, False])
-def test_ends_a_job_that_doesnt_end_itself(ray: FakeRay, run: Run, cancel: bool) -> None:
-    ray.script = lasting(60)
+def test_ends_a_job_that_doesnt_end_itself(ray: FakeRay, run: Run, clock: Clock, cancel: bool) -> None:
+    ray.script = lasting(7200)
+    ray.at_poll(2, lambda: clock.forward(3600))
     operator = RayJobOperator(
-        task_id="t", entrypoint="sleep 60", timeout=0.5, poll_interval=0.05, cancel_on_timeout=cancel
+        task_id="t", entrypoint="sleep 60", timeout=3600, poll_interval=0.05, cancel_on_timeout=cancel
     )
     with pytest.raises(RayBatchException, match="timeout: The job was still RUNNING") as caught:
         operator.execute(run.context())
@@ -136,17 +140,15 @@ def test_includes_the_execution_timeout_while_deferred(
 def test_stop_is_repeated_while_the_cluster_is_unreachable(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
+    from airflow_provider_raybatch.cluster.follow import loop
     from airflow_provider_raybatch.cluster.jobs_api import transport
 
     monkeypatch.setattr(transport.RetryPolicy, "wait", lambda policy, attempt: 0.0)
-    ray.script = lasting(60)
+    monkeypatch.setattr(loop, "_ASK_AGAIN_SECONDS", 0.0)
+    ray.script = lasting(600)
     defer(run)
-    answer, back_at = ray.answer, time.monotonic() + 1.0
-
-    def away(*arguments: Any) -> Any:
-        return (code, "no backend") if time.monotonic() < back_at else answer(*arguments)
-
-    monkeypatch.setattr(ray, "answer", away)
+    ray.stage("GET", "/api", (code, "no backend"), times=20)
+    ray.stage("POST", "/api", (code, "no backend"), times=20)
     with pytest.raises(RayBatchException):
         batch().resume_execution("__fail__", {"error": "Trigger timeout"}, run.context())
     assert not ray.active
@@ -162,12 +164,12 @@ def test_that_is_far_away_does_not_overflow(ray: FakeRay, run: Run, arguments: d
     assert datetime.now(UTC) + net
 
 
-def test_of_the_run_leaves_no_retry_when_the_trigger_is_gone(ray: FakeRay, run: Run) -> None:
-    ray.script = lasting(60)
-    deadline = datetime.now(UTC) + timedelta(seconds=4)
+def test_of_the_run_leaves_no_retry_when_the_trigger_is_gone(ray: FakeRay, run: Run, clock: Clock) -> None:
+    ray.script = lasting(7200)
+    deadline = datetime.now(UTC) + timedelta(hours=1)
     with pytest.raises(TaskDeferred):
         batch(deferrable=True, deadline=deadline).execute(run.context())
-    time.sleep(max(0.0, deadline.timestamp() - time.time()))
+    clock.forward(3600)
     with pytest.raises(RayBatchFailException, match="did not end the job at its deadline") as caught:
         batch(deadline=deadline).resume_execution("__fail__", {"error": "Trigger timeout"}, run.context())
     assert caught.value.failure_class is FailureClass.TIMEOUT

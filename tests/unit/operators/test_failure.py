@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from airflow_provider_raybatch.hooks.ray import RayHook
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from tests.support.airflow_tasks import Run, connection
 from tests.support.batches import batch, failing
-from tests.support.fake_ray import FakeRay, Script, committing, lasting
+from tests.support.fake_ray import FakeRay, committing, lasting
 
 
 @pytest.mark.parametrize("failure_class", list(FailureClass))
@@ -72,11 +71,8 @@ def test_what_is_for_airflow_already_stays_as_it_is() -> None:
 
 
 def test_a_lost_cluster_is_worth_a_retry(ray: FakeRay, run: Run) -> None:
-    def lost(ray: FakeRay, body: dict[str, Any]) -> Script:
-        threading.Timer(0.4, ray.restart).start()  # late, so that a busy machine has the job
-        return lasting(60)(ray, body)
-
-    ray.script = lost
+    ray.script = lasting(600)
+    ray.at_poll(2, ray.restart)
     with pytest.raises(RayBatchException, match="lost") as caught:
         batch().execute(run.context())
     assert caught.value.failure_class is FailureClass.CLUSTER_LOST

@@ -27,13 +27,14 @@ from tests.support.fake_ray import NO_ANSWER, FakeRay, Script, committing, lasti
 
 
 def test_a_retry_adopts_the_running_job(ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray.script = lasting(1.0)
+    ray.script = lasting(600)
     operator = batch()
     with monkeypatch.context() as patched:
         patched.setattr(type(operator), "_follow", die)
         with pytest.raises(Died):
             operator.execute(run.context())
     first = job_ids(ray)
+    ray.at_poll(2, ray.end_jobs)
     result = batch().execute(run.context())
     assert job_ids(ray) == first == [result["submission_id"]]
 
@@ -336,8 +337,9 @@ class TestAdoption:
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_followed_job_costs_two_requests_a_poll(ray: FakeRay, run: Run, deferrable: bool) -> None:
     """Two more requests come every five minutes, or ten times in a lease."""
-    ray.script = lasting(5)
-    operator = batch(deferrable=deferrable, poll_interval=0.1)
+    ray.script = lasting(600)
+    ray.at_poll(8, ray.end_jobs)
+    operator = batch(deferrable=deferrable)
     if deferrable:
         with pytest.raises(TaskDeferred) as deferred:
             operator.execute(run.context())

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +13,7 @@ from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.exceptions import RayBatchException
 from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.sensors.ray_job import RayJobSensor
-from tests.support.airflow_tasks import Run
+from tests.support.airflow_tasks import Clock, Run
 from tests.support.batches import batch, defer, failing
 from tests.support.fake_ray import FakeRay, lasting
 
@@ -62,10 +61,12 @@ def test_a_finished_dataset_is_returned(ray: FakeRay, run: Run, error: str) -> N
 
 
 @pytest.mark.parametrize("error", [TIMEOUT, FAILURE])
-def test_finished_dataset_is_returned_past_the_deadline(ray: FakeRay, run: Run, error: str) -> None:
-    deadline = datetime.now(UTC) + timedelta(seconds=5)
+def test_finished_dataset_is_returned_past_the_deadline(
+    ray: FakeRay, run: Run, clock: Clock, error: str
+) -> None:
+    deadline = datetime.now(UTC) + timedelta(hours=1)
     end(deferred_job(ray, run, deadline=deadline))
-    time.sleep(max(0.0, deadline.timestamp() - time.time()))
+    clock.forward(3600)
     assert resume(run, error, deadline=deadline)["rows"] == 2
 
 
@@ -144,9 +145,9 @@ def test_the_event_of_an_earlier_run_ends_no_later_one(ray: FakeRay, run: Run) -
 
 
 def test_a_healthy_job_is_followed_here_when_no_retry_is_left(ray: FakeRay, run: Run) -> None:
-    job = deferred_job(ray, run)
+    deferred_job(ray, run)
     run.try_number, run.max_tries = 1, 0
-    job.script.seconds = time.time() - job.started + 1.0
+    ray.at_poll(3, ray.end_jobs)
     assert resume(run, FAILURE)["rows"] == 2
     assert len(ray.jobs) == 1
 

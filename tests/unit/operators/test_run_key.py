@@ -32,7 +32,7 @@ def use(monkeypatch: pytest.MonkeyPatch, ray: FakeRay, seal_key: str | None) -> 
 
 def submit(ray: FakeRay, run: Run) -> list[str]:
     """Let an attempt die while it follows its job."""
-    ray.script = lasting(0.5)
+    ray.script = lasting(600)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(RayBatchInferenceOperator, "_follow", die)
         with pytest.raises(Died):
@@ -75,6 +75,7 @@ def test_a_retry_adopts_the_job_with_the_sealed_key(
 ) -> None:
     use(monkeypatch, ray, SEAL_KEY)
     first = submit(ray, run)
+    ray.at_poll(2, ray.end_jobs)
     assert batch().execute(run.context())["rows"] == 2
     assert job_ids(ray) == first
 
@@ -90,7 +91,7 @@ def test_a_run_key_that_does_not_open_begins_a_new_run(
         run.store.values[KEY]["key"] = "ab" * 32
     else:
         use(monkeypatch, ray, Fernet.generate_key().decode() if change == "another seal key" else None)
-    ray.script = lasting(0.1)
+    ray.at_poll(2, ray.end_jobs)
     assert batch().execute(run.context())["rows"] == 2
     _, second = job_ids(ray)
     assert ray.jobs[first].stopped

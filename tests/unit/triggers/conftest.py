@@ -3,4 +3,4 @@
 
 from __future__ import annotations
 
-from tests.support.airflow_tasks import airflow_db, dag_test, installation, ray, run  # noqa: F401 - fixtures
+from tests.support.airflow_tasks import airflow_db, clock, dag_test, installation, ray, run  # noqa: F401 - fixtures
