@@ -5,13 +5,16 @@ import asyncio
 import math
 import random
 import time
+from types import SimpleNamespace
 
+from airflow_provider_raybatch.cluster.follow import poll
 from airflow_provider_raybatch.cluster.follow.control import Control, Lease
 from airflow_provider_raybatch.cluster.follow.outcome import FollowState
 from airflow_provider_raybatch.cluster.follow.poll import follow, poll_once
 from airflow_provider_raybatch.cluster.jobs_api.client import LAST_LOG_LIMIT, LOG_LIMIT
 from airflow_provider_raybatch.cluster.jobs_api.log_text import LONGEST_LINE
 from airflow_provider_raybatch.cluster.jobs_api.models import JobRequest
+from tests.support.airflow_tasks import Clock
 from tests.support.committed import COMMITTED, KEY, SUMMARY
 from tests.support.fake_ray import NO_ANSWER, Script
 from tests.support.refused import HOSTILE, unfit_for_logs
@@ -75,11 +78,18 @@ async def test_lost_and_deleted(ray, client):
     assert (await followed(client, ray, [ray.jobs.clear]))[0].state == "deleted"
 
 
-async def test_the_deadline_is_kept_between_two_polls(ray, client):
-    started = time.monotonic()
-    outcome, _ = await followed(client, ray, [], poll_interval=60, deadline=time.time() + 0.3)
+async def test_the_deadline_is_kept_between_two_polls(ray, client, monkeypatch):
+    clock, pauses = Clock(), []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        clock.forward(seconds)
+
+    monkeypatch.setattr(time, "time", clock)
+    monkeypatch.setattr(poll, "asyncio", SimpleNamespace(sleep=sleep))
+    outcome, _ = await followed(client, ray, [], poll_interval=3600, deadline=time.time() + 600)
     assert outcome.state == "timeout"
-    assert time.monotonic() - started < 5
+    assert 500 < sum(pauses) <= 601
     assert ray.jobs["x"].status == "RUNNING"
 
 
