@@ -111,7 +111,8 @@ def measure(chunks: int, state: str) -> list[float]:
 
         def done(number: int) -> bytes:
             path = written[number % FOOTERS].path.replace("/00000000", f"/{number:08d}")
-            part = Part(path, 512, 512, number * 512, number * 512 + 511, 10**6)
+            size = written[number % FOOTERS].bytes  # which its name says
+            part = Part(path, 512, 512, number * 512, number * 512 + 511, size)
             seconds = {"read": 0.01, "render": 0.02, "encode": 0.5, "generate": 60.0, "write": 0.1}
             return pickle.dumps(Done([part], seconds, reports[number % REPLICAS]))
 
