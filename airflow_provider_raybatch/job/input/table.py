@@ -83,6 +83,19 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
+def members(column: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """The fields of a struct column, null where the struct is.
+
+    All at once, since Arrow's ``struct_field`` takes all fields of the struct apart to get one.
+    """
+    fields = list(column.type)
+    pieces = [chunk.flatten() for chunk in column.chunks]
+    return {
+        field.name: one_array(pa.chunked_array([piece[place] for piece in pieces], field.type))
+        for place, field in enumerate(fields)
+    }
+
+
 def as_parquet(table: pa.Table, **options: Any) -> bytes:
     """A Parquet file of `table`, with checksums of its pages and of its footer.
 

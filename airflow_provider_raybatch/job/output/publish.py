@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raybatch.contract.arguments.output import REUSED_COLUMN, OutputFormat
 from airflow_provider_raybatch.contract.layout import data_file
-from airflow_provider_raybatch.job.input.table import as_parquet, as_text, kinds_of, restored
+from airflow_provider_raybatch.job.input.table import as_parquet, as_text, kinds_of, members, restored
 from airflow_provider_raybatch.job.output.schema import cast, common_type
 from airflow_provider_raybatch.job.parts.part import Part, read_between
 from airflow_provider_raybatch.job.tasks.base import Task, Totals
@@ -175,7 +175,10 @@ def postprocess(range_: Range, target: Target) -> dict[str, Seen]:
         return {}
     table = _select(range_, target)
     good = table.filter(table["ok"])
-    rows = pa.table({name: _input_column(good, name, kind) for name, kind in target.inputs.items()})
+    inputs = _inputs(good)
+    rows = pa.table({
+        name: _input_column(inputs, good.num_rows, name, kind) for name, kind in target.inputs.items()
+    })
     responses = pc.struct_field(good["output"], target.task.output_type[0].name)
     taken = frozenset(name.lower() for name in (*target.inputs, *target.task.names.values()))
     made = list(apply(rows, responses, load(target.postprocess.function), taken))
@@ -207,10 +210,10 @@ def _typed(rows: pa.Table, target: Target) -> pa.Table:
     if not kinds or "input" not in rows.schema.names:
         return rows
     columns = {
-        name: restored(_input_column(rows, name, None), kind, target.inputs.get(name, pa.string()))
+        name: restored(array, kind, target.inputs.get(name, pa.string()))
         if (kind := kinds.get(name)) is not None
-        else _input_column(rows, name, None)
-        for name in (column.name for column in rows.schema.field("input").type)
+        else array
+        for name, array in _inputs(rows).items()
     }
     return _with_input(rows, columns)
 
@@ -233,10 +236,12 @@ def _aligned(tables: list[pa.Table], target: Target) -> list[pa.Table]:
             kinds[column.name] = target.inputs.get(column.name) or common_type(known, column.type)
     if not kinds:
         return tables
-    return [
-        _with_input(table, {name: _input_column(table, name, kind) for name, kind in kinds.items()})
-        for table in tables
-    ]
+    aligned = []
+    for table in tables:
+        inputs, size = _inputs(table), table.num_rows
+        columns = {name: _input_column(inputs, size, name, kind) for name, kind in kinds.items()}
+        aligned.append(_with_input(table, columns))
+    return aligned
 
 
 def _with_input(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
@@ -247,27 +252,23 @@ def _with_input(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
     return table.set_column(position, "input", array)
 
 
-def _input_column(table: pa.Table, name: str, kind: pa.DataType | None) -> pa.Array:
-    kinds = table.schema.field("input").type if "input" in table.schema.names else pa.struct([])
-    position = kinds.get_field_index(name)
-    if position < 0:
-        return pa.nulls(table.num_rows, kind)
-    # By position: Arrow reads a name that begins with a dot or a bracket as a path.
-    column = pc.struct_field(table["input"], position)
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array if kind is None else cast(array, kind)
+def _inputs(table: pa.Table) -> dict[str, pa.Array]:
+    return members(table["input"]) if "input" in table.schema.names else {}
+
+
+def _input_column(inputs: dict[str, pa.Array], rows: int, name: str, kind: pa.DataType) -> pa.Array:
+    return cast(inputs[name], kind) if name in inputs else pa.nulls(rows, kind)
 
 
 def _flatten(table: pa.Table, target: Target) -> pa.Table:
-    columns = [_input_column(table, name, kind) for name, kind in target.inputs.items()]
+    inputs = _inputs(table)
+    columns = [_input_column(inputs, table.num_rows, name, kind) for name, kind in target.inputs.items()]
     columns += [pc.struct_field(table["output"], column.name) for column in target.task.output_type]
     if REUSED_COLUMN in target.task.names:
         stored = pc.equal(table["origin"], "stored")
         columns.append(pc.if_else(stored, table["paid_by"], pa.scalar(None, pa.string())))
     if target.postprocess is not None:
-        columns += [
-            pc.struct_field(table["added"], [place]) for place in range(len(target.postprocess.types))
-        ]
+        columns += members(table["added"]).values() if target.postprocess.types else ()
     return pa.table(columns, schema=target.schema)
 
 

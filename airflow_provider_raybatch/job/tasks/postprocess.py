@@ -25,7 +25,7 @@ from airflow_provider_raybatch.contract.names import checked_column_name
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
 from airflow_provider_raybatch.job.input.json_types import NULL, TEXT, Kind, arrow_type, join, kind_of
 from airflow_provider_raybatch.job.input.reader import parquet_rows
-from airflow_provider_raybatch.job.input.table import KINDS, as_parquet, kinds_of, restored, table_of
+from airflow_provider_raybatch.job.input.table import KINDS, as_parquet, kinds_of, members, restored, table_of
 from airflow_provider_raybatch.job.request.render import load_function
 from airflow_provider_raybatch.job.row import RowFailure
 from airflow_provider_raybatch.storage.checksum import checked, with_checksum
@@ -178,11 +178,9 @@ def with_added(table: pa.Table, folder: Folder, postprocess: Postprocess, number
     places[good] = np.arange(len(good))
     of_row = pa.array(places, mask=places < 0)
     kinds = kinds_of(noted.schema)
-    values = noted["added"].combine_chunks() if kinds else None
+    values = members(noted["added"]) if kinds else {}
     columns = [
-        restored(pc.struct_field(values, [list(kinds).index(name)]), kinds[name], kind)
-        if name in kinds
-        else pa.nulls(noted.num_rows, kind)
+        restored(values[name], kinds[name], kind) if name in kinds else pa.nulls(noted.num_rows, kind)
         for name, kind in postprocess.types.items()
     ]
     if columns:
