@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from airflow_provider_raybatch.job.input.survey import Chunk
+
 from .search_replica import Stepped
 
 _LEFT_OUT = {
@@ -40,6 +42,8 @@ def frozen(value: Any) -> Hashable:
         return tuple(frozen(one) for one in value)
     if isinstance(value, set | frozenset):
         return frozenset(value)
+    if isinstance(value, Chunk):
+        return value.ordinal
     return tuple(frozen(one) for name, one in vars(value).items() if name not in _LEFT_OUT)
 
 
