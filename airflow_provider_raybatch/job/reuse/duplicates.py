@@ -202,7 +202,8 @@ def _read(folder: Folder, files: Sequence[Entry], rows: int) -> Search | None:
     found = Partitions(Repeats, number)
     searched: set[str] = set()
     for entry in files:
-        content = folder.read(entry.path)
+        with folder.open(entry.path, entry.size) as stream:  # a large one by several requests
+            content = stream.read()
         try:
             table = pq.read_table(io.BytesIO(checked(content)))
             note = json.loads((table.schema.metadata or {})[_NOTE])
