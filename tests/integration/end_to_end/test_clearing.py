@@ -36,6 +36,7 @@ def test_first_tasks_at_once_end_with_one_id(tasks, jobs, api):
 def test_cleared_while_it_runs(mode, tasks, jobs):
     task = tasks["clear", mode]
     task.wait(FOLLOWED_IN[mode], timeout=60)
+    jobs.wait_for_one(task, "RUNNING", timeout=120)  # a task runs before it has submitted its job
     task.clear()
     assert_a_new_run_followed(task, jobs)
     if mode == "blocking":  # Airflow tells the killed attempt `restarting`, and its own record no more
