@@ -125,7 +125,9 @@ class TestChangedFiles:
         with pytest.raises(StorageError, match="changed while the job ran"):
             Reader(listing, None, s3_server.credentials).read(found[0])
 
-    @pytest.mark.parametrize("new", [gzip.compress(b'{"a": 2}\n'), b"no archive"])
+    @pytest.mark.parametrize(
+        "new", [gzip.compress(b'{"a": 2}\n'), b"no archive"], ids=["an archive", "no archive"]
+    )
     def test_a_packed_object_that_is_replaced_while_it_is_read(
         self, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, new: bytes
     ) -> None:
