@@ -262,7 +262,7 @@ MUTANTS = (
         "            if target.is_cleared():\n",
         "            if False:\n",
         "A user clears a running task: its job goes on, and the clear may count as a retry.",
-        ("operators/test_kill.py::test_a_clear_that_airflow_counts_as_a_retry_begins_a_new_run",),
+        ("operators/test_kill.py::test_a_clear_that_counts_as_a_retry_begins_a_new_run",),
     ),
     Mutant(
         "mark-of-a-clear-is-not-read",
@@ -270,7 +270,7 @@ MUTANTS = (
         " and not was_cleared(known):\n",
         ":\n",
         "A running task is cleared to generate anew, and its executor reports a failure: old rows stay.",
-        ("operators/test_kill.py::test_a_clear_that_airflow_counts_as_a_retry_begins_a_new_run",),
+        ("operators/test_kill.py::test_a_clear_that_counts_as_a_retry_begins_a_new_run",),
     ),
     Mutant(
         "kill-asks-nothing",

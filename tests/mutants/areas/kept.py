@@ -260,6 +260,6 @@ MUTANTS = (
         "            ray.kill(self._made.pop(name))\n",
         "            pass\n",
         "A job that needs fewer engines than it began keeps the others waiting for GPUs.",
-        (f"{_BROKER_TESTS}::test_what_waits_for_room_ends_with_the_replica_that_waits_for_it",),
+        (f"{_BROKER_TESTS}::test_what_waits_for_room_ends_with_the_waiting_replica",),
     ),
 )

@@ -121,7 +121,7 @@ def test_each_documented_right_is_needed(
     assert str(caught.value).endswith(f"or the cluster's role, which needs {missing.action} there.")
 
 
-def test_a_store_that_ignores_conditions_is_refused_before_an_engine_starts(
+def test_a_store_that_ignores_conditions_is_refused_early(
     lake: S3Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, started = PoorStore(), []

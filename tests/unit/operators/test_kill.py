@@ -143,7 +143,7 @@ def test_a_job_that_the_next_attempt_follows_goes_on(ray: FakeRay, run: Run) -> 
 
 
 @pytest.mark.parametrize("state", ["restarting", "up_for_retry", None])
-def test_a_clear_that_airflow_counts_as_a_retry_begins_a_new_run(
+def test_a_clear_that_counts_as_a_retry_begins_a_new_run(
     ray: FakeRay, run: Run, state: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Airflow leaves `max_tries` where the executor of a cleared task reports a failure."""
@@ -330,6 +330,7 @@ class TestUnderTheSupervisor:
             task.kill()
             answers.set()
             task.wait()
+        assert not ray.active
 
     def test_an_upload_is_not_followed_by_a_submission(self, ray: FakeRay) -> None:
         uploads, goes_on = threading.Event(), threading.Event()

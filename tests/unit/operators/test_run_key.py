@@ -112,7 +112,7 @@ def test_a_finished_run_is_returned_whatever_the_key(
     assert len(ray.jobs) == 1
 
 
-def test_a_seal_key_that_is_none_is_refused_before_anything_is_submitted(
+def test_an_invalid_seal_key_is_refused_before_submission(
     ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, ray, "not a key")

@@ -80,4 +80,4 @@ async def test_the_next_attempt_lengthens_a_shortened_lease(ray, client):
     await Lease(Control(KEY, attempt=2, orphan_timeout=6 * 3600.0)).renew(client)
     driver_side.obey(latest(ray))
     clock.now += 3600
-    driver_side.check(PROGRESS)
+    assert driver_side.check(PROGRESS) is None

@@ -78,7 +78,7 @@ def test_a_file_that_stays_is_read(web: Web, headers: dict[str, str], name: str)
     assert listing_of(url).digest == listing.digest
 
 
-def test_a_retry_has_other_input_if_content_without_validators_changed(web: Web) -> None:
+def test_changed_content_without_validators_is_other_input(web: Web) -> None:
     web.serve(URL, Answer(OLD))
     before = listing_of(URL).digest
     assert listing_of(URL).digest == before

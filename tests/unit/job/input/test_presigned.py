@@ -72,7 +72,7 @@ def presigned(web: Web, name: str, *answers: Answer) -> str:
     return web.serve(f"{HOST}/{name}", *answers) + SECRET
 
 
-def refused(call: Callable[[], Any]) -> None:
+def assert_refused(call: Callable[[], Any]) -> None:
     with pytest.raises(RaybatchError) as caught:
         call()
     assert f"{HOST}/x" in str(caught.value)
@@ -83,7 +83,7 @@ def refused(call: Callable[[], Any]) -> None:
 def test_a_file_that_can_not_be_read(web: Web, content: tuple[str, bytes]) -> None:
     name, body = content
     url = presigned(web, name, Answer(body))
-    refused(lambda: (read(listing_of(url)), look(url)))
+    assert_refused(lambda: (read(listing_of(url)), look(url)))
 
 
 def look(url: str) -> None:
@@ -95,27 +95,27 @@ def look(url: str) -> None:
 def test_files_that_do_not_go_together(web: Web) -> None:
     first = presigned(web, "x.jsonl", Answer(b'{"a": 1}\n'))
     second = presigned(web, "x.csv", Answer(b"a\n1\n"))
-    refused(lambda: resolve(spec(source=[first, second]), None))
-    refused(lambda: resolve(spec(source=[first, first]), None))
+    assert_refused(lambda: resolve(spec(source=[first, second]), None))
+    assert_refused(lambda: resolve(spec(source=[first, first]), None))
 
 
 def test_a_file_that_changed_or_has_no_room(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     url = presigned(web, "x.jsonl", Answer(as_jsonl([{"a": 1}]), headers={"ETag": '"1"'}))
     listing = listing_of(url)
     (file,) = listing.files
-    refused(lambda: read(replace(listing, files=(replace(file, version='"2"'),))))
+    assert_refused(lambda: read(replace(listing, files=(replace(file, version='"2"'),))))
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     opening._spool.cache_clear()
     monkeypatch.setattr(http, "fetch", full)
-    refused(lambda: read(listing))
+    assert_refused(lambda: read(listing))
 
 
 def test_a_column_that_no_dataset_holds(web: Web) -> None:
     files = listing_of(presigned(web, "x.jsonl", Answer(b"{}\n"))).files
-    refused(lambda: check_types(files, [pa.schema([("a", pa.month_day_nano_interval())])]))
+    assert_refused(lambda: check_types(files, [pa.schema([("a", pa.month_day_nano_interval())])]))
 
 
 def test_rows_of_too_many_columns(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,4 +124,4 @@ def test_rows_of_too_many_columns(web: Web, monkeypatch: pytest.MonkeyPatch) -> 
     url = web.serve(
         f"{HOST}/x.jsonl{SECRET}", Answer("".join(json.dumps(one) + "\n" for one in rows).encode())
     )
-    refused(lambda: look(url))
+    assert_refused(lambda: look(url))

@@ -238,7 +238,7 @@ def test_what_waits_for_room_ends_with_its_job(full: FullCluster) -> None:
     assert not full.waiting
 
 
-def test_what_waits_for_room_ends_with_the_replica_that_waits_for_it(full: FullCluster) -> None:
+def test_what_waits_for_room_ends_with_the_waiting_replica(full: FullCluster) -> None:
     asked = broker(most=2)
     for user in (FIRST, SECOND):
         assert asked.engine_for(user, "node") is None

@@ -128,7 +128,7 @@ def test_row_that_kills_the_process_in_tokenising_is_found(world: World, place: 
     assert world.deaths <= math.ceil(math.log2(4 * IN_FLIGHT)) + 2 + BLAMED_AFTER
 
 
-def test_row_for_which_a_users_function_ends_the_process_is_found(
+def test_row_whose_user_function_ends_the_process_is_found(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To write its dead letter, the function isn't called for it again."""
