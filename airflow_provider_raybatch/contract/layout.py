@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_provider_raybatch.contract.digest import hex_digest
 
 if TYPE_CHECKING:
-    from airflow_provider_raybatch.contract.submission import Submission
+    from airflow_provider_raybatch.contract.submission import Submission, TaskKey
 
 # A destination: what readers see.
 
@@ -31,6 +33,8 @@ JOURNAL = "_raybatch/journal"
 PROBES = "_raybatch/probes"
 """Files that a job creates and deletes, to see whether the store keeps conditions."""
 PARTS = "_raybatch/parts"
+SOURCES = "_raybatch/sources"
+"""Of each run a copy of each source that has no version of its own, until its commit."""
 POSTPROCESS = "_raybatch/postprocess"
 """Of each commit what the user's function returned, until the dataset is written."""
 DUPLICATES = "repeats.index"
@@ -44,6 +48,8 @@ _COMMIT = r"(\d{8}T\d{6}-[0-9a-f]{8})"
 _OF_A_COMMIT = re.compile(
     rf"(?:(?:{DATA}|{DEAD_LETTER}|{POSTPROCESS})/{_COMMIT}/.+|{MANIFESTS}/{_COMMIT}\.json)", re.DOTALL
 )
+
+_OF_A_SOURCE = re.compile(rf"{SOURCES}/(\d{{8}}T\d{{6}})-([0-9a-f]{{16}})/([0-9a-f]{{32}})")
 
 SCRATCH = ".raybatch-"
 """Begins the name of a file on a local disk that is being written."""
@@ -88,6 +94,35 @@ def commit_of(path: str) -> str | None:
 def journal_entry(number: int) -> str:
     """An entry of the journal; their names have the order of their numbers."""
     return f"{JOURNAL}/{number:08d}.json"
+
+
+class SourceCopy(NamedTuple):
+    """What the name of a source's copy says.
+
+    :ivar began: when it was made, as names of commits say it.
+    :ivar run: as :func:`run_name` gives it.
+    :ivar digest: 32 hex digits of the content.
+    """
+
+    began: str
+    run: str
+    digest: str
+
+    @property
+    def path(self) -> str:
+        """Its name."""
+        return f"{SOURCES}/{self.began}-{self.run}/{self.digest}"
+
+
+def source_copy(path: str) -> SourceCopy | None:
+    """What the name says, ``None`` where it is none of a copy."""
+    found = _OF_A_SOURCE.fullmatch(path)
+    return SourceCopy(*found.groups()) if found else None
+
+
+def run_name(task: TaskKey, run_token: str) -> str:
+    """A task's run in names: retries share it, and a clear changes it."""
+    return hex_digest(f"{task.digest}-{run_token}")[:16]
 
 
 def task_folder(submission: Submission) -> str:

@@ -113,6 +113,7 @@ def _finish(
         start_up.ended("nodes")
     if (committed := journal.claim()) is not None:
         renew_copy(job.folder, journal)
+        cleanup.collect_copies(job.folder, journal)
         emit(events.Committed(summary=committed.summary(), reused=True))
         return committed.summary()
     start_up.ended("claim")

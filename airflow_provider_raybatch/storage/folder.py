@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import IO, BinaryIO, Protocol
 
 from airflow_provider_raybatch.contract.failures import FailureClass
 from airflow_provider_raybatch.contract.layout import SCRATCH
@@ -35,6 +36,8 @@ from airflow_provider_raybatch.storage.s3_folder import S3Folder
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """link(2) where there are none, such as on FAT, and in buckets that are mounted as folders."""
+
+_BLOCK = 1024 * 1024
 
 
 class Folder(Protocol):
@@ -79,9 +82,10 @@ class Folder(Protocol):
         :raises StorageError: it can't be opened.
         """
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes | IO[bytes]) -> None:
         """Write a file; readers see the old content or the new, never a part.
 
+        :param content: or an open, seekable file with it, which is read from its beginning, in pieces.
         :raises StorageError: it can't.
         """
 
@@ -185,7 +189,7 @@ class LocalFolder:
         with local_errors("read", self._path(path)):
             return self._path(path).open("rb")
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes | IO[bytes]) -> None:
         """See :class:`Folder`."""
         self._put(path, content, exclusive=False)
 
@@ -193,7 +197,7 @@ class LocalFolder:
         """See :class:`Folder`."""
         self._put(path, content, exclusive=True)
 
-    def _put(self, path: str, content: bytes, exclusive: bool) -> None:
+    def _put(self, path: str, content: bytes | IO[bytes], exclusive: bool) -> None:
         target = self._path(path)
         scratch = target.parent / f"{SCRATCH}{uuid.uuid4().hex}"
         with local_errors("write", target):
@@ -206,9 +210,13 @@ class LocalFolder:
                 scratch.unlink(missing_ok=True)
 
     @staticmethod
-    def _fill(scratch: Path, content: bytes) -> None:
+    def _fill(scratch: Path, content: bytes | IO[bytes]) -> None:
         with scratch.open("wb") as file:
-            file.write(content)
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content.seek(0)
+                shutil.copyfileobj(content, file, _BLOCK)
             file.flush()
             os.fsync(file.fileno())
 

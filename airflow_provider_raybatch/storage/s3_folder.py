@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import IO, TYPE_CHECKING, BinaryIO, TypeVar
 
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.storage.entry import Entry
@@ -174,9 +174,17 @@ class S3Folder:
             return io.BytesIO(self.read(path))
         return io.BufferedReader(RangedFile(self, Entry(path, size, "")), REQUEST_BYTES)
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes | IO[bytes]) -> None:
         """See :class:`Folder`."""
-        self._call("write", path, lambda store, key: store.put(key, content, max_concurrency=_UPLOADS))
+
+        def attempt(store: S3Store, key: str) -> None:
+            if isinstance(content, bytes):
+                store.put(key, content, max_concurrency=_UPLOADS)
+            else:  # which may have 64 GiB, and an upload has at most 10,000 parts
+                content.seek(0)
+                store.put(key, content, chunk_size=REQUEST_BYTES, max_concurrency=_UPLOADS)
+
+        self._call("write", path, attempt)
 
     def create(self, path: str, content: bytes) -> None:
         """See :class:`Folder`.

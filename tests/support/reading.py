@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import io
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,11 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.reader import Reader
 from airflow_provider_raybatch.job.input.survey import Chunk, cut, survey
+from airflow_provider_raybatch.storage.folder import LocalFolder
 
 ROWS = [
     {"id": number, "text": f'line one\nline, "two" ü {number}', "score": number / 7 if number % 3 else None}
@@ -78,5 +82,15 @@ def read_all(
     return found, rows, table
 
 
-def listing_of(path: Path | str, **fields: Any) -> Listing:
-    return resolve(InputArguments(source=[str(path)], **fields), None)
+def listing_of(path: Path | str, copies: Copies | None = None, **fields: Any) -> Listing:
+    return resolve(InputArguments(source=[str(path)], **fields), None, copies or some_copies())
+
+
+def some_copies() -> Copies:
+    """Return a place for copies of sources, which is there as long as this process."""
+    return Copies(LocalFolder(_scratch().name), "0" * 16)
+
+
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files behind ``https://``: a plain GET of the whole file, since few servers serve ranges.
 
-A file has a version: its ETag, else the time of its last change, else the digest of its content.
+A file has a version: its ETag, else the time of its last change. Else it is copied, and known by its digest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from airflow_provider_raybatch.storage.errors import FULL, StorageError
 MOST_BYTES = 64 * 2**30
 """Bytes of a file, as it comes over the network."""
 _TIMEOUT = 60.0
-_DIGEST = "sha256:"
 _STRONG = timedelta(seconds=60)
 """As of RFC 9110, section 8.8.2.2: a file that changed later than this before the answer may change again
 within the same second."""
@@ -36,18 +35,24 @@ def is_url(path: str) -> bool:
     return path.startswith(("https://", "http://"))
 
 
-def size_and_version(url: str) -> tuple[int, str]:
-    """Size in bytes (0 where the server doesn't tell) and version of a file.
+def size_and_version(url: str, into: IO[bytes]) -> tuple[int, str, str]:
+    """Size in bytes (0 where the server doesn't tell), version and digest of a file.
 
     Asked with GET and hung up on, since a presigned URL is signed for GET alone. If the server tells no
-    version, the file is read to its end.
+    version, that is empty, and this answer is read to its end: the next one may have other content.
 
+    :param into: where to copy a file without a version.
+    :returns: the digest, of 32 hex digits, is empty for a file with a version.
     :raises StorageError: the server refuses, isn't there, or the file is too large.
+    :raises OSError: `into` is full.
     """
     with _errors(url), _opened(url) as answer:
         promised = _promised(url, answer)
         version = _version(answer)
-        return (promised or 0, version) if version else _copy(url, answer, None)
+        if version:
+            return promised or 0, version, ""
+        size, digest = _copy(url, answer, into)
+        return size, "", digest
 
 
 def fetch(url: str, size: int, version: str, into: IO[bytes]) -> bool:
@@ -60,13 +65,9 @@ def fetch(url: str, size: int, version: str, into: IO[bytes]) -> bool:
     :raises OSError: `into` is full.
     """
     with _errors(url), _opened(url) as answer:
-        promised = _promised(url, answer)
-        copied, digest = _copy(url, answer, into)
-        # Python's client takes a connection that ends early for the end of the file.
-        if promised is not None and copied != promised:
-            raise OSError(f"only {copied} of {promised} bytes came")
-        found = digest if version.startswith(_DIGEST) else _version(answer)
-        return found == version and size in (0, copied)
+        _promised(url, answer)
+        copied, _ = _copy(url, answer, into)
+        return _version(answer) == version and size in (0, copied)
 
 
 @contextlib.contextmanager
@@ -112,16 +113,19 @@ def _promised(url: str, answer: http.client.HTTPResponse) -> int | None:
     return int(text)
 
 
-def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes] | None) -> tuple[int, str]:
+def _copy(url: str, answer: http.client.HTTPResponse, into: IO[bytes]) -> tuple[int, str]:
     """:returns: bytes and digest of the content."""
     copied, digest = 0, hashlib.sha256()
     while block := answer.read(_BLOCK):
         copied += len(block)
         _check_size(url, copied)
         digest.update(block)
-        if into is not None:
-            into.write(block)
-    return copied, f"{_DIGEST}{digest.hexdigest()[:32]}"
+        into.write(block)
+    # Python's client takes a connection that ends early for the end of the file.
+    promised = _promised(url, answer)
+    if promised is not None and copied != promised:
+        raise OSError(f"only {copied} of {promised} bytes came")
+    return copied, digest.hexdigest()[:32]
 
 
 def _check_size(url: str, size: int) -> None:

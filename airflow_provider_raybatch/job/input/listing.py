@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from airflow_provider_raybatch.contract.arguments.input import InputArguments, SourceFormat
 from airflow_provider_raybatch.contract.digest import hex_digest
@@ -20,6 +21,7 @@ from airflow_provider_raybatch.contract.manifest import parse_manifest
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.shown_uri import shown_uri
 from airflow_provider_raybatch.job.input import http
+from airflow_provider_raybatch.job.input.copies import Copies, scratch_error
 from airflow_provider_raybatch.job.input.tables import Tables
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import RefusedError, StorageError, error_prefix
@@ -38,11 +40,21 @@ _EXTENSIONS: dict[str, SourceFormat] = {
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file. `version` is its etag or modification time: it changes with the content."""
+    """One file.
+
+    :param version: its etag, modification time or digest: it changes with the content.
+    :param copy: the URI of what was read at listing, for a URL whose server tells no version.
+    """
 
     uri: str
     size: int
     version: str
+    copy: str = ""
+
+    @property
+    def place(self) -> str:
+        """The URI to read it at."""
+        return self.copy or self.uri
 
     @property
     def shown(self) -> str:
@@ -66,11 +78,13 @@ class Listing:
     @property
     def digest(self) -> str:
         """32 hex digits that change with any file's name, size or version, and with their order."""
-        content = json.dumps([self.format, [asdict(file) for file in self.files]])
+        content = json.dumps([self.format, [(file.uri, file.size, file.version) for file in self.files]])
         return hex_digest(content)
 
 
-def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listing:
+def resolve(
+    wanted: InputArguments, credentials: AwsCredentials | None, copies: Copies | None = None
+) -> Listing:
     """Find the files of the input's `source`.
 
     Paths keep the order of the spec; the files of a folder or glob are sorted by name. In folders, names that
@@ -78,14 +92,18 @@ def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listi
     holds a dataset of this package means the files of its newest manifest. A path with wildcards that is the
     name of a file means that file.
 
+    :param copies: where URLs are kept whose server tells no version; without it they are a programming error.
     :raises PreflightError: nothing there, mixed or unknown formats, or a folder or glob of a table's files.
     """
     files: list[SourceFile] = []
     tables = Tables()
     formats: dict[SourceFormat, str] = {}
     for path in wanted.source:
-        with error_prefix("source"):
-            found = _expand(path, wanted.format, credentials, tables)
+        if http.is_url(path):
+            found = [_behind(path, copies)]
+        else:
+            with error_prefix("source"):
+                found = _expand(path, wanted.format, credentials, tables)
         for file in found:
             kind = wanted.format or _format_of(file.uri)
             if kind is None:
@@ -107,12 +125,23 @@ def resolve(wanted: InputArguments, credentials: AwsCredentials | None) -> Listi
     return Listing(next(iter(formats), wanted.format or "parquet"), tuple(files))
 
 
+def _behind(url: str, copies: Copies | None) -> SourceFile:
+    try:
+        with tempfile.TemporaryFile() as content:
+            size, version, digest = http.size_and_version(url, content)
+            if not digest:
+                return SourceFile(url, size, version)
+            content.flush()
+            if copies is None:
+                raise ValueError("copies: a URL without a version needs a place for its copy")
+            return SourceFile(url, size, digest, copies.keep(content, size, digest))
+    except OSError as error:
+        raise scratch_error(f"{shown_uri(url)} can't be copied", error) from error
+
+
 def _expand(
     path: str, wanted: SourceFormat | None, credentials: AwsCredentials | None, tables: Tables
 ) -> list[SourceFile]:
-    if http.is_url(path):
-        size, version = http.size_and_version(path)
-        return [SourceFile(path, size, version)]
     base, pattern = _split_wildcards(path)
     place, inside = open_place(base, credentials)
     # First as it is written: names such as "sales [1].csv" are common.

@@ -18,6 +18,7 @@ import pyarrow as pa
 from airflow_provider_raybatch.contract.failures import PreflightError
 from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.job.input import http
+from airflow_provider_raybatch.job.input.copies import scratch_error
 from airflow_provider_raybatch.job.input.listing import SourceFile, open_place
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError
@@ -45,7 +46,7 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
     :raises PreflightError: the file is not what its extension says.
     :raises StorageError: it can't be read, or is no longer what was listed.
     """
-    if not http.is_url(file.uri) and file.compression is None:
+    if not http.is_url(file.place) and file.compression is None:
         return _open_plain(file, credentials, ahead)
     with _LOCKS[file]:  # a file is unpacked once, and others meanwhile
         spool = _spool(file, credentials)
@@ -55,6 +56,8 @@ def open_file(file: SourceFile, credentials: AwsCredentials | None, ahead: bool 
 
 def changed(file: SourceFile) -> StorageError:
     """The error of a file that was replaced since it was listed."""
+    if file.copy:
+        return StorageError(f"source: the copy of {file.shown} at {file.copy} is gone; run the task again.")
     remedy = " Where it changes with each answer, copy it into a bucket." if http.is_url(file.uri) else ""
     return StorageError(f"source: {file.shown} changed while the job ran; run the task again.{remedy}")
 
@@ -68,18 +71,14 @@ def _spool(file: SourceFile, credentials: AwsCredentials | None) -> IO[bytes]:
     except OSError as error:
         with contextlib.suppress(OSError):
             spool.close()  # gives its room back, and fails as the flush did
-        raise StorageError(
-            f"source: {file.shown} can't be unpacked into {tempfile.gettempdir()} "
-            f"({error.strerror or error}); make room there, or set TMPDIR to another folder on the cluster's "
-            "nodes."
-        ) from error
+        raise scratch_error(f"{file.shown} can't be unpacked", error) from error
     return spool
 
 
 def _fill(spool: IO[bytes], file: SourceFile, credentials: AwsCredentials | None) -> None:
-    if http.is_url(file.uri) and file.compression is None:
+    if http.is_url(file.place) and file.compression is None:
         _fetch(file, spool)
-    elif http.is_url(file.uri):
+    elif http.is_url(file.place):
         with tempfile.TemporaryFile() as packed:
             _fetch(file, packed)
             packed.seek(0)
@@ -109,13 +108,14 @@ def _listed(file: SourceFile, credentials: AwsCredentials | None) -> tuple[Folde
 
     :raises StorageError: it is no longer the one that was listed.
     """
-    place, path = open_place(file.uri, credentials)
+    place, path = open_place(file.place, credentials)
     found = place.head(path)
-    # A disk's modification time is not compared: not every network file system shows all nodes the same.
+    # A disk's modification time is not compared: not every network file system shows all nodes the same. A
+    # copy has its content's digest in its name.
     if (
         found is None
         or found.size != file.size
-        or (isinstance(place, S3Folder) and found.version != file.version)
+        or (isinstance(place, S3Folder) and not file.copy and found.version != file.version)
     ):
         raise changed(file)
     return place, path

@@ -15,6 +15,7 @@ from airflow_provider_raybatch.contract.secrets import AwsCredentials
 from airflow_provider_raybatch.contract.spec import BatchInferenceSpec
 from airflow_provider_raybatch.job.failures.summary import counted
 from airflow_provider_raybatch.job.input.chunk_rows import BadRow
+from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.json_types import NULL, Kind, arrow_type, join
 from airflow_provider_raybatch.job.input.listing import Listing, resolve
 from airflow_provider_raybatch.job.input.partitions import Partition, partitions
@@ -35,12 +36,15 @@ Sample = tuple[list[Request], list[tuple[int, RowFailure]], int]
 """Requests of the first rows, failures with their ordinals, and the number of rows read."""
 
 
-def look_at_source(spec: BatchInferenceSpec, credentials: AwsCredentials | None) -> Source:
+def look_at_source(
+    spec: BatchInferenceSpec, credentials: AwsCredentials | None, copies: Copies | None = None
+) -> Source:
     """Find, open and count the source.
 
+    :param copies: see :func:`~airflow_provider_raybatch.job.input.listing.resolve`.
     :raises PreflightError: it is missing, or not what the spec describes.
     """
-    listing = resolve(spec, credentials)
+    listing = resolve(spec, credentials, copies)
     surveyed = survey(listing, credentials)
     rows = surveyed.rows if spec.limit is None else min(spec.limit, surveyed.rows)
     schema = _with_partitions(_schema(listing, surveyed, credentials), partitions(listing))

@@ -2,8 +2,8 @@
 """All checks before a job pays for anything, in order.
 
 The destination's journal is only read. Written are the marker of a response store, the copy of a manifest
-that an earlier submission committed, and a file that shows whether the destination keeps jobs apart; it is
-deleted.
+that an earlier submission committed, copies of sources that have no version of their own, and a file that
+shows whether the destination keeps jobs apart; it is deleted.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from airflow_provider_raybatch.job.execution.grouping import sample_of
 from airflow_provider_raybatch.job.execution.launch import Launch
 from airflow_provider_raybatch.job.execution.ray_data_llm import dataset as ray_data_llm
 from airflow_provider_raybatch.job.execution.ray_data_llm.variants import engine_is_here
+from airflow_provider_raybatch.job.input.copies import Copies
 from airflow_provider_raybatch.job.input.survey import Source
 from airflow_provider_raybatch.job.monitor.error_budget import Tolerance
 from airflow_provider_raybatch.job.monitor.start_up import StartUp
+from airflow_provider_raybatch.job.output import cleanup
 from airflow_provider_raybatch.job.output.journal import Journal
 from airflow_provider_raybatch.job.output.manifest_copy import renew_copy
 from airflow_provider_raybatch.job.parts.ledger import Ledger, look_back
@@ -114,9 +116,11 @@ def make_ready(
     committed = journal.committed()
     if committed is not None:
         renew_copy(destination, journal)  # the earlier submission may have failed before it did
+        cleanup.collect_copies(destination, journal)
         return Standing(committed.summary(), destination, known.aws)
     journal.check_owner()
-    source = look_at_source(spec, known.aws)
+    copies = Copies(destination, layout.run_name(submission.task, submission.run_token))
+    source = look_at_source(spec, known.aws, copies)
     tolerance = Tolerance(spec, source.rows)
     if spec.id_column is not None:
         check_ids(source, spec.id_column, known.aws)

@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "any-version-will-do",
         _HTTP,
-        "return found == version and size in (0, copied)",
+        "return _version(answer) == version and size in (0, copied)",
         "return size in (0, copied)",
         "Rows of a changed file come out as those of the listed one.",
         ("job/input/test_http.py::test_a_file_that_changes_is_noticed",),
@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant(
         "any-length-will-do",
         _HTTP,
-        "return found == version and size in (0, copied)",
-        "return found == version",
+        "return _version(answer) == version and size in (0, copied)",
+        "return _version(answer) == version",
         "Rows of a file that grew under its old tag come out as those of the listed one.",
         ("job/input/test_http.py::test_a_file_that_changes_is_noticed",),
     ),
@@ -82,7 +82,15 @@ MUTANTS = (
         "_STRONG = timedelta(seconds=60)",
         "_STRONG = timedelta(seconds=0)",
         "A file that changes twice within a second is taken for unchanged.",
-        ("job/input/test_http.py::test_a_file_that_changes_is_noticed",),
+        ("job/input/test_http.py::test_a_file_without_a_version_is_read_as_it_was_listed",),
+    ),
+    Mutant(
+        "copies-of-others-are-deleted",
+        "job/output/cleanup.py",
+        "(copy.run in claimed or copy.began < oldest)",
+        "True",
+        "A run that waits for nodes loses the source that it has read.",
+        ("job/output/test_cleanup.py::test_copies_of_sources_stay_until_their_run_has_ended",),
     ),
     Mutant(
         "copies-have-names",

@@ -7,7 +7,7 @@ import io
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from airflow_provider_raybatch.storage.entry import Entry
 from airflow_provider_raybatch.storage.errors import StorageError, TakenError
@@ -65,9 +65,9 @@ class Memory:
     def open(self, path: str, size: int | None = None) -> BinaryIO:
         return io.BytesIO(self.read(path))
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes | IO[bytes]) -> None:
         self._step(f"write {path}")
-        self.files[path] = content
+        self.files[path] = content if isinstance(content, bytes) else content.read()
         self.sync(path.rpartition("/")[0])
 
     def create(self, path: str, content: bytes) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import uuid
 from collections.abc import Callable
@@ -72,6 +73,18 @@ def test_every_operation_survives_every_fault(
     proxy.choose = first(fault, 2)
     assert do(place) == expected
     assert proxy.faults[fault] >= 1
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.CUT_ANSWER, Fault.ERROR_500])
+def test_a_file_is_uploaded_again_from_its_beginning(
+    place: S3Folder, proxy: FaultyS3, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a call that is made again as a whole, since obstore itself gives up."""
+    monkeypatch.setattr(retry, "RETRY_LIMITS", dataclasses.replace(retry.RETRY_LIMITS, repeats=0))
+    proxy.choose = lambda call: fault if "partNumber" in call.target and not proxy.faults else None
+    place.write("x", io.BytesIO(2 * LARGE))
+    assert proxy.faults == {fault: 1}
+    assert place.read("x") == 2 * LARGE
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.CUT_ANSWER, Fault.ERROR_500])

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
 import socket
@@ -38,6 +39,22 @@ class TestEveryFolder:
             assert entry is not None
             assert (entry.path, entry.size) == (name, len(name.encode()))
             assert entry in folder.list()
+
+    def test_an_open_file_is_written_in_pieces(self, folder: Folder) -> None:
+        """However large it is, little of it is in memory."""
+        asked: list[int | None] = []
+
+        class Asked(io.BytesIO):
+            def read(self, size: int | None = -1, /) -> bytes:
+                asked.append(size)
+                return super().read(size)
+
+        content = os.urandom(20 * 2**20)
+        file = Asked(content)
+        file.seek(7)  # where its writer left it
+        folder.write("x", file)
+        assert folder.read("x") == content
+        assert all(size is not None and 0 < size <= 8 * 2**20 for size in asked)
 
     def test_a_listing_ends_at_the_folder_and_not_at_its_name(self, folder: Folder) -> None:
         folder.write("part/1", b"")

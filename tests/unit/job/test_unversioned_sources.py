@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs whose source is behind a server that tells no version, and may answer with other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_raybatch.contract.layout import SOURCES
+from airflow_provider_raybatch.job import driver
+from airflow_provider_raybatch.job.input import opening
+from airflow_provider_raybatch.job.output import cleanup
+from airflow_provider_raybatch.storage.folder import Folder
+from tests.support.published import ROWS, published
+from tests.support.reading import as_jsonl
+from tests.support.web import Answer, Web, a_web
+from tests.support.whole_job import attempt, without_cluster
+
+URL = "https://hub.example/export.jsonl"
+
+
+@pytest.fixture
+def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    without_cluster(monkeypatch)
+    with a_web(tmp_path, monkeypatch) as web:
+        web.host("hub.example", "8.8.8.8")
+        yield web
+
+
+def export(first: int = 0) -> Answer:
+    opening._spool.cache_clear()
+    return Answer(as_jsonl([{"id": first + number} for number in range(ROWS)]))
+
+
+def copies(folder: Folder) -> list[str]:
+    return [entry.path for entry in folder.list(SOURCES)]
+
+
+def killed(
+    patch: pytest.MonkeyPatch, step: Any, name: str, folder: Folder, number: int, **fields: Any
+) -> None:
+    """Run a job that dies at a step."""
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with patch.context() as patched:
+        patched.setattr(step, name, dies)
+        with pytest.raises(KeyboardInterrupt):
+            attempt(folder, number, URL, **fields)
+
+
+def test_a_source_that_differs_each_time_is_read_once(web: Web, folder: Folder) -> None:
+    web.serve(URL, export(), export(100), export(200))
+    attempt(folder, 0, URL)
+    assert published(folder) is not None  # with the rows of the first answer
+    assert len(web.asked) == 1
+    assert copies(folder) == []
+
+
+def test_a_retry_uses_the_copy_of_the_same_content(
+    web: Web, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.serve(URL, export())
+    kept = []
+    for number in range(2):
+        killed(monkeypatch, driver, "commit", folder, number)
+        kept.append(copies(folder))
+    assert len(kept[0]) == 1
+    assert kept[1] == kept[0]
+    assert attempt(folder, 2, URL).resumed == ROWS
+    assert published(folder) is not None
+    assert copies(folder) == []
+
+
+def test_a_copy_goes_with_the_next_job_if_its_own_died(
+    web: Web, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its commit, or right after it."""
+    web.serve(URL, export(100), export())
+    killed(monkeypatch, driver, "commit", folder, 0)
+    killed(monkeypatch, cleanup, "collect", folder, 1, token="cleared")
+    assert len(copies(folder)) == 2
+    attempt(folder, 2, URL, token="cleared")
+    assert published(folder) is not None
+    assert copies(folder) == []
