@@ -78,7 +78,7 @@ def unread(files: Iterable[str], history: Sequence[JournalEntry], now: datetime.
 
     :param history: the whole journal, oldest entry first, read after `files` were listed.
     """
-    if not history or history[-1].kind != "commit":
+    if not (history and history[-1].kind == "commit"):
         return []
     claimed = {run_name(entry.owner, entry.run_token) for entry in history}
     oldest = f"{now - _UNCLAIMED_AGE:%Y%m%dT%H%M%S}"
