@@ -16,6 +16,8 @@ _MARK = b"RBF1"
 """Begins the checksum of a footer, which other Parquet files lack."""
 _TAIL = 8
 """Bytes after the footer: its length, and Parquet's mark."""
+_ENDS = (b"PAR1", b"PARE")
+"""Parquet's marks. In other files, such as text, what would be the length asks for gigabytes."""
 _READ_AT_ONCE = 64 * 1024
 """Bytes of the end that one request reads; most footers have fewer."""
 
@@ -56,6 +58,8 @@ def checked_footer(stream: BinaryIO | io.RawIOBase, needed: bool = True) -> byte
     """
     size = stream.seek(0, io.SEEK_END)
     end = _last(stream, size, _READ_AT_ONCE)
+    if end[-4:] not in _ENDS:
+        raise DamagedFooterError("it does not end as Parquet does")
     length = int.from_bytes(end[-_TAIL:-4], "little") + _TAIL
     with_check = length + len(_MARK) + _SIZE
     if len(end) < with_check and len(end) < size:

@@ -65,3 +65,27 @@ def test_the_file_stays_parquet(columns: int) -> None:
     assert pq.read_table(io.BytesIO(content)).num_columns == columns
     metadata = pq.read_metadata(pa.BufferReader(footer))
     assert pq.ParquetFile(io.BytesIO(content), metadata=metadata).read().num_columns == columns
+
+
+class LongText(io.RawIOBase):
+    """Three GiB of JSON lines, which are nowhere, and the most that one read has asked for."""
+
+    def __init__(self) -> None:
+        self.size, self.at, self.most = 3 * 2**30, 0, 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self.at = offset + (self.size if whence == io.SEEK_END else 0)
+        return self.at
+
+    def read(self, size: int = -1, /) -> bytes:
+        wanted = self.size - self.at if size < 0 else size
+        self.most = max(self.most, wanted)
+        return (b'{"a": "0"}\n' * 6000)[-wanted:]
+
+
+def test_of_a_file_that_is_no_parquet_only_the_end_is_read() -> None:
+    """The length of its footer would be 546 MiB; sixteen files are looked at side by side."""
+    text = LongText()
+    with pytest.raises(ValueError, match="it does not end as Parquet does"):
+        checked_footer(text, needed=False)
+    assert text.most <= 64 * 1024
