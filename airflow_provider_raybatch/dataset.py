@@ -95,8 +95,10 @@ def as_opened(manifest: Manifest, uri: str) -> Manifest:
 
 
 def _destination_of(manifest_uri: str) -> str:
-    folder, _, name = manifest_uri.rpartition("/")[0].rpartition("/")
-    return folder if name == MANIFESTS else manifest_uri.rpartition("/")[0]
+    above, _, name = manifest_uri.rpartition("/")
+    # A destination may itself be called as its folder of manifests is.
+    is_copy = name == NEWEST_MANIFEST or above.rpartition("/")[2] != MANIFESTS
+    return above if is_copy else above.rpartition("/")[0]
 
 
 class Dataset:

@@ -250,6 +250,14 @@ def test_a_copy_is_read_where_it_lies(tmp_path: Path, opened: str, original: str
     assert sum(batch.num_rows for batch in rows.batches()) == ROWS
 
 
+@pytest.mark.parametrize("opened", ["", "manifest.json", "manifests/c1.json"])
+def test_a_destination_may_be_called_as_its_folder_of_manifests(tmp_path: Path, opened: str) -> None:
+    made = tmp_path / "manifests"
+    commit(str(made), "parquet")
+    shutil.copy(made / "manifests/c1.json", made / "manifest.json")
+    assert open_dataset(str(made / opened)).manifest.uri == f"{made}/data/c1"
+
+
 def test_a_damaged_copy_is_not_hidden_by_the_original(tmp_path: Path) -> None:
     commit(str(tmp_path / "made"), "parquet")
     copied(tmp_path / "made", tmp_path / "copy")
