@@ -181,7 +181,7 @@ def test_what_killed_processes_leave_is_deleted_later(
     processes = [psutil.Process(parent.pid), *psutil.Process(parent.pid).children(recursive=True)]
     for process in processes:
         process.suspend()  # so that none tidies up
-    for process in processes:
+    for process in reversed(processes):  # stopped children of a dead parent would go on
         process.kill()
     assert gone(*(process.pid for process in processes))
     prefix = own_prefix(folder)
