@@ -69,7 +69,8 @@ class RayBatchDecoratedOperator(DecoratedOperator, RayBatchInferenceOperator):
         """As the operator's, with the arguments that the function returned before the task was deferred."""
         try:
             for argument, value in kept(context["task_state_store"]).items():
-                setattr(self, argument, value)
+                if argument in _RETURNABLE:  # users write the store by REST
+                    setattr(self, argument, value)
         except Exception as error:
             self.log.warning("Rendered fields lack what the function returned: %s", error)
         return super().resume_execution(next_method, next_kwargs, context)

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow.sdk.definitions.retry_policy import RetryAction
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 
 from airflow_provider_raybatch.cluster.jobs_api.blocking import run_blocking
 from airflow_provider_raybatch.contract.failures import RaybatchError
 from airflow_provider_raybatch.contract.submission import TaskKey
-from airflow_provider_raybatch.exceptions import airflow_exception
+from airflow_provider_raybatch.exceptions import RayBatchException, airflow_exception
 from airflow_provider_raybatch.hooks.connection import RayConnection
 from airflow_provider_raybatch.hooks.installation import installation_id
 from airflow_provider_raybatch.hooks.ray import RayHook
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
     from airflow_provider_raybatch.cluster.follow.loop import Log
     from airflow_provider_raybatch.cluster.jobs_api.address import ClusterAddress
 
+_FINAL = (AirflowFailException, AirflowSensorTimeout, AirflowSkipException)
+"""What ends a task whatever its retries and its policy are."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -39,11 +47,13 @@ class Attempt:
     :param ray_conn_id: the operator's argument.
     :param deadline: when the attempt's job must have ended; asked only for a run, since the arguments that
         it comes from may be what refused the attempt.
+    :param needs_key: whether the job can be followed only with the run's key.
     """
 
     context: Context
     ray_conn_id: str
     deadline: Callable[[], Deadline]
+    needs_key: bool
 
     def begin(self) -> TaskRun:
         """The run that the attempt belongs to: the recorded one, or a new one, which is recorded.
@@ -59,6 +69,7 @@ class Attempt:
             lambda: connection.namespace or installation_id(team),
             connection.secret_seal_key,
             lambda known: self._was_cleared(connection, known),
+            needs_key=self.needs_key,
         )
         return self._run_of(connection, record)
 
@@ -71,7 +82,7 @@ class Attempt:
         return None if record is None else self._run_of(RayHook(self.ray_conn_id).read(), record)
 
     def stop_left_behind(self, log: Log) -> None:
-        """Stop the job that an earlier attempt of the run has left; an error is logged."""
+        """Stop what an earlier attempt of the run, or an earlier run, has left; an error is logged."""
         from airflow_provider_raybatch.cluster.follow.loop import stop_jobs_of
         from airflow_provider_raybatch.cluster.submit.resolve import SubmissionKey
 
@@ -82,9 +93,10 @@ class Attempt:
             connection = RayHook(self.ray_conn_id).read()
             if connection.embedded:
                 return  # what it ran ended with its attempt
-            key = SubmissionKey(self._task(connection, record), record.token)
-            stopped = run_blocking(stop_jobs_of(connection.address(), key))
-            log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
+            address, task = connection.address(), self._task(connection, record)
+            for token in (record.token, *(record.earlier or ())):
+                stopped = run_blocking(stop_jobs_of(address, SubmissionKey(task, token)))
+                log.info("Stopped: %s.", ", ".join(stopped) or "nothing was running")
         except RaybatchError as error:
             log.error("The job could not be stopped: %s", error)
 
@@ -93,10 +105,10 @@ class Attempt:
 
         :param policy: the task's `retry_policy`.
         """
-        if isinstance(error, RaybatchError):
+        if isinstance(error, RaybatchError) and not isinstance(error, RayBatchException):
             error = airflow_exception(error)
         ti = self.context["ti"]
-        if isinstance(error, (AirflowFailException, AirflowSkipException)):
+        if isinstance(error, _FINAL):
             return True
         if policy is None or ti.try_number > ti.max_tries:
             return ti.try_number > ti.max_tries and not isinstance(error, AirflowRescheduleException)

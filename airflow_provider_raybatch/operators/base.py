@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args
 
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
@@ -91,6 +91,8 @@ class RayOperator(LiteralTextOperator):
 
     operator_extra_links: Sequence[BaseOperatorLink] = (RayDashboardLink(),)
     ui_color: str = "#e6f2fb"
+    has_key: ClassVar[bool] = False
+    """Whether the job shares a key with its followers."""
     wait_for_completion: bool = True
     dashboard_url: str | None = None
 
@@ -267,7 +269,7 @@ class RayOperator(LiteralTextOperator):
             self._killing.concerns_nothing()
 
     def _attempt(self, context: Context) -> Attempt:
-        return Attempt(context, self.ray_conn_id, partial(self._deadlines, context))
+        return Attempt(context, self.ray_conn_id, partial(self._deadlines, context), self.has_key)
 
     def _deadlines(self, context: Context) -> Deadline:
         began = context["ti"].start_date.timestamp()  # of the attempt, also after a deferral

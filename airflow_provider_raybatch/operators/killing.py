@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,9 +81,14 @@ class _Target:
         """Tell the next attempt of the clear, which Airflow may count as a retry, and stop the job."""
         from airflow_provider_raybatch.cluster.follow.clears import mark_cleared
 
-        if self.run_key:
-            await mark_cleared(self.address, self.run_key)
-        return await self.stop()
+        # At the same time: the job has to end also where the cluster takes no mark.
+        marking = asyncio.create_task(mark_cleared(self.address, self.run_key)) if self.run_key else None
+        try:
+            return await self.stop()
+        finally:
+            if marking is not None:
+                with suppress(RaybatchError):
+                    await marking
 
     def lease_of(self, submission_id: str) -> Lease | None:
         from airflow_provider_raybatch.cluster.follow.control import Lease

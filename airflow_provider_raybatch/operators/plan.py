@@ -66,6 +66,11 @@ class TaskRun:
             "fingerprint": fingerprint,
         }
 
+    @property
+    def mark_key(self) -> str:
+        """The run's key for the mark of a clear; empty if it can't be opened, and then no mark is made."""
+        return open_run_key(self.record.key, self.connection.secret_seal_key) or ""
+
     def opened_key(self) -> str:
         """The run's key.
 

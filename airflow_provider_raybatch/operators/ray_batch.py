@@ -162,6 +162,7 @@ class RayBatchInferenceOperator(RayOperator):
     template_fields: Sequence[str] = (
         *TEMPLATED, "runtime_env", "aws_conn_id", "hf_conn_id", *TEMPLATED_OF_ALL,
     )  # fmt: skip
+    has_key: ClassVar[bool] = True
     template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(
         ("messages", "sampling", "engine_args", "processor", "chat_template_kwargs", "runtime_env"), "json"
     )

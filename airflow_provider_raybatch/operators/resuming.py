@@ -83,8 +83,7 @@ class Resumption:
                 return known
             address, deadline = run.connection.address(), run.deadline.earlier
             control = partial(self.control, run)
-            run_key = run.opened_key()
-            self.killing.concerns(address, run.key, self.store, control, submission_id, run_key)
+            self.killing.concerns(address, run.key, self.store, control, submission_id, run.mark_key)
             job = Followed(
                 submission_id=submission_id,
                 session_name=None,

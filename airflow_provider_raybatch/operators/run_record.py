@@ -124,20 +124,23 @@ def current_run(
     namespace: Callable[[], str],
     seal_key: str | None = None,
     was_cleared: Callable[[RunRecord], bool] = lambda known: False,
+    *,
+    needs_key: bool = True,
 ) -> RunRecord:
     """The run that `attempt` belongs to: the recorded one, or a new one, which is recorded.
 
-    A job whose key can't be opened can't be followed: a new run begins, which stops it and takes its rows.
+    A batch inference whose key can't be opened can't be followed: a new run stops it and takes its rows.
 
     :param namespace: of a task without a record; called only for one.
     :param seal_key: the connection's.
     :param was_cleared: whether a user has cleared a run that seems to go on.
+    :param needs_key: whether its jobs can be followed only with the run's key.
     :raises RayBatchException: the store gives no answer; nothing was submitted, and a retry makes sense.
     :raises SpecError: the seal key is no Fernet key.
     """
     known = recorded_run(store)
     if known is not None and known.goes_on_in(attempt) and not was_cleared(known):
-        if known.fingerprint is not None or open_run_key(known.key, seal_key) is not None:
+        if known.fingerprint is not None or not needs_key or open_run_key(known.key, seal_key) is not None:
             return known
         _log.warning(
             "The connection's secret_seal_key does not open the run's key, so a new run begins; it stops the "

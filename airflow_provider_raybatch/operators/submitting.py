@@ -48,7 +48,7 @@ class Submitting:
         """
         run = self.run
         store = None if run.connection.embedded else self.store
-        self.killing.concerns(self.address, run.key, store, self.plan.control, run_key=run.opened_key())
+        self.killing.concerns(self.address, run.key, store, self.plan.control, run_key=run.mark_key)
         submitted = run_blocking(self._submit_or_adopt())
         verb = "Submitted Ray job"
         if submitted.adopted:

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy, RetryAction, RetryRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
 
 from airflow_provider_raybatch.cluster.follow.outcome import Outcome
@@ -34,6 +39,10 @@ def made_of(function: Any, **arguments: Any) -> Any:
     [
         pytest.param(AirflowFailException("no data"), 2, True, id="for good"),
         pytest.param(AirflowSkipException("no data"), 2, True, id="skipped"),
+        pytest.param(AirflowSensorTimeout("no data"), 2, True, id="as a sensor"),
+        pytest.param(
+            RayBatchFailException("no time", FailureClass.TIMEOUT), 2, True, id="for good, whatever the class"
+        ),
         pytest.param(ValueError("no data"), 3, True, id="in the last attempt"),
         pytest.param(SystemExit(1), 3, True, id="ended in the last attempt"),
         pytest.param(ValueError("no data"), 2, False, id="a retry follows"),
@@ -139,3 +148,18 @@ def test_what_it_returned_outlives_a_deferral(ray: FakeRay, run: Run, failed: bo
     assert shown["prompt"] == "Say {row.x}"
     assert shown["runtime_env"] == {"env_vars": {"API_TOKEN": "***", "LEVEL": "high"}}
     assert "xyzzy" not in json.dumps(run.store.values)
+
+
+def test_what_it_did_not_return_stays_as_the_dag_says(ray: FakeRay, run: Run) -> None:
+    """Users write the store by REST."""
+    ray.script = lasting(600)
+    run.store.values["raybatch_returned"] = {"limit": 3, "ray_conn_id": "another", "no_such_argument": 1}
+
+    def decide() -> dict[str, Any]:
+        return {}
+
+    operator = made_of(decide, model="m")
+    with pytest.raises(RayBatchException):
+        operator.resume_execution("__fail__", {"error": "gone"}, run.context())
+    assert (operator.limit, operator.ray_conn_id) == (3, "ray_default")
+    assert not hasattr(operator, "no_such_argument")

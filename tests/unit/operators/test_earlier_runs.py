@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raybatch.exceptions import RayBatchFailException
 from tests.support.airflow_tasks import Run
-from tests.support.batches import defer
+from tests.support.batches import batch, defer
 from tests.support.fake_ray import FakeRay, lasting
 
 
@@ -33,3 +34,13 @@ def test_unstopped_job_is_stopped_by_the_next_attempt(
     assert len(ray.jobs) == 2
     assert old not in ray.active
     assert len(ray.active) == 1
+
+
+def test_unstopped_job_is_stopped_by_an_attempt_that_is_refused(ray: FakeRay, run: Run) -> None:
+    """A task is cleared to run with other arguments, which are wrong."""
+    ray.script = lasting(600)
+    defer(run)
+    run.clear()
+    with pytest.raises(RayBatchFailException, match="limit"):
+        batch(limit=0).execute(run.context())
+    assert not ray.active

@@ -142,18 +142,19 @@ def test_a_job_that_the_next_attempt_follows_goes_on(ray: FakeRay, run: Run) -> 
     assert leases(ray) == [6 * 3600]
 
 
+@contextlib.contextmanager
+def cleared(run: Run) -> Iterator[None]:
+    known = dict(run.store.values)  # the next attempt's, whose id the task has already
+    run.store.values.clear()
+    yield
+    run.store.values.update(known)
+
+
 @pytest.mark.parametrize("state", ["restarting", "up_for_retry", None])
 def test_a_clear_that_counts_as_a_retry_begins_a_new_run(
     ray: FakeRay, run: Run, state: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Airflow leaves `max_tries` where the executor of a cleared task reports a failure."""
-
-    @contextlib.contextmanager
-    def cleared(run: Run) -> Iterator[None]:
-        known = dict(run.store.values)  # the next attempt's, whose id the task has already
-        run.store.values.clear()
-        yield
-        run.store.values.update(known)
 
     def states(**asked: Any) -> Any:
         assert asked == {"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": -1}
@@ -172,6 +173,27 @@ def test_a_clear_that_counts_as_a_retry_begins_a_new_run(
     assert len({job.body["metadata"][resolve.RUN_TOKEN] for job in ray.jobs.values()}) == 1 + (
         state == "restarting"
     )
+    assert not ray.active
+
+
+def test_a_clear_stops_the_job_where_the_cluster_takes_no_mark(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy before the cluster may refuse uploads, or be slower with them than the supervisor waits."""
+    answer, stopped = ray.answer, threading.Event()
+
+    def refuses(method: str, path: str, *rest: Any) -> Any:
+        if path.endswith("/stop"):
+            stopped.set()
+        elif method == "PUT" and not run.store.values:  # the mark: no order follows the kill
+            return (403, "Forbidden") if stopped.wait(5) else (500, "The mark came before the stop")
+        return answer(method, path, *rest)
+
+    states = staticmethod(lambda **_: {"r": {"t": "restarting"}})
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states)
+    monkeypatch.setattr(ray, "answer", refuses)
+    with pytest.raises(RayBatchException, match="stopped"):
+        kill_while_it_follows(ray, run, batch(), cleared)
     assert not ray.active
 
 

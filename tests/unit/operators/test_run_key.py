@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from airflow.api_fastapi.core_api.datamodels.task_state_store import TaskStateStoreResponse
+from airflow.sdk.exceptions import TaskDeferred
 from cryptography.fernet import Fernet
 
 from airflow_provider_raybatch.contract.control import key_of_job
 from airflow_provider_raybatch.exceptions import RayBatchFailException, RayConnectionError
 from airflow_provider_raybatch.operators.ray_batch import RayBatchInferenceOperator
+from airflow_provider_raybatch.operators.ray_job import RayJobOperator
 from airflow_provider_raybatch.operators.run_record import KEY
 from tests.support.airflow_tasks import Run, connection
 from tests.support.batches import Died, batch, die, job_ids
@@ -97,6 +99,34 @@ def test_a_run_key_that_does_not_open_begins_a_new_run(
     assert ray.jobs[first].stopped
     assert not ray.jobs[second].stopped
     assert "secret_seal_key does not open the run's key" in caplog.text
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_job_without_a_key_of_its_own_goes_on(
+    ray: FakeRay, run: Run, monkeypatch: pytest.MonkeyPatch, deferred: bool
+) -> None:
+    """A command that runs for days listens to no orders, so another seal key costs it nothing."""
+
+    def operator() -> RayJobOperator:
+        return RayJobOperator(task_id="t", entrypoint="x", poll_interval=0.05, deferrable=deferred)
+
+    use(monkeypatch, ray, None)
+    ray.script = lasting(600)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RayJobOperator, "_follow", die)
+        with pytest.raises(TaskDeferred if deferred else Died):
+            operator().execute(run.context())
+    (first,) = ray.jobs
+    use(monkeypatch, ray, SEAL_KEY)
+    if deferred:
+        ray.end_jobs()
+        result = operator().resume_execution("__fail__", {"error": "gone"}, run.context())
+    else:
+        run.try_number += 1
+        ray.at_poll(2, ray.end_jobs)
+        result = operator().execute(run.context())
+    assert result["submission_id"] == first
+    assert job_ids(ray) == [first]
 
 
 def test_a_finished_run_is_returned_whatever_the_key(
