@@ -19,6 +19,7 @@ from pathlib import Path
 FILE = "raybatch-begun-"
 """How names of files begin."""
 _FOLDER = "raybatch-engine-"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SHARED_MEMORY = Path("/dev/shm")
 _AGE = 7 * 86400.0
 """Seconds without a change after which a file may go. On a memory disk, writing to a mapped file is none,
@@ -32,15 +33,24 @@ def held_folder() -> Path:
 
     :raises OSError: the disk is full.
     """
-    path = Path(tempfile.mkdtemp(prefix=_FOLDER))
+    path = Path(tempfile.mkdtemp(prefix=_of_this_node()))
     # The descriptor, and with it the lock, stays until the process has ended.
     fcntl.flock(os.open(path, os.O_RDONLY | os.O_DIRECTORY), fcntl.LOCK_SH)
     return path
 
 
+def _of_this_node() -> str:
+    """How names of this node's folders begin: nodes with one `TMPDIR` on NFS don't see each other's locks."""
+    try:
+        node = _BOOT.read_text()[:4]
+    except OSError:  # not Linux, or hidden
+        node = ""
+    return f"{_FOLDER}{node}"
+
+
 def own_prefix(folder: Path) -> str:
     """How names of shared memory begin that are deleted with a held folder; empty for another folder."""
-    return f"r{folder.name.removeprefix(_FOLDER)}" if folder.name.startswith(_FOLDER) else ""
+    return f"r{folder.name[-8:]}" if folder.name.startswith(_FOLDER) else ""
 
 
 def sweep() -> None:
@@ -50,7 +60,7 @@ def sweep() -> None:
         with contextlib.suppress(OSError):
             if stat.S_ISREG(_mode_if_left(path, _AGE)):
                 path.unlink()
-    for path in temporary.glob(f"{_FOLDER}*"):
+    for path in temporary.glob(f"{_of_this_node()}*"):
         with contextlib.suppress(OSError):
             if stat.S_ISDIR(_mode_if_left(path, _NEW)) and not _is_held(path):
                 for left in _shared_memory(path):

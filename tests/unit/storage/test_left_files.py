@@ -73,6 +73,22 @@ def test_shared_memory_goes_with_its_folder(tmp_path: Path, monkeypatch: pytest.
     assert own_prefix(tmp_path) == ""
 
 
+def test_a_folder_of_another_node_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes may share ``TMPDIR``. NFS keeps a folder's lock on the node that took it."""
+    path = held_folder()
+    grow_old(path, 100)
+    with monkeypatch.context() as there:
+        boot = tmp_path / "boot_id"
+        boot.write_text("zzzz-another-boot")
+        there.setattr(left_files, "_BOOT", boot, raising=False)
+        there.setattr(left_files, "_is_held", lambda path: False)
+        sweep()
+        assert path.exists()
+    monkeypatch.setattr(left_files, "_is_held", lambda path: False)
+    sweep()
+    assert not path.exists()
+
+
 def test_a_folder_that_is_held_stays() -> None:
     path = held_folder()
     grow_old(path, 100)
@@ -95,7 +111,9 @@ def test_what_is_not_left_by_this_user_stays(folder: Path, monkeypatch: pytest.M
     target = folder / "data"
     target.mkdir()
     (target / "row").touch()
-    paths = [folder / f"{FILE}link", folder / "raybatch-engine-link", folder / "raybatch-results"]
+    like_one = held_folder()
+    like_one.rmdir()
+    paths = [folder / f"{FILE}link", like_one, folder / "raybatch-results"]
     for path in paths[:2]:
         path.symlink_to(target)
     paths[2].mkdir()
