@@ -7,7 +7,15 @@ its guesses could be tried on what is sealed, and the next attempt may have anot
 
 from __future__ import annotations
 
+import re
+
 _SEALED = "sealed:"
+_STORED = re.compile(rf"{_SEALED}[\w=-]*|(?:[0-9a-f]{{2}})*", re.ASCII)
+
+
+def is_stored_key(value: object) -> bool:
+    """Whether `value` looks as :func:`seal_run_key` makes it; older versions stored an empty text."""
+    return isinstance(value, str) and _STORED.fullmatch(value) is not None
 
 
 def seal_run_key(run_key: str, seal_key: str | None) -> str:

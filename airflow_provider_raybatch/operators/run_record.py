@@ -22,7 +22,7 @@ from airflow_provider_raybatch.exceptions import (
     RayBatchFailException,
     RayBatchUnavailableException,
 )
-from airflow_provider_raybatch.operators.run_key import open_run_key, seal_run_key
+from airflow_provider_raybatch.operators.run_key import is_stored_key, open_run_key, seal_run_key
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +95,8 @@ class RunRecord:
         """The reverse of :meth:`to_json`; older versions wrote fewer fields."""
         if not (isinstance(data.get("token"), str) and isinstance(data.get("max_tries"), int)):
             raise ValueError("it has no 'token' and 'max_tries'")
+        if not (is_stored_key(data.get("key", "")) and isinstance(data.get("try_number", 0), int)):
+            raise ValueError("its 'key' or 'try_number' is none")
         fields = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         if fields.get("earlier") is not None:
             fields["earlier"] = tuple(fields["earlier"])

@@ -141,7 +141,14 @@ def test_a_store_that_forgets_at_once_is_not_trusted() -> None:
         current_run(Forgetful(), attempt(1, 0))
 
 
-@pytest.mark.parametrize("value", ["text", 3, [], {}, {"token": "t"}, {"token": 1, "max_tries": 2}])
+RECORD = {"token": "t", "max_tries": 2}
+OTHERS = [{**RECORD, "key": key} for key in (None, 7, "zz", "abc", "sealed:\u00e4")]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", 3, [], {}, {"token": "t"}, {**RECORD, "token": 1}, {**RECORD, "try_number": "1"}, *OTHERS],
+)
 def test_a_value_that_is_not_a_record_is_named(value: Any) -> None:
     """Users write to the task state store, too; a new run would leave the old one's job."""
     store = Store()
